@@ -58,7 +58,7 @@ from gateway.runners.pool import RunnerClients
 
 TIDY_S = 1.0
 WISHES_S = 1.0
-LEAVES = "the gateway is shutting down; please send the request again"
+LEAVES = "the gateway is shutting down; send the request again"
 NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
@@ -382,7 +382,7 @@ class ServiceHandle:
     def start(self) -> HttpService:
         """Build the service on the running loop. Raises RuntimeError without an application."""
         if self.application is None:
-            raise RuntimeError("no application answers requests")
+            raise RuntimeError("the HTTP process has no application")
         self._service = HttpService(self.options, asyncio.get_running_loop(), self.application)
         follow_level(self._service.log, self.options.levels)
         for act in self.on_start:

@@ -46,104 +46,113 @@ class Group:
 VERBS: Mapping[str, Verb | Group] = {
     "up": Verb("Start a node and wait until it answers.", "verbs.node.up", here=True),
     "down": Verb("Stop the node: all processes of its home.", "verbs.node.down", here=True),
-    "restart": Verb("Stop the node; start it as it was started.", "verbs.node.restart", here=True),
+    "restart": Verb((
+        "Stop the node and start it again with the same "
+        "options."
+        ), "verbs.node.restart", here=True),
     "status": Verb("Show the node's processes, models and address.", "verbs.node.status"),
     "nodes": Verb("Show the nodes of the cluster, or change one.", "verbs.cluster.nodes"),
-    "cluster-info": Verb("Show what every node is, and whether all are alike.",
+    "cluster-info": Verb("Compare the nodes: versions, hardware, health.",
                          "verbs.cluster.cluster_info"),
     "lab": Verb("Start N nodes on this machine as one cluster.", "verbs.node.lab", here=True),
-    "run": Verb("Ask a model something; without a prompt, chat.", "verbs.models.chat"),
-    "chat": Verb("Talk with a model.", "verbs.models.chat"),
-    "ps": Verb("Show the models in memory and what they do.", "verbs.models.instances"),
+    "run": Verb("Send a prompt to a model; without one, chat.", "verbs.models.chat"),
+    "chat": Verb("Chat with a model.", "verbs.models.chat"),
+    "ps": Verb("Show the models in memory and their status.", "verbs.models.instances"),
     "load": Verb("Load a model and wait until it is ready.", "verbs.models.instances"),
-    "pool": Verb("Show what waits for memory, and for what.", "verbs.cluster.pool"),
-    "pin": Verb("Keep a model in memory, loaded where it is not.", "verbs.cluster.pool"),
-    "unpin": Verb("Let a pinned model leave memory again.", "verbs.cluster.pool"),
-    "clients": Verb("Show who asks for models, and what counts for each.", "verbs.cluster.clients"),
-    "tasks": Verb("Show the names that several models answer for.", "verbs.cluster.tasks"),
-    "stop": Verb("Unload a model: open requests may finish.", "verbs.models.instances"),
-    "place": Verb("Place a model on one node or over several.", "verbs.models.place"),
-    "search": Verb("Find models of the Hugging Face hub by words.", "verbs.store.search"),
-    "pull": Verb("Get a model from the Hugging Face hub.", "verbs.store.pull"),
+    "pool": Verb("Show which models wait for memory, and why.", "verbs.cluster.pool"),
+    "pin": Verb("Pin a model in memory; load it if needed.", "verbs.cluster.pool"),
+    "unpin": Verb("Unpin a model, so that it can be evicted.", "verbs.cluster.pool"),
+    "clients": Verb("Show the clients and the profile of each.", "verbs.cluster.clients"),
+    "tasks": Verb("Show the tasks: names that several models serve.", "verbs.cluster.tasks"),
+    "stop": Verb("Unload a model after its open requests finish.", "verbs.models.instances"),
+    "place": Verb("Place a model on one or several nodes.", "verbs.models.place"),
+    "search": Verb("Search the Hugging Face hub for models.", "verbs.store.search"),
+    "pull": Verb("Download a model from the Hugging Face hub.", "verbs.store.pull"),
     "sync": Verb("Copy models to another node, or to all.", "verbs.store.sync"),
-    "quantize": Verb("Make a model in fewer bits of another.", "verbs.store.pull"),
-    "cp": Verb("Give a model another name, on all nodes.", "verbs.store.naming"),
-    "create": Verb("Make a model of another by a Modelfile.", "verbs.store.create"),
+    "quantize": Verb("Quantize a model to fewer bits.", "verbs.store.pull"),
+    "cp": Verb("Give a model an alias, on all nodes.", "verbs.store.naming"),
+    "create": Verb("Create a model from a Modelfile.", "verbs.store.create"),
     "ls": Verb("List the models on disk.", "verbs.models.models"),
-    "show": Verb("Show what is known of a model.", "verbs.models.models"),
-    "rm": Verb("Delete models from this node's disk, or all.", "verbs.store.removal"),
-    "requests": Verb("Show the requests that ended last, and what they took.",
+    "show": Verb("Show a model: files, memory, settings.", "verbs.models.models"),
+    "rm": Verb("Delete models from the disk of this node or of all.", "verbs.store.removal"),
+    "requests": Verb("Show the latest finished requests and their timings.",
                      "verbs.models.requests"),
-    "monitor": Verb("Go on showing what the cluster does.", "verbs.monitor"),
+    "monitor": Verb("Watch the cluster live.", "verbs.monitor"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
-    "logs": Verb("Read what the processes have logged.", "verbs.node.logs", here=True),
-    "timeline": Verb("Show what runners did last, and which is behind.",
+    "logs": Verb("Show the logs of the node's processes.", "verbs.node.logs", here=True),
+    "timeline": Verb("Show the runners' last steps and which one is behind.",
                      "verbs.monitor.timeline"),
-    "capture": Verb("Put what is known of each node into one file.", "verbs.node.capture"),
-    "doctor": Verb("Look for what keeps a node from running well.", "doctor.doctor", here=True),
+    "capture": Verb("Save the state and logs of each node to one file.", "verbs.node.capture"),
+    "doctor": Verb("Check the node and its machine for problems.", "doctor.doctor", here=True),
     "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),
-    "verify": Verb("Verify models on the disk; without any, the cluster.",
+    "verify": Verb("Verify model files; without a model, the cluster.",
                    "verbs.cluster.verify"),
-    "rdma-test": Verb("Test what joins the nodes: right, and how fast.",
+    "rdma-test": Verb("Test the links between nodes: correctness and speed.",
                       "verbs.cluster.rdma_test"),
-    "hostfile": Verb("Check a hostfile of mlx.launch.", "verbs.cluster.hostfile", here=True),
-    "version": Verb("Tell the version of this program.", "verbs.node.version", here=True),
-    "card": Group("What a model's card.toml says, on all nodes.", {
-        "show": Verb("Show a model's settings, and where each comes from.", "verbs.store.cards"),
-        "edit": Verb("Change the card in your editor.", "verbs.store.cards"),
-        "add": Verb("Have the card say more, or write it from a file.", "verbs.store.cards"),
-        "rm": Verb("Take the card away from all nodes.", "verbs.store.cards", "remove"),
-        "export": Verb("Print the card, in TOML.", "verbs.store.cards"),
+    "hostfile": Verb("Check an mlx.launch hostfile.", "verbs.cluster.hostfile", here=True),
+    "version": Verb("Print the version of shoal.", "verbs.node.version", here=True),
+    "card": Group("Read and change a model's card.toml, on all nodes.", {
+        "show": Verb("Show a model's settings and the source of each.", "verbs.store.cards"),
+        "edit": Verb("Edit the card in your editor.", "verbs.store.cards"),
+        "add": Verb("Add settings to the card, or write it from a file.", "verbs.store.cards"),
+        "rm": Verb("Delete the card on all nodes.", "verbs.store.cards", "remove"),
+        "export": Verb("Print the card as TOML.", "verbs.store.cards"),
     }),
-    "store": Group("What lies on the nodes' disks, and what may go.", {
-        "show": Verb("Show what was fetched, and what would be let go next.",
+    "store": Group("Downloaded models on disk, and how to free space.", {
+        "show": Verb("Show downloaded models and which is deleted next.",
                      "verbs.store.storage"),
-        "purge": Verb("Delete what was fetched and can be had again.", "verbs.store.storage"),
+        "purge": Verb((
+            "Delete downloaded models that can be downloaded "
+            "again."
+            ), "verbs.store.storage"),
     }),
-    "service": Group("Let the node start with the machine.", {
-        "install": Verb("Have the system start the node.", "verbs.node.service", here=True),
-        "uninstall": Verb("Stop that, and remove what install wrote.", "verbs.node.service",
+    "service": Group("Start the node when the machine starts.", {
+        "install": Verb((
+            "Install a system service that starts the "
+            "node."
+            ), "verbs.node.service", here=True),
+        "uninstall": Verb("Stop and remove the installed service.", "verbs.node.service",
                           here=True),
     }),
-    "jobs": Group("Requests that run without their clients.", {
-        "ls": Verb("List the jobs that this node has taken.", "verbs.models.jobs"),
-        "show": Verb("Show a job, and its result.", "verbs.models.jobs"),
-        "cancel": Verb("Stop a job.", "verbs.models.jobs"),
+    "jobs": Group("Jobs: requests that run without a waiting client.", {
+        "ls": Verb("List the jobs of this node.", "verbs.models.jobs"),
+        "show": Verb("Show a job and its result.", "verbs.models.jobs"),
+        "cancel": Verb("Cancel a job.", "verbs.models.jobs"),
     }),
-    "trace": Group("What was done for requests when.", {
-        "on": Verb("Trace each request, or a share of them.", "verbs.models.traces"),
-        "off": Verb("Trace none but those that ask for it.", "verbs.models.traces"),
-        "ls": Verb("List the traces that the node keeps.", "verbs.models.traces"),
+    "trace": Group("Traces: where the time of a request went.", {
+        "on": Verb("Trace every request, or a share of them.", "verbs.models.traces"),
+        "off": Verb("Trace only requests that ask for it.", "verbs.models.traces"),
+        "ls": Verb("List the stored traces.", "verbs.models.traces"),
         "show": Verb("Show a trace as bars.", "verbs.models.traces"),
-        "save": Verb("Put a trace into a file for Perfetto.", "verbs.models.traces"),
+        "save": Verb("Save a trace to a file for Perfetto.", "verbs.models.traces"),
     }),
-    "lease": Group("Memory that is kept for other programs.", {
-        "run": Verb("Run a program with memory kept for it.", "verbs.cluster.leases"),
-        "ls": Verb("List the leases, and what waits for one.", "verbs.cluster.leases"),
-        "ask-back": Verb("Ask who has a lease to give it back.", "verbs.cluster.leases"),
+    "lease": Group("Reserve memory for other programs.", {
+        "run": Verb("Run a program with memory reserved for it.", "verbs.cluster.leases"),
+        "ls": Verb("List the leases and the waiting requests for one.", "verbs.cluster.leases"),
+        "ask-back": Verb("Ask the owner of a lease to release it.", "verbs.cluster.leases"),
         "rm": Verb("End a lease.", "verbs.cluster.leases"),
     }),
-    "config": Group("Settings and where they come from.", {
-        "show": Verb("Show every setting with its value and source.", "verbs.node.config",
+    "config": Group("Read and change the settings.", {
+        "show": Verb("Show every setting, its value and its source.", "verbs.node.config",
                      here=True),
-        "set": Verb("Set settings in shoal.toml.", "verbs.node.config", "set_", here=True),
-        "unset": Verb("Have settings at their defaults again.", "verbs.node.config", here=True),
-        "edit": Verb("Change shoal.toml in your editor.", "verbs.node.config", here=True),
-        "path": Verb("Print where shoal.toml is.", "verbs.node.config", here=True),
+        "set": Verb("Write settings to shoal.toml.", "verbs.node.config", "set_", here=True),
+        "unset": Verb("Reset settings to their defaults.", "verbs.node.config", here=True),
+        "edit": Verb("Edit shoal.toml in your editor.", "verbs.node.config", here=True),
+        "path": Verb("Print the path of shoal.toml.", "verbs.node.config", here=True),
     }),
     "apikey": Group("The API keys of the cluster.", {
-        "add": Verb("Make an API key; it is shown this once.", "verbs.cluster.apikeys"),
-        "ls": Verb("List the API keys, and what they were used for.", "verbs.cluster.apikeys"),
-        "rm": Verb("Take an API key no longer.", "verbs.cluster.apikeys"),
-        "rotate": Verb("Give an API key another secret.", "verbs.cluster.apikeys"),
+        "add": Verb("Create an API key; it is shown only once.", "verbs.cluster.apikeys"),
+        "ls": Verb("List the API keys and their use.", "verbs.cluster.apikeys"),
+        "rm": Verb("Revoke an API key.", "verbs.cluster.apikeys"),
+        "rotate": Verb("Replace the secret of an API key.", "verbs.cluster.apikeys"),
     }),
-    "keys": Group("The cluster's key, at this node.", {
-        "init": Verb("Make a cluster key at a first node.", "verbs.cluster.keys", here=True),
-        "show": Verb("Tell which key this node has.", "verbs.cluster.keys", here=True),
-        "join": Verb("Take a cluster's key.", "verbs.cluster.keys", here=True),
+    "keys": Group("The cluster key of this node.", {
+        "init": Verb("Create a cluster key on the first node.", "verbs.cluster.keys", here=True),
+        "show": Verb("Show this node's cluster key.", "verbs.cluster.keys", here=True),
+        "join": Verb("Store the key of an existing cluster.", "verbs.cluster.keys", here=True),
         "export": Verb("Write this node's keys to a file.", "verbs.cluster.keys", here=True),
-        "rotate": Verb("Change the key in three steps.", "verbs.cluster.keys", here=True),
-        "import": Verb("Take what another node exported.", "verbs.cluster.keys", "take",
+        "rotate": Verb("Rotate the cluster key, in three steps.", "verbs.cluster.keys", here=True),
+        "import": Verb("Import keys that another node exported.", "verbs.cluster.keys", "take",
                        here=True),
     }),
 }
@@ -181,12 +190,13 @@ MEANT = {
 }
 """What others call our verbs, of a group after its name; too far off for a guess by spelling."""
 LATER = {
-    "drain": "a node is drained with `shoal nodes drain NODE`",
+    "drain": "use `shoal nodes drain NODE` to drain a node",
 }
 EPILOG = (
     "Options of every verb may stand before or after it; `shoal help VERB` explains one.\n\n"
-    "Exit codes: 0 well, 1 failed or problems found, 2 wrong command line, 3 no node answers, "
-    "4 no such thing, 5 refused for now, 130 interrupted."
+    "Exit codes: 0 success, 1 failure or problems found, 2 invalid command line, 3 "
+    "no node answers, "
+    "4 not found, 5 refused for now, 130 interrupted."
 )
 
 

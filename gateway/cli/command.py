@@ -24,7 +24,7 @@ from typer.main import get_command
 
 from gateway.cli.exit_codes import INTERRUPTED
 
-_ALLOW = "let this user write there, or choose another home with `--home DIR`"
+_ALLOW = "allow this user to write there, or choose another home with `--home DIR`"
 _FREE = "free some space there, or choose another home with `--home DIR`"
 UNWRITABLE: Mapping[int, str] = {
     errno.EROFS: _ALLOW,
@@ -63,7 +63,7 @@ class Invocation:
 
         settings = load_settings(home=self.home)
         if settings.trouble:
-            self.output.warn(f"{settings.trouble} (what the node was started with counts)")
+            self.output.warn(f"{settings.trouble}; the node keeps the settings it was started with")
         return settings
 
     def address(self) -> str:
@@ -97,7 +97,7 @@ def options(
             "--home",
             envvar="SHOAL_HOME",
             show_envvar=True,
-            help="Keep everything of this node under DIR.",
+            help="Use DIR as the node's home folder.",
             metavar="DIR",
             rich_help_panel=SHARED,
         ),
@@ -108,7 +108,7 @@ def options(
             "--url",
             envvar="SHOAL_URL",
             show_envvar=True,
-            help="Talk to the node at this address.",
+            help="Connect to the node at this address.",
             rich_help_panel=SHARED,
         ),
     ] = None,
@@ -118,22 +118,29 @@ def options(
             "--ca",
             envvar="SHOAL_CA",
             show_envvar=True,
-            help="With --url https://...: trust the certificates of this PEM file.",
+            help="With --url https://...: trust the certificates in this PEM file.",
             metavar="FILE",
             rich_help_panel=SHARED,
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Say it in JSON.", rich_help_panel=SHARED)
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=SHARED)
     ] = False,
     verbose: Annotated[
         int,
         typer.Option(
-            "--verbose", "-v", count=True, help="Say more (-vv: all).", rich_help_panel=SHARED
+            "--verbose",
+            "-v",
+            count=True,
+            help=("Print more (-vv: everything)."),
+            rich_help_panel=SHARED,
         ),
     ] = 0,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say only what matters.", rich_help_panel=SHARED)
+        bool,
+        typer.Option(
+            "--quiet", "-q", help=("Print only results and errors."), rich_help_panel=SHARED
+        ),
     ] = False,
 ) -> None:
     """shoal runs large language models on your machines: one node or many, any client."""
@@ -181,8 +188,11 @@ def _run(
         from gateway.cli.output.errors import USAGE, CliError
 
         raise CliError(
-            f"this verb is about this machine, and --url (or SHOAL_URL) names {invocation.url}",
-            remedy="leave it out, and name the home with `--home DIR`; or run it on that machine",
+            (
+                "this command works on this machine only, but --url (or SHOAL_URL) is "
+                f"{invocation.url}"
+            ),
+            remedy="use `--home DIR` instead of --url, or run the command on that machine",
             code=USAGE,
         )
     act(invocation, **given)
@@ -240,8 +250,8 @@ def _end_as_defect(output: Output, error: Exception) -> NoReturn:
 
     if output.verbosity >= DEBUG:
         output.detail(traceback.format_exc())
-    text = f"this is a defect of shoal: {type(error).__name__}: {error}"
-    output.error(CliError(text, remedy="repeat it with -vv for the traceback and report it"))
+    text = f"internal error in shoal: {type(error).__name__}: {error}"
+    output.error(CliError(text, remedy="run it again with -vv and report the traceback"))
     raise typer.Exit(FAILED) from None
 
 
@@ -253,5 +263,5 @@ def _in_words(error: ShoalError) -> CliError:
     if isinstance(error, CliError):
         return error
     config = isinstance(error, ConfigError)
-    remedy = f"mend it there; {DEFAULTS_FILE} tells of every setting" if config else ""
+    remedy = f"correct it there; {DEFAULTS_FILE} describes every setting" if config else ""
     return CliError(str(error), remedy=remedy)

@@ -140,7 +140,7 @@ class HttpProcesses:
             except AlreadyRunning:
                 continue
             return number
-        raise AlreadyRunning(f"{MAX_PROCESSES} HTTP processes already run here")
+        raise AlreadyRunning(f"{MAX_PROCESSES} HTTP processes are already running, the limit")
 
     async def _ask(self, number: int, question: Sequence[Any]) -> Any:
         """Return the answer of process `number`, or None when none came in time."""

@@ -73,11 +73,11 @@ class Metrics:
         )
         self._queued = seconds(
             "shoal_request_queue_time_seconds",
-            "From a request's arrival until a runner began with it; of those that one ended.",
+            "From a request's arrival until a runner started it; finished requests only.",
         )
         self._loads = seconds(
             "shoal_model_load_seconds",
-            "From the decision to load a copy until it was ready, told by the node that leads it.",
+            "From the decision to load an instance until it was ready, reported by its lead node.",
         )
         self._itl = BulkHistogram(
             "shoal_inter_token_latency_seconds",
@@ -89,12 +89,12 @@ class Metrics:
         self._faults = counter("shoal_http_errors", "HTTP answers of 400 and above.", ("status",))
         self._exported = counter(
             "shoal_otlp_spans",
-            "Spans for the collector of traces: it has them, refused them, or never had them.",
+            "Spans for the trace collector: accepted, refused, or dropped.",
             ("outcome",),
         )
         self._ignored = counter(
             "shoal_ignored_fields",
-            "Fields of requests without effect; `other`: in no published schema.",
+            "Ignored request fields; `other`: in no published schema.",
             ("dialect", "field"),
         )
 
@@ -201,10 +201,10 @@ class _Loops(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield a histogram of all processes, and the longest stall of each."""
-        said = "Turns of a process's loop of 10 ms and more, without waits for a core."
+        said = "Event loop turns of 10 ms and more, without waits for a core."
         family = HistogramMetricFamily("shoal_loop_stall_seconds", said, labels=("process",))
         longest = GaugeMetricFamily(
-            "shoal_loop_stall_longest_seconds", "The longest of them.", labels=("process",)
+            "shoal_loop_stall_longest_seconds", "The longest event loop turn.", labels=("process",)
         )
         bounds = (*map(str, BOUNDS_S), "+Inf")
         for process, found in self.stalls.items():
@@ -224,11 +224,11 @@ class _Sensors(Collector):
         """Yield a gauge of each figure, with a sample for each accelerator that has it."""
         names = ("node", "device", "vendor", "name")
         gauge = partial(GaugeMetricFamily, labels=names)
-        busy = gauge("shoal_accelerator_utilisation_ratio", "Time in which it computed, 0 to 1.")
-        power = gauge("shoal_accelerator_power_watts", "Power that it takes.")
-        temperature = gauge("shoal_accelerator_temperature_celsius", "Its temperature.")
-        clock = gauge("shoal_accelerator_clock_hertz", "Its clock.")
-        whose = "its own (vram), or the machine's that it has mapped (gtt)."
+        busy = gauge("shoal_accelerator_utilisation_ratio", "Share of time in use, 0 to 1.")
+        power = gauge("shoal_accelerator_power_watts", "Power draw.")
+        temperature = gauge("shoal_accelerator_temperature_celsius", "Temperature.")
+        clock = gauge("shoal_accelerator_clock_hertz", "Clock frequency.")
+        whose = "the accelerator's own (vram), or mapped from the machine (gtt)."
         used = GaugeMetricFamily(
             "shoal_accelerator_memory_used_bytes",
             f"Memory in use: {whose}",
@@ -236,7 +236,7 @@ class _Sensors(Collector):
         )
         total = GaugeMetricFamily(
             "shoal_accelerator_memory_total_bytes",
-            f"Memory there is: {whose}",
+            f"Total memory: {whose}",
             labels=(*names, "memory"),
         )
         node = str(self.reading.node)
@@ -261,10 +261,10 @@ class _Sensors(Collector):
         for name, said, value in (
             (
                 "shoal_cpu_temperature_celsius",
-                "Of the hottest package.",
+                "Temperature of the hottest package.",
                 self.reading.cpu_temperature_c,
             ),
-            ("shoal_cpu_power_watts", "Of all packages.", self.reading.cpu_power_w),
+            ("shoal_cpu_power_watts", "Power of all packages.", self.reading.cpu_power_w),
         ):
             family = GaugeMetricFamily(name, said, labels=("node",))
             if value is not None:
@@ -281,11 +281,12 @@ class _Links(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a gauge of each figure, with a sample for each address of a peer."""
         gauge = partial(GaugeMetricFamily, labels=("node", "peer", "host"))
-        latency = gauge("shoal_link_latency_seconds", "One way, of a small message.")
-        trip = gauge("shoal_link_round_trip_seconds", "Of an echo over the bus.")
-        rate = gauge("shoal_link_bandwidth_bytes_per_second", "What a burst was carried with.")
+        latency = gauge("shoal_link_latency_seconds", "One-way latency of a small message.")
+        trip = gauge("shoal_link_round_trip_seconds", "Round trip of an echo over the bus.")
+        rate = gauge("shoal_link_bandwidth_bytes_per_second", "Measured bandwidth of a burst.")
         age = gauge(
-            "shoal_link_bandwidth_age_seconds", "Since the bandwidth was measured, as last told."
+            "shoal_link_bandwidth_age_seconds",
+            ("Age of the bandwidth measurement, as last reported."),
         )
         for link in self.reading.links:
             labels = (str(self.reading.node), str(link.peer), link.host)
@@ -306,8 +307,8 @@ class NodeTraffic(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield a counter of each direction, by process, peer and plane."""
         counter = partial(CounterMetricFamily, labels=("node", "peer", "plane", "process"))
-        sent = counter("shoal_link_sent_bytes", "Given to a link to another node.")
-        received = counter("shoal_link_received_bytes", "Had from another node.")
+        sent = counter("shoal_link_sent_bytes", "Bytes sent to another node.")
+        received = counter("shoal_link_received_bytes", "Bytes received from another node.")
         for process, one in ((name, one) for name, rows in self.processes.items() for one in rows):
             told = (self.node, one.peer, one.plane, process)
             sent.add_metric(told, one.sent_bytes)
@@ -331,14 +332,16 @@ class _Readings(Collector):
         running = gauge("shoal_num_requests_running", "Requests in the batch.")
         waiting = gauge(
             "shoal_num_requests_waiting",
-            "Requests queued at runners; instance_id is empty for those that wait for a load.",
+            "Requests queued at runners; instance_id is empty for requests that wait for a load.",
         )
         kv_ratio = gauge("shoal_kv_cache_usage_ratio", "KV cache in use, 0 to 1.")
         speed = gauge("shoal_generation_tokens_per_second", "Tokens generated in the last second.")
-        hits = counter("shoal_prefix_cache_hits", "Prompts that found a cached prefix.")
-        hit_tokens = counter("shoal_prefix_cache_hit_tokens", "Prompt tokens taken from it.")
-        preemptions = counter("shoal_num_preemptions", "Rows put back for want of memory.")
-        ends = counter("shoal_num_memory_ends", "Rows ended because a rank took too much memory.")
+        hits = counter("shoal_prefix_cache_hits", "Prompts with a cached prefix.")
+        hit_tokens = counter(
+            "shoal_prefix_cache_hit_tokens", ("Prompt tokens taken from the prefix cache.")
+        )
+        preemptions = counter("shoal_num_preemptions", "Rows preempted for lack of memory.")
+        ends = counter("shoal_num_memory_ends", "Rows ended because a rank used too much memory.")
         memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
         more = _rank_memory()
         for one in self.runners:
@@ -374,8 +377,8 @@ def _rank_memory() -> tuple[GaugeMetricFamily, ...]:
     return tuple(
         GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", said, labels=names)
         for name, said in (
-            ("limit", "What the rank was promised."),
-            ("cache", "Freed, and kept for the next array."),
-            ("peak", "The most that was in use."),
+            ("limit", "Memory reserved for the rank."),
+            ("cache", "Freed memory, cached for the next array."),
+            ("peak", "Peak memory in use."),
         )
     )

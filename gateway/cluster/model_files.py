@@ -134,7 +134,7 @@ def _shape(said: list[int]) -> tuple[int, ...]:
 def _word(said: object) -> str:
     """Return a text. Raises TypeError for what is none."""
     if not isinstance(said, str):
-        raise TypeError("no text")
+        raise TypeError("not text")
     return said
 
 

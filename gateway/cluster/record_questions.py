@@ -185,11 +185,11 @@ class RecordQuestions:
         if standing is None:
             raise RecordsElsewhere(node, "unknown", f"the cluster has no node '{node}'")
         if standing.down:
-            said = f"node {standing.name} is not there: {standing.down}"
+            said = f"node {standing.name} is down: {standing.down}"
             raise RecordsElsewhere(standing.name, "down", said)
         packed = pack(arguments)
         if len(packed) > RECORD_ARGUMENTS_BYTES:
-            raise ValueError(f"a question about records has {len(packed)} bytes of arguments")
+            raise ValueError(f"the arguments of a record request have {len(packed)} bytes")
         question = RecordAsked(
             question=new_name("ask"), asker=self._node, verb=verb, arguments=packed
         )
@@ -292,7 +292,7 @@ class RecordQuestions:
         if held is None:
             held = _Held(new_name("edition"), now)
             if self._full:
-                held.refused = "too many questions about its records are open"
+                held.refused = "too many record requests are open"
             else:
                 self._held[key] = held
                 held.task = asyncio.ensure_future(self._find(asked, held))
@@ -309,19 +309,19 @@ class RecordQuestions:
         try:
             verb = self._verbs.get(asked.verb)
             if verb is None:
-                held.refused = f"it knows nothing of '{asked.verb}'"
+                held.refused = f"unknown request '{asked.verb}'"
             else:
                 arguments = unpack(asked.arguments, limit_bytes=RECORD_ARGUMENTS_BYTES)
                 found = pack(await verb(arguments))
                 if len(found) > RECORD_ANSWER_BYTES:
-                    held.refused = f"its answer has {len(found)} bytes, too many to be sent"
+                    held.refused = f"its answer is too large: {len(found)} bytes"
                 else:
                     held.content = found
         except ShoalError as error:
             held.refused = str(error) or type(error).__name__
         except Exception as error:
-            self._bus.log.error("a question about records failed here", error=story_of(error))
-            held.refused = "the question failed there; see its log"
+            self._bus.log.error("a record request failed", error=story_of(error))
+            held.refused = "the request failed there; see its log"
         held.task = None
         self._say(asked, held)
 

@@ -75,11 +75,11 @@ class Removals:
         card = next((card for card in self._cards() if card.node == own), None)
         lying = [] if card is None else _lying(card, model)
         if card is None or not lying:
-            raise FolderKept(
-                f"{model} is not on this node's disk", remedy="ask the node that has it"
-            )
+            raise FolderKept(f"{model} is not on this node's disk", remedy="use a node that has it")
         if any(one.model == model and one.bundled for one in card.models):
-            raise FolderKept(f"{model} comes with shoal and stays", remedy="it takes 10 MB at most")
+            raise FolderKept(
+                (f"{model} is part of shoal and cannot be deleted"), remedy="it takes at most 10 MB"
+            )
         if kept := self.held(model):
             raise kept
         for one in lying:

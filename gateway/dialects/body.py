@@ -228,7 +228,7 @@ def validate(
     for name in [name for name in fields if name in model.table.refused]:
         if model.table.asks(fields[name]):
             path = path_of((within, name))
-            raise BadRequest(f"{path} is not offered here: {model.table.refused[name]}", field=path)
+            raise BadRequest(f"{path} is not supported: {model.table.refused[name]}", field=path)
         del fields[name]
     ignored: list[str] = []
     names = known_names(model)
@@ -340,7 +340,7 @@ def _check_counts(body: bytes, limits: Limits) -> None:
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BETWEEN)
     texts = plain.count(b'"') // 2
     if texts > limits.values + limits.keys:
-        raise BadRequest(f"the request body has over {limits.values} values")
+        raise BadRequest(f"the request body has too many values; the limit is {limits.values}")
     outside = b"".join(plain.split(b'"')[::2])
     objects = outside.count(b"{") + outside.count(b"[")
     for count, limit, what in (
@@ -349,7 +349,7 @@ def _check_counts(body: bytes, limits: Limits) -> None:
         (outside.count(b",") + objects, limits.values, "values"),
     ):
         if count > limit:
-            raise BadRequest(f"the request body has {count} {what}; at most {limit} are read")
+            raise BadRequest(f"the request body has {count} {what}; the limit is {limit}")
 
 
 def _deeper_than(value: Any, limit: int) -> bool:

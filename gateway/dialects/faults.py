@@ -185,15 +185,15 @@ def unknown_model(
         if one.taken:
             said = f"model '{model}' not found: {not_in_force(one, node)}; {one.remedy}"
             return HttpFault(404, "model_not_found", said, field="model")
-        kind = "applied as an adapter" if ":" in one.name else "taken for a model"
+        kind = "a usable adapter" if ":" in one.name else "a model"
         said = f"model '{model}' not found: {one.path} on {node} is not {kind}, "
         return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
     near = difflib.get_close_matches(model, known, n=1)
-    hint = f"did you mean '{near[0]}'? Otherwise, to get it" if near else "to get it"
+    hint = f"did you mean '{near[0]}'? Otherwise download it with" if near else "download it with"
     return HttpFault(
         404,
         "model_not_found",
-        f"model '{model}' not found; {hint}: shoal pull {model}",
+        f"model '{model}' not found; {hint} `shoal pull {model}`",
         field="model",
     )
 
@@ -210,11 +210,13 @@ def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault
     if makes == "embedding":
         text = (
             f"'{model}' does not support chat or completions: it is an embedding model, which "
-            "makes vectors of texts (/v1/embeddings, /api/embed)"
+            "makes vectors from texts (use /v1/embeddings or /api/embed)"
         )
     else:
         named = ", ".join(embedders[:8])
-        there = f"ask one that is: {named}" if named else "no embedding model is here"
+        there = (
+            f"use an embedding model: {named}" if named else ("the cluster has no embedding model")
+        )
         text = f"'{model}' does not support embeddings: it is a text model; {there}"
     return HttpFault(400, "unsupported", text, field="model")
 
@@ -228,8 +230,9 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
     """Return the fault for an answer that is not kept here; the 400 of a body that goes on from it
     where `field` names it."""
     text = (
-        f"{what} with id '{answer_id[:200]}' not found: an answer is kept on the node that made "
-        "it, for the API key that asked, until it is deleted, too old, or makes room for others"
+        f"{what} with id '{answer_id[:200]}' not found: an answer is stored on the node that made "
+        "it, for the API key of its request, until it is deleted, too old, or replaced "
+        "by newer ones"
     )
     if field is None:
         return HttpFault(404, "not_found", text)
@@ -243,9 +246,9 @@ def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> Ht
     be."""
     told = "in_progress" if state in ("loading", "running") else state
     rest = (
-        f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then go on from it"
+        f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then continue from it"
         if is_open
-        else "it has no answer to go on from; go on from the one before it"
+        else "it has no answer to continue from; continue from the response before it"
     )
     text = f"Previous response with id '{answer_id[:200]}' is '{told}': {rest}"
     return HttpFault(400, "previous_response_not_completed", text, field)
@@ -254,8 +257,8 @@ def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> Ht
 def item_not_found(item_id: str) -> HttpFault:
     """Return the 404 for an item that a body names by its id alone, of no answer that is kept."""
     text = (
-        f"Item with id '{item_id[:200]}' not found. Items are kept with their answers, and not "
-        "where `store` is false: send the item itself, or remove it from your input"
+        f"Item with id '{item_id[:200]}' not found. Items are stored with their answers, but not "
+        "if `store` is false: send the item itself, or remove it from your input"
     )
     return HttpFault(404, "item_not_found", text, "input")
 
@@ -266,7 +269,7 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
         504,
         "owner_silent",
         f"{owner}, which owns the request, did not answer within {waited_s:g} s; a gateway that "
-        "is gone has its requests cancelled by their runners within 3 s",
+        "has died has its requests cancelled by their runners within 3 s",
         retry_after_s=OVERLOADED_RETRY_S,
         facts={"waited_s": waited_s},
     )
@@ -288,7 +291,7 @@ def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
     return HttpFault(
         405,
         "method_not_allowed",
-        f"{method} is not answered here; use {names}",
+        f"method {method} is not allowed; use {names}",
         headers=(("allow", names),),
     )
 
@@ -308,7 +311,7 @@ def insufficient_scope(scope: str, needed: str, what: str) -> HttpFault:
     return HttpFault(
         403,
         "insufficient_scope",
-        f"{what} needs an API key with the scope '{needed}'; this one's scope is '{scope}'",
+        f"{what} needs an API key with the scope '{needed}'; this key has '{scope}'",
         facts={"scope": scope, "needed_scope": needed},
     )
 
@@ -320,7 +323,7 @@ def over_budget(code: str, message: str, limit: int, retry_after_s: float) -> Ht
 
 def key_not_found(word: str) -> HttpFault:
     """Return the 404 for an API key that is none of the cluster's."""
-    return HttpFault(404, "key_not_found", f"there is no API key {word[:80]!r}", field="key")
+    return HttpFault(404, "key_not_found", f"no API key {word[:80]!r}", field="key")
 
 
 def too_large(limit_bytes: int) -> HttpFault:
@@ -328,14 +331,14 @@ def too_large(limit_bytes: int) -> HttpFault:
     return HttpFault(
         413,
         "body_too_large",
-        f"the request body is larger than {limit_bytes} bytes",
+        f"the request body is too large; the limit is {limit_bytes} bytes",
         facts={"limit_bytes": limit_bytes},
     )
 
 
 def no_websocket(path: str) -> HttpFault:
     """Return the 404 for a path that is asked for by WebSocket, which none answers."""
-    text = f"{path} is not answered over WebSocket; ask by HTTP, and stream"
+    text = f"{path} has no WebSocket; use HTTP with a stream"
     return HttpFault(404, "not_there_yet", text)
 
 
@@ -344,21 +347,19 @@ def packed_body(encoding: str) -> HttpFault:
     return HttpFault(
         415,
         "unsupported_encoding",
-        f"Content-Encoding '{encoding[:40]}' is not read here; send the body as it is",
+        f"Content-Encoding '{encoding[:40]}' is not supported; send the body uncompressed",
         headers=(("accept-encoding", "identity"),),
     )
 
 
 def internal(reference: str) -> HttpFault:
     """Return the 500 for our own failure. Its text says only where to look in the log."""
-    return HttpFault(
-        500, "internal_error", f"something went wrong here; the log has it as {reference}"
-    )
+    return HttpFault(500, "internal_error", f"internal error; see reference {reference} in the log")
 
 
 def records_unavailable(why: str) -> HttpFault:
     """Return the 503 while what the node remembers cannot be read."""
-    text = f"the node's records cannot be read now: {why}"
+    text = f"cannot read the node's records: {why}"
     return HttpFault(503, "records_unavailable", text, retry_after_s=UNAVAILABLE_RETRY_S)
 
 

@@ -27,9 +27,9 @@ LEAST_TOP_P = 1e-9
 LEAST_TEMPERATURE = 1e-3
 """Below it every draw is the likeliest token, and its inverse would soon leave float32."""
 LEAST_REPETITION = 0.01
-TEXT_ONLY = "models here read text only"
-NO_SUCH_TOOL = "tools of other kinds than functions are not offered here"
-NO_THINKING = "nothing comes of it where thinking is switched off"
+TEXT_ONLY = "the models read only text"
+NO_SUCH_TOOL = "only function tools are supported"
+NO_THINKING = "it has no effect if thinking is off"
 
 Said = TypeVar("Said")
 
@@ -39,8 +39,8 @@ def named_model(name: str, field: str = "model") -> ModelId:
     in it."""
     if not is_model_id(name):
         text = (
-            f"'{name[:80]}' cannot be the name of a model: it has letters a to z, digits, '.', '_' "
-            f"and '-'; a folder of that name would go by '{sayable(name[:200])}' (`shoal ls`)"
+            f"'{name[:80]}' is not a valid model name: use letters a to z, digits, '.', '_' "
+            f"and '-'; a folder of that name has the name '{sayable(name[:200])}' (`shoal ls`)"
         )
         raise BadRequest(text, field=field)
     return ModelId(name)
@@ -100,7 +100,7 @@ def tools_of(
         if tool is None:
             continue
         if tool.name in named:
-            raise bad_field(f"{field}[{index}].{name}", f"'{tool.name}' is there twice")
+            raise bad_field(f"{field}[{index}].{name}", f"'{tool.name}' is defined twice")
         named[tool.name] = tool
     return named
 
@@ -159,7 +159,7 @@ def thinking_asked(
     effort_path, effort = _agreed(efforts)
     budget_path, budget = _agreed(budgets or {})
     if switch is not None and effort not in (None, "minimal") and switch is (effort == "none"):
-        text = f"{switch_path} says other than {effort_path} '{effort}'"
+        text = f"{switch_path} contradicts {effort_path} '{effort}'"
         raise BadRequest(text, field=switch_path)
     thinking = False if effort == "none" else switch
     found = (effort_path, "" if effort in (None, "none") else effort), (budget_path, budget)
@@ -179,7 +179,7 @@ def _agreed(said: Mapping[str, Said | None]) -> tuple[str, Said | None]:
     found = [(path, one) for path, one in said.items() if one is not None]
     for path, one in found[1:]:
         if one != found[0][1]:
-            raise BadRequest(f"{path} says other than {found[0][0]}", field=path)
+            raise BadRequest(f"{path} contradicts {found[0][0]}", field=path)
     return found[0] if found else ("", None)
 
 

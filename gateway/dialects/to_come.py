@@ -16,10 +16,10 @@ from gateway.dialects.ollama.api import OLLAMA
 from gateway.dialects.openai.api import OPENAI
 
 CHAT = "use /v1/chat/completions"
-TEXT_ALONE = "shoal has models of text and of embeddings alone"
+TEXT_ALONE = "shoal serves only text and embedding models"
 ASK_A_MODEL = f"ask a model: {CHAT} with a response_format"
 ONE_BY_ONE = "submit each of its requests to /v1/jobs"
-HISTORY = "send the conversation whole each time, to /v1/chat/completions"
+HISTORY = "send the whole conversation each time, to /v1/chat/completions"
 
 
 class ToCome(NamedTuple):
@@ -32,7 +32,7 @@ class ToCome(NamedTuple):
 
 TO_COME: Mapping[str, ToCome] = {
     "/v1/responses/compact": ToCome(
-        "compacting a conversation", "send the items that are to be read again", OPENAI.envelope
+        "compacting a conversation", "send the items again", OPENAI.envelope
     ),
     "/v1/batches": ToCome("batches", ONE_BY_ONE, OPENAI.envelope),
     "/v1/messages/batches": ToCome("batches", ONE_BY_ONE, ANTHROPIC.envelope),
@@ -49,25 +49,25 @@ class NotOffered(NamedTuple):
 
 
 def _no_engine(what: str, instead: str = TEXT_ALONE) -> NotOffered:
-    return NotOffered("no_such_engine", f"no engine here does {what}", instead, OPENAI.envelope)
+    return NotOffered("no_such_engine", f"no engine supports {what}", instead, OPENAI.envelope)
 
 
 def _not_kept(what: str, instead: str = HISTORY) -> NotOffered:
-    return NotOffered("not_offered", f"{what} are not kept here", instead, OPENAI.envelope)
+    return NotOffered("not_offered", f"{what} are not stored", instead, OPENAI.envelope)
 
 
 NOT_OFFERED: Mapping[str, NotOffered] = {
-    "/v1/audio": _no_engine("speech and sound"),
-    "/v1/realtime": _no_engine("speech and sound"),
+    "/v1/audio": _no_engine("speech and audio"),
+    "/v1/realtime": _no_engine("speech and audio"),
     "/v1/images": _no_engine("images"),
     "/bench/images": _no_engine("images"),
     "/v1/videos": _no_engine("videos"),
-    "/v1/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
-    "/v2/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
-    "/rerank": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/v1/rerank": _no_engine("reranking", ASK_A_MODEL),
+    "/v2/rerank": _no_engine("reranking", ASK_A_MODEL),
+    "/rerank": _no_engine("reranking", ASK_A_MODEL),
     "/v1/moderations": _no_engine("moderation", ASK_A_MODEL),
     "/v1/fine_tuning": _no_engine(
-        "training", "train elsewhere, and put the model's folder into <data>/models"
+        "training", "train it elsewhere and put the model's folder into <data>/models"
     ),
     "/v1/files": _not_kept("files"),
     "/v1/uploads": _not_kept("files"),
@@ -76,27 +76,27 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
     "/v1/threads": _not_kept("threads"),
     "/v1/complete": NotOffered(
         "not_offered",
-        "prompts are asked for as messages",
+        "prompts are sent as messages",
         "use /v1/messages",
         ANTHROPIC.envelope,
     ),
     "/v1/skills": NotOffered(
         "not_offered",
-        "nothing runs on this server but models",
+        "this server runs only models",
         "give the model tools that the client runs",
         ANTHROPIC.envelope,
     ),
-    "/v1/score": _no_engine("the ranking of texts", ASK_A_MODEL),
-    "/score": _no_engine("the ranking of texts", ASK_A_MODEL),
+    "/v1/score": _no_engine("reranking", ASK_A_MODEL),
+    "/score": _no_engine("reranking", ASK_A_MODEL),
     "/api/push": NotOffered(
         "not_offered",
-        "models are never sent to a registry",
-        "copy the model's folder, which `shoal show` names",
+        "models are never pushed to a registry",
+        "copy the model's folder; `shoal show` prints its path",
         OLLAMA.envelope,
     ),
     "/api/blobs": NotOffered(
         "not_offered",
-        "files are not taken in over HTTP",
+        "files cannot be uploaded over HTTP",
         "put a model's folder into <data>/models, or into Hugging Face's cache",
         OLLAMA.envelope,
     ),
@@ -128,10 +128,10 @@ def absence(path: str) -> HttpFault | None:
 
 def not_there_yet(path: str, row: ToCome) -> HttpFault:
     """Return the 404 for a path that is to come: clients that try several take the next one."""
-    text = f"{path} is not there yet: {row.offers} will be; {row.instead}"
+    text = f"{path} is not available yet, but {row.offers} will be; {row.instead}"
     return HttpFault(404, "not_there_yet", text)
 
 
 def not_here(path: str, row: NotOffered) -> HttpFault:
     """Return the fault for a path that is not offered; of a 404 no client asks again."""
-    return HttpFault(404, row.code, f"{path} is not offered: {row.why}; {row.instead}")
+    return HttpFault(404, row.code, f"{path} is not supported: {row.why}; {row.instead}")

@@ -26,10 +26,10 @@ class AddressKind(NamedTuple):
 
 PUBLIC = AddressKind("a public address", "always")
 OWN = AddressKind("an address of this machine", "listed")
-_METADATA = AddressKind("a cloud's own service", "alone")
-_WRAPPED = AddressKind("an IPv4 address in another's clothes", "never")
+_METADATA = AddressKind("a cloud metadata service", "alone")
+_WRAPPED = AddressKind("an IPv4 address inside an IPv6 address", "never")
 _RESERVED = AddressKind("a reserved address", "never")
-_DOCUMENTED = AddressKind("an address of documentation", "never")
+_DOCUMENTED = AddressKind("an address reserved for documentation", "never")
 _MULTICAST = AddressKind("a multicast address", "never")
 _LOOPBACK = AddressKind("this machine", "listed")
 _PRIVATE = AddressKind("a private network", "listed")

@@ -65,7 +65,7 @@ def check_type(found: ContentType, wanted: Sequence[str]) -> None:
     """Raise FetchRefused for a type that is not read."""
     if not any(fnmatchcase(found.name, one) for one in wanted):
         raise FetchRefused(
-            "content_type", f"a page of type '{found.name[:80]}' is not read (fetch.types)"
+            "content_type", f"pages of type '{found.name[:80]}' are not allowed (fetch.types)"
         )
 
 
@@ -99,7 +99,9 @@ class PageBody:
             self._pieces.append(piece[:room])
             self._size += len(self._pieces[-1])
             if self._size > max(RATIO_FROM_BYTES, MOST_RATIO * self._packed):
-                raise FetchRefused("unpacked", f"it unpacks to over {MOST_RATIO} times its size")
+                raise FetchRefused(
+                    "unpacked", (f"it decompresses to more than {MOST_RATIO} times its size")
+                )
             if self.truncated:
                 return
 
@@ -131,7 +133,7 @@ class _Zipped:
                 piece = self._inner.decompress(packed, _PIECE_BYTES)
             except zlib.error as error:
                 if not self._may_be_raw:
-                    raise FetchRefused("encoding", f"it does not unpack: {error}") from None
+                    raise FetchRefused("encoding", f"cannot decompress it: {error}") from None
                 self._inner, piece = zlib.decompressobj(-zlib.MAX_WBITS), b""
                 self._may_be_raw = False
                 continue
@@ -149,4 +151,4 @@ def _unpacker(encoding: str | None) -> _Plain | _Zipped:
         return _Plain()
     if named in ("gzip", "x-gzip", "deflate"):
         return _Zipped(may_be_raw=named == "deflate")
-    raise FetchRefused("encoding", f"packed as '{named[:40]}', which was not asked for")
+    raise FetchRefused("encoding", f"compressed as '{named[:40]}', which was not requested")

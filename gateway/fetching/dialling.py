@@ -37,9 +37,9 @@ async def resolve(host: str, port: int) -> Sequence[Address]:
         async with asyncio.timeout(RESOLVES_S):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
-        raise FetchRefused("late", f"the name {host} was not resolved in time") from None
+        raise FetchRefused("late", f"the host {host} was not resolved in time") from None
     except (OSError, UnicodeError):
-        raise FetchRefused("unresolved", f"the name {host} is not known") from None
+        raise FetchRefused("unresolved", f"unknown host {host}") from None
     return [ipaddress.ip_address(row[4][0]) for row in found]
 
 
@@ -49,9 +49,9 @@ async def addresses_of(url: FetchUrl, resolving: Resolve) -> Sequence[Address]:
         return [url.address]
     found = list(dict.fromkeys(await resolving(url.host, url.port)))
     if not found:
-        raise FetchRefused("unresolved", f"the name {url.host} has no address")
+        raise FetchRefused("unresolved", f"the host {url.host} has no address")
     if len(found) > MOST_ADDRESSES:
-        raise FetchRefused("unresolved", f"the name {url.host} has too many addresses")
+        raise FetchRefused("unresolved", f"the host {url.host} has too many addresses")
     return found
 
 
@@ -99,7 +99,7 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
             reached = stream.get_extra_info("server_addr")[0]
             if ipaddress.ip_address(reached) != address:
                 await stream.aclose()
-                raise FetchRefused("address", "the connection does not lead where it was to lead")
+                raise FetchRefused("address", "the connection goes to another address")
             return CountedStream(stream, self._most_bytes)
         raise last or httpcore.ConnectError("no address")
 
@@ -120,7 +120,7 @@ class CountedStream(httpcore.AsyncNetworkStream):
         found = await self._inner.read(max_bytes, timeout)
         self._left_bytes -= len(found)
         if self._left_bytes < 0:
-            raise FetchRefused("broken", "the server sends more around the page than is read")
+            raise FetchRefused("broken", "the server sends too much besides the page")
         return found
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:

@@ -75,7 +75,7 @@ class Fetcher:
             async with asyncio.timeout(self.policy.whole_s):
                 return await self._followed(read_url(address))
         except TimeoutError:
-            text = f"the page was not there after {self.policy.whole_s:g} s"
+            text = f"the page did not arrive within {self.policy.whole_s:g} s"
             raise FetchRefused("late", text) from None
 
     async def _followed(self, url: FetchUrl) -> Fetched:
@@ -84,7 +84,7 @@ class Fetcher:
             if isinstance(found, Fetched):
                 return found
             url = read_redirect(url, found.location)
-        text = f"more than {self.policy.redirects} redirects (fetch.redirects)"
+        text = f"too many redirects; the limit is {self.policy.redirects} (fetch.redirects)"
         raise FetchRefused("redirects", text)
 
     async def _once(self, url: FetchUrl) -> Fetched | _Redirect:
@@ -103,13 +103,13 @@ class Fetcher:
             ) as pool:
                 return await self._asked(pool, url)
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            why = " by TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
-            raise FetchRefused("unreachable", f"{url.authority} is not reached{why}") from None
+            why = " over TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
+            raise FetchRefused("unreachable", f"cannot reach {url.authority}{why}") from None
         except (httpcore.ReadTimeout, httpcore.WriteTimeout):
-            text = f"{url.authority} said nothing for {SILENCE_S:g} s"
+            text = f"{url.authority} sent nothing for {SILENCE_S:g} s"
             raise FetchRefused("late", text) from None
         except (httpcore.NetworkError, httpcore.ProtocolError):
-            text = f"{url.authority} broke off, or speaks no HTTP"
+            text = f"{url.authority} closed the connection, or does not speak HTTP"
             raise FetchRefused("broken", text) from None
 
     async def _asked(

@@ -23,7 +23,7 @@ class Places:
     def taken(self, asker: str) -> Generator[None]:
         """Hold a place for one who asks. Raises FetchRefused where there is none."""
         if self._taken[asker] >= self._most_of_one or self._taken.total() >= self._most:
-            raise FetchRefused("busy", "as much is being fetched as may be at once; ask again soon")
+            raise FetchRefused("busy", "too many fetches are running; try again soon")
         self._taken[asker] += 1
         try:
             yield

@@ -65,7 +65,7 @@ def read_allowance(text: str) -> Allowance:
     if not mark or ("]" in port) or (":" in host and not host.startswith("[")):
         host, port = whole, ""
     if port and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise ConfigError(f"fetch.allow: {text!r}: the port is none")
+        raise ConfigError(f"fetch.allow: {text!r}: the port is invalid")
     number = int(port) if port else None
     try:
         network = ipaddress.ip_network(host.strip("[]"), strict=False)
@@ -100,7 +100,7 @@ class FetchPolicy:
         for."""
         if not self.enabled:
             raise FetchRefused(
-                "disabled", "this node fetches nothing: its operator may set fetch.enabled"
+                "disabled", "fetching is off on this node; its operator can set fetch.enabled"
             )
         if any(entry.fits_url(url) for entry in self.allow):
             return
@@ -120,7 +120,7 @@ class FetchPolicy:
             if kind is PUBLIC:
                 raise FetchRefused("not_allowed", f"fetch.allow has no entry for {url.authority}")
             raise FetchRefused(
-                "address", f"{url.host} is at {kind.what}, which is not fetched from"
+                "address", f"{url.host} is {kind.what}, and fetching from it is not allowed"
             )
 
 

@@ -40,7 +40,10 @@ class SearxNG:
         asked = urlencode({"q": query, "format": "json"})
         answer = await self._fetcher.fetch(f"{self._url}/search?{asked}")
         if answer.status == 403:
-            text = "the search engine answers no JSON: its settings need json among search.formats"
+            text = (
+                "the search engine does not answer in JSON; add json to search.formats in its "
+                "settings"
+            )
             raise FetchRefused("broken", text)
         try:
             if answer.status != 200 or answer.truncated:
@@ -48,7 +51,7 @@ class SearxNG:
             rows = cast(dict[str, Any], json.loads(answer.body))["results"]
             found = [_found(row) for row in rows if row.get("url")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            text = f"the search engine answered {answer.status}, which is not understood"
+            text = f"the search engine answered with status {answer.status}"
             raise FetchRefused("broken", text) from None
         return found[:count]
 

@@ -68,7 +68,7 @@ class WebTools:
         with self._places.taken(asker):
             page = await self._fetched(url)
             if not page.type.is_html:
-                text = f"a page of type '{page.type.name[:80]}' has no main text: use open_url"
+                text = f"a page of type '{page.type.name[:80]}' have no main text; use open_url"
                 raise FetchRefused("content_type", text)
             parts = await self._parts(page, characters, main=True)
         return ExtractedPage(
@@ -99,7 +99,7 @@ class WebTools:
         if self._search is None:
             raise FetchRefused(
                 "no_search",
-                "this node has no search engine: its operator may set tools.search = 'searxng' and "
+                "this node has no search engine; its operator can set tools.search = 'searxng' and "
                 "tools.search_url",
             )
         with self._places.taken(asker):
@@ -108,7 +108,7 @@ class WebTools:
     async def _fetched(self, url: str) -> Fetched:
         if self._fetcher is None:
             FetchPolicy().check_url(read_url(url))
-            raise AssertionError("a policy that is off refuses everything")
+            raise AssertionError("the policy is off and refuses everything")
         return await self._fetcher.fetch(url)
 
     async def _parts(self, page: Fetched, characters: int, *, main: bool) -> PageParts:

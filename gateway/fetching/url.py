@@ -62,16 +62,18 @@ def read_url(text: str) -> FetchUrl:
     _check_characters(text)
     found = _SCHEME.match(text)
     if found is None:
-        raise FetchRefused("url", "not a whole URL: it has to begin with http:// or https://")
+        raise FetchRefused("url", "not a full URL: it must begin with http:// or https://")
     scheme = found[1].lower()
     if scheme not in USUAL_PORT:
-        raise FetchRefused("scheme", f"'{scheme[:40]}' is not fetched: http and https alone are")
+        raise FetchRefused(
+            "scheme", (f"the scheme '{scheme[:40]}' is not supported; use http or https")
+        )
     rest = text[found.end() :]
     if not rest.startswith("//"):
         raise FetchRefused("url", f"no // after {scheme}:")
     authority, target = _parted(rest[2:])
     if "@" in authority:
-        raise FetchRefused("credentials", "a URL with a name or password (@) is not fetched")
+        raise FetchRefused("credentials", "a URL with a user name or password (@) is not allowed")
     host, port = _host_and_port(authority, USUAL_PORT[scheme])
     name, address = _read_host(host)
     return FetchUrl(cast(Scheme, scheme), name, port, _sent(target), address)
@@ -83,15 +85,17 @@ def read_redirect(base: FetchUrl, location: str) -> FetchUrl:
     try:
         joined = urljoin(base.text, location)
     except ValueError as error:
-        raise FetchRefused("url", "the address of a redirect is none") from error
+        raise FetchRefused("url", "the redirect has an invalid address") from error
     return read_url(joined)
 
 
 def _check_characters(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
-        raise FetchRefused("url", f"a URL has at most {MOST_CHARACTERS:,} characters")
+        raise FetchRefused(
+            "url", (f"the URL is too long; the limit is {MOST_CHARACTERS:,} characters")
+        )
     if found := _UNWANTED.search(text):
-        raise FetchRefused("url", f"a URL has no {found[0]!r}; write it as %XX")
+        raise FetchRefused("url", f"a URL cannot contain {found[0]!r}; write it as %XX")
 
 
 def _parted(rest: str) -> tuple[str, str]:
@@ -110,13 +114,13 @@ def _host_and_port(authority: str, usual: int) -> tuple[str, int]:
         host += bracket
         mark, port = tail[:1], tail[1:]
         if mark not in ("", ":"):
-            raise FetchRefused("host", "something stands behind the brackets of an IPv6 address")
+            raise FetchRefused("host", "text follows the brackets of an IPv6 address")
     elif ":" in authority:
         host, mark, port = authority.rpartition(":")
     if not mark:
         return host, usual
     if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:
-        raise FetchRefused("port", "a port is a number from 1 to 65535")
+        raise FetchRefused("port", "the port must be a number from 1 to 65535")
     return host, int(port)
 
 
@@ -132,18 +136,18 @@ def _read_host(text: str) -> tuple[str, Address | None]:
         address = ipaddress.IPv4Address(name)
     except ValueError:
         raise FetchRefused(
-            "host", "an IPv4 address is written as four decimal numbers from 0 to 255"
+            "host", "an IPv4 address must have four decimal numbers from 0 to 255"
         ) from None
     return name, address
 
 
 def _address_v6(text: str) -> ipaddress.IPv6Address:
     if not text.isascii() or "%" in text:
-        raise FetchRefused("host", "an IPv6 address has no zone")
+        raise FetchRefused("host", "an IPv6 address with a zone is not allowed")
     try:
         return ipaddress.IPv6Address(text)
     except ValueError:
-        raise FetchRefused("host", "what stands in brackets is no IPv6 address") from None
+        raise FetchRefused("host", "the text in brackets is not an IPv6 address") from None
 
 
 def read_name(text: str) -> str:
@@ -152,14 +156,18 @@ def read_name(text: str) -> str:
     if not name:
         raise FetchRefused("host", "the URL has no host")
     if name.endswith("."):
-        raise FetchRefused("host", "a host has no dot at its end")
+        raise FetchRefused("host", "a host cannot end with a dot")
     if "%" in name:
-        raise FetchRefused("host", "a host has no %: write its name as it is")
+        raise FetchRefused("host", "a host cannot contain %; write its plain name")
     if not name.isascii() or any(label.startswith("xn--") for label in name.split(".")):
         name = _in_ascii(name)
     if len(name) > 253 or not all(map(_LABEL.fullmatch, name.split("."))):
         raise FetchRefused(
-            "host", "a host's name has letters, digits, - and _ between single dots, 253 at most"
+            "host",
+            (
+                "a host name has only letters, digits, - and _ between single dots, at most "
+                "253 characters"
+            ),
         )
     return name
 
@@ -168,11 +176,11 @@ def _in_ascii(name: str) -> str:
     import idna  # its tables are large, and few names need them
 
     if re.search(r"[\u3002\uff0e\uff61]", name):
-        raise FetchRefused("host", "the dots of a host are plain ones")
+        raise FetchRefused("host", "use plain dots in a host")
     try:
         return idna.encode(name).decode("ascii")
     except (idna.IDNAError, UnicodeError):
-        raise FetchRefused("host", "the host is no name of IDNA 2008") from None
+        raise FetchRefused("host", "the host is not a valid IDNA 2008 name") from None
 
 
 def _sent(target: str) -> str:

@@ -93,9 +93,9 @@ def check_scope(caller: Caller, needed: Scope, what: str) -> None:
 
 def unknown_caller(key: str | None) -> HttpFaultRaised:
     """Return the 401 for a key that is none, or for the want of one."""
-    text = "this API key is not known here"
+    text = "unknown API key"
     if key is None:
-        text = "an API key is needed: Authorization: Bearer <key>"
+        text = "an API key is required: send Authorization: Bearer <key>"
     return HttpFaultRaised(faults.unauthorized(text))
 
 
@@ -166,10 +166,11 @@ def page_allowed(origin: str | None, host: str | None, options: Options) -> bool
 
 def page_refused(origin: str | None) -> HttpFaultRaised:
     """Return the 403 for a page that may not call."""
-    text = f"pages from {origin} may not call; list it in cors_origins"
+    text = f"pages from {origin} are not allowed; add it to cors_origins"
     if origin == "null":
         text = (
-            "a page without an origin (`Origin: null`) may not call, as every site can make one: "
+            "pages without an origin (`Origin: null`) are not allowed, because every site "
+            "can create one: "
             "serve the file over http://localhost instead of opening it from the disk"
         )
     return HttpFaultRaised(faults.forbidden(text))

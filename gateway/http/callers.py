@@ -68,9 +68,9 @@ async def check_owner(req: Request, options: Options, what: str, also: str = "")
     the owner alone; `also` says what else would help."""
     if not await is_owner(req, options):
         text = (
-            f"without a key {what} is only for the user who runs this node: use that user's "
-            "`shoal`, or send an API key with the scope 'admin', or what that user's file "
-            "`http-token` holds, as Authorization: Bearer <key>"
+            f"without an API key, {what} is only for the user who runs this node: use that user's "
+            "`shoal`, or send an API key with the scope 'admin' or the content of that user's file "
+            "`http-token` as Authorization: Bearer <key>"
         )
         raise HttpFaultRaised(HttpFault(403, "owner_only", text + also))
 

@@ -16,7 +16,7 @@ from bus.wire.instances import Instance
 from bus.wire.messages.collectives import CollectiveReading
 from gateway.dialects.encode import Dump
 
-ENDED = "the test was ended before it was done"
+ENDED = "the test was cancelled before it finished"
 
 
 class CollectiveError(TypedDict):

@@ -62,7 +62,9 @@ class Connection(protocol.ASGIProtocol):
         self.worker.connections.add(self)
         most = self._options.max_connections
         if self.worker.nr_conns > most:
-            self._refuse(503, f"{most} connections are open here", ("Retry-After", "1"))
+            self._refuse(
+                503, (f"too many open connections; the limit is {most}"), ("Retry-After", "1")
+            )
             return
         due_s = self._options.headers_s
         self._headers_due = self.worker.loop.call_later(due_s, self._headers_overdue)
@@ -111,9 +113,7 @@ class Connection(protocol.ASGIProtocol):
         if self._is_answering:
             self.close()
         elif not self._closed:
-            self._refuse(
-                400, "the client's side of the connection ended before there was an answer"
-            )
+            self._refuse(400, "the client closed the connection before the answer")
 
     def close(self) -> None:
         """Close the connection once what was written to it is sent; no further request is read."""
@@ -160,7 +160,7 @@ class Connection(protocol.ASGIProtocol):
         try:
             return super()._feed_callback_parser(data)
         except ValueError as error:  # of int(), for numbers that nobody means
-            self._refuse(400, f"a number in the request's head is none: {str(error)[:100]}")
+            self._refuse(400, f"invalid number in the request's headers: {str(error)[:100]}")
             return False
 
     def _is_websocket_upgrade(self, request: Any) -> bool:
@@ -174,7 +174,7 @@ class Connection(protocol.ASGIProtocol):
     def _headers_overdue(self) -> None:
         self._headers_due = None
         due_s = self._options.headers_s
-        self._refuse(408, f"the request's headers did not come within {due_s:g} s")
+        self._refuse(408, f"the request's headers did not arrive within {due_s:g} s")
 
     def _refuse(self, status: int, message: str, *headers: tuple[str, str]) -> None:
         self._send_error_response(status, message, headers)

@@ -36,7 +36,7 @@ def open_listeners(host: str, port: int, *, retry_s: float = RETRY_S) -> list[so
             listener.close()
         if not opened:
             raise
-        alone = f'{error}; http_host = "{LOOPBACKS[0]}" listens at that address alone'
+        alone = f'{error}; http_host = "{LOOPBACKS[0]}" listens only at that address'
         raise Unavailable(alone) from error
     return opened
 
@@ -52,7 +52,7 @@ def _open_listener(host: str, port: int, retry_s: float) -> socket.socket:
             if now() >= give_up_at:
                 owner = port_owner(port, host) or "another process (of another user, or just gone)"
                 raise Unavailable(
-                    f"port {port} on {host} is taken by {owner}; stop it, or set "
+                    f"port {port} on {host} is in use by {owner}; stop it, or set "
                     "http_port (SHOAL_HTTP_PORT) to another"
                 ) from error
         time.sleep(0.1)

@@ -59,7 +59,10 @@ RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
 CUT = "shoal.cut"
 """Where it has that the connection ended before the body was whole."""
 _READ = "shoal.read"
-_PULLS = "; with `http_anyone_pulls = true` in that user's shoal.toml all of this machine may pull"
+_PULLS = (
+    "; with `http_anyone_pulls = true` in that user's shoal.toml every user of "
+    "this machine can pull"
+)
 ASIDE_BYTES = 128 << 10
 """What is longer is read in a thread, so that other streams go on."""
 LEFT_BYTES = 16 << 10
@@ -184,9 +187,9 @@ async def read_body(
             budget.give_back(size)
         if not isinstance(error, TimeoutError):
             raise
-        text = f"nothing more of the request body came for {BODY_SILENCE_S:.0f} s"
+        text = f"no more of the request body arrived for {BODY_SILENCE_S:.0f} s"
         if loop.time() >= end_at:
-            text = f"the request body was not complete after {whole_s:.0f} s"
+            text = f"the request body was not complete within {whole_s:.0f} s"
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
     req.scope[_READ] = True
     return b"".join(pieces)
@@ -230,10 +233,10 @@ class AccessControl:
         host, origin = req.get_header("host"), req.get_header("origin")
         foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
         if foreign and (req.method != "GET" or not is_open(req.path)):
-            raise HttpFaultRaised(faults.forbidden("pages of other sites may not call"))
+            raise HttpFaultRaised(faults.forbidden("pages of other sites are not allowed"))
         if not host_allowed(host, options.names):
             raise HttpFaultRaised(
-                faults.forbidden(f"the Host name {host!r} is not ours; list it in http_names")
+                faults.forbidden(f"the Host name {host!r} is not allowed; add it to http_names")
             )
         if not page_allowed(origin, host, options):
             raise page_refused(origin)
@@ -357,7 +360,7 @@ class ErrorHandlers:
         if fault is None:
             reference = new_name("err")
             self._handle.service.log.error(
-                "a request failed here",
+                "a request failed",
                 reference=reference,
                 path=req.uri_template,
                 request=request_id,

@@ -32,7 +32,7 @@ Mode = Literal["validation", "serialization"]
 """What a schema is of: what is read, or what is told, in which every field stands that has a
 default."""
 Types = Mapping[tuple[Any, Mode], Any]
-_UNSAID = "An object; its fields are told by the pages of the documentation."
+_UNSAID = "An object; see the documentation for its fields."
 _TEXT: Mapping[str, Any] = {"type": "string"}
 _UNTYPED: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object", "description": _UNSAID},
@@ -41,18 +41,18 @@ _UNTYPED: Mapping[str, Mapping[str, Any]] = {
 """The schemas of answers without a type, by their content; any other is text."""
 
 _ERROR_TEXTS: Mapping[int, str] = {
-    400: "The body cannot be honoured as it stands; the field is named.",
-    401: "No key, or one that is not ours.",
-    403: "The key may not do this.",
-    404: "No such model or thing.",
-    409: "It contradicts what is there.",
-    412: "It was changed since the one who asks looked at it.",
+    400: "Invalid body; the message names the field.",
+    401: "The API key is missing or unknown.",
+    403: "The API key's scope does not allow this.",
+    404: "No such model or object.",
+    409: "It conflicts with the current state.",
+    412: "It changed since the client read it.",
     413: "The body is too large.",
-    429: "The queue is full; `Retry-After` and the position are said.",
-    500: "Our own failure.",
-    501: "The system forbids it here; the reason is said.",
-    502: "Another service of this node, or a provider, gave no sense.",
-    503: "The model is not ready; `Retry-After` is said.",
+    429: "The queue is full; see `Retry-After` and the position.",
+    500: "Internal error.",
+    501: "The system does not allow it; see the reason.",
+    502: "Another service of this node, or a provider, sent an invalid answer.",
+    503: "The model is not ready; see `Retry-After`.",
     504: "A wait passed its deadline; the message names the wait.",
     507: "Not enough memory.",
 }

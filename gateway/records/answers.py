@@ -77,7 +77,7 @@ class AnswerRecords:
         stop: Callable[[RequestId], bool],
         log: Log,
     ) -> None:
-        self._lost = CountedWarning(log, "an answer is not kept")
+        self._lost = CountedWarning(log, "an answer was not stored")
         self._records = records
         self._bounds = bounds
         self._near = near
@@ -123,9 +123,9 @@ class AnswerRecords:
             return HowKept()
         size_bytes = kept_answers.size_of(kept)
         if size_bytes > LARGEST_BYTES:
-            return HowKept(why=f"it has {size_bytes} bytes, and at most {LARGEST_BYTES} are kept")
+            return HowKept(why=f"it has {size_bytes} bytes; the limit is {LARGEST_BYTES}")
         if not self.keeps_any:
-            return HowKept(why="this node keeps no answers")
+            return HowKept(why="this node stores no answers")
         return HowKept(partial(kept_answers.added, owner, request, kept, wall()))
 
     def tell_lost(self, request: RequestId, why: str) -> str:

@@ -27,28 +27,28 @@ class RecordsCondition:
         """Return what people are to know of the file as it is now; none where all is well."""
         found: list[str] = []
         if why := self._why:
-            text = "records cannot be written, so answers are not kept and jobs wait"
-            found.append(f"{text}: {why}; it is tried again until it works")
+            text = "cannot write records, so answers are not stored and jobs wait"
+            found.append(f"{text}: {why}; shoal keeps retrying")
         if ahead_s := self._ahead_s:
-            text = "the clock was set back, or was ahead: what is kept is of up to"
-            found.append(f"{text} {ahead_s:.0f} s from now, and goes so much later")
+            text = "the clock was set back, or was ahead: records are dated up to"
+            found.append(f"{text} {ahead_s:.0f} s in the future, and are deleted that much later")
         return found
 
     def failed(self, why: str) -> None:
         """Note that the file could not be written."""
         if not self._why:
             self._log.critical(
-                "records cannot be written; requests wait in memory to be logged, and answers are "
-                "not kept",
+                "cannot write records; requests wait in memory to be logged, and answers are "
+                "not stored",
                 why=why,
             )
-        self._why = why or "for no reason that was told"
+        self._why = why or "without a reason"
 
     def worked(self, not_logged: int) -> None:
         """Note that the file was written; so many requests found no room in memory until now."""
         if self._why:
             self._why = ""
-            self._log.info("records are written again", not_logged=not_logged)
+            self._log.info("writing records again", not_logged=not_logged)
 
     def latest(self, ahead_s: float) -> None:
         """Note by how many seconds the latest that is logged is ahead of the clock."""

@@ -43,7 +43,7 @@ Flaw = Literal["broken", "newer", "unwritable"]
 _SAID: dict[Flaw, str] = {
     "broken": "the records file is broken",
     "newer": "the records file was written by a later version of shoal",
-    "unwritable": "the records file must not be written",
+    "unwritable": "the records file is not writable",
 }
 _BROKEN = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _DEFECTS = (
@@ -180,7 +180,7 @@ class RecordsFile:
             # made here, for sqlite3 would let others read it; those beside it are made like it
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
         if not os.access(self._path, os.R_OK | os.W_OK):
-            return "unwritable", "its permissions or its disk forbid it"
+            return "unwritable", "its permissions or its disk do not allow it"
         connection = sqlite3.connect(
             self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
@@ -210,7 +210,7 @@ class RecordsFile:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f"{self._path}{suffix}", f"{aside}{suffix}")
         self._log.critical(
-            f"{_SAID[flaw]}; it was set aside, and a fresh one is begun", why=why, aside=str(aside)
+            f"{_SAID[flaw]}; shoal moved it aside and created a new one", why=why, aside=str(aside)
         )
         broken = self._path.parent.glob(f"{self._path.name}.broken-*-*[0-9]")
         for old in sorted(broken, key=lambda one: one.stat().st_mtime)[:-ASIDE_AT_MOST]:
@@ -223,7 +223,7 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
     sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
-        return "newer", f"its version is {version}, and {VERSION} is the latest known here"
+        return "newer", f"its version is {version}; this shoal supports up to {VERSION}"
     (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if said != "ok" or version < 0:
         return "broken", " ".join(str(said).split())
@@ -266,7 +266,7 @@ def _tables_of(connection: sqlite3.Connection) -> frozenset[tuple[str, str]]:
 def _words_of(error: Exception) -> str:
     if isinstance(error, sqlite3.Error):
         return str(error)
-    return "its tables cannot be read: SQLite's message about them is no text"
+    return "cannot read its tables: SQLite's message is not text"
 
 
 def _flaw_of(error: Exception) -> Flaw | None:

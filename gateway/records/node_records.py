@@ -118,7 +118,7 @@ class NodeRecords:
         self._rows: deque[RequestRow | TraceRow] = deque()
         self._questions: deque[_Question] = deque()
         self._writes: deque[_Write] = deque()
-        self._dropped = CountedWarning(log, "a request is not logged, or not traced: too many wait")
+        self._dropped = CountedWarning(log, "a request was not logged or not traced: too many wait")
         self.condition = RecordsCondition(log)
         self._retry_at = 0.0
         self._looked_at = float("-inf")
@@ -196,17 +196,19 @@ class NodeRecords:
 
     async def _waited(self, one: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
         if self._file is None:
-            raise RecordsUnavailable("this node keeps no records")
+            raise RecordsUnavailable("this node stores no records")
         with self._wake:
             if self._closing or len(queue) >= most:
-                raise RecordsUnavailable(f"{len(queue)} others wait for the records already")
+                raise RecordsUnavailable(
+                    f"{len(queue)} requests already wait for the records, the limit"
+                )
             queue.append(one)
             self._wake.notify()
         try:
             async with asyncio.timeout(seconds):
                 return await one.answer
         except TimeoutError:
-            raise RecordsUnavailable(f"no answer from the records in {seconds:g} s") from None
+            raise RecordsUnavailable(f"no answer from the records within {seconds:g} s") from None
 
     def close(self) -> None:
         """Write what waits, for `CLOSE_S` at most, and let go of the file."""
@@ -262,7 +264,7 @@ class NodeRecords:
             with self._wake:
                 some = [self._writes.popleft() for _ in range(min(TOGETHER, len(self._writes)))]
             if now() < self._retry_at:
-                error = RecordsUnavailable("the records cannot be written now")
+                error = RecordsUnavailable("cannot write the records")
                 for one in some:
                     one.say(None, error)
             elif not self._written(file, some):
@@ -284,8 +286,8 @@ class NodeRecords:
         except Exception as error:
             if len(some) > 1:
                 return False
-            self._log.error("what was to be kept failed here", error=story_of(error))
-            some[0].say(None, RecordsUnavailable("keeping it failed here; see the log"))
+            self._log.error("storing a record failed", error=story_of(error))
+            some[0].say(None, RecordsUnavailable("storing it failed; see the log"))
             return True
         self._retry_at = 0.0
         self.condition.worked(self._dropped.count)
@@ -314,8 +316,8 @@ class NodeRecords:
         except RecordsUnavailable as error:
             self._failed(str(error))
         except Exception as error:  # the thread has to go on: answers and jobs wait for it
-            self._log.error("the upkeep of the records failed here", error=story_of(error))
-            self._failed("their upkeep failed here; see the log")
+            self._log.error("maintaining the records failed", error=story_of(error))
+            self._failed("their maintenance failed; see the log")
         else:
             self._retry_at = 0.0
             self.condition.worked(self._dropped.count)
@@ -338,7 +340,9 @@ class NodeRecords:
             raise
         except Exception as error:  # a row that cannot be written must not hold up all others
             lost = len(rows)
-            self._log.error("requests are not logged: a defect", error=story_of(error), rows=lost)
+            self._log.error(
+                ("requests are not logged: internal error"), error=story_of(error), rows=lost
+            )
         for _ in rows:
             self._rows.popleft()
         return len(rows)
@@ -371,8 +375,8 @@ def _answer(file: RecordsFile, question: _Question, log: Log) -> None:
     except RecordsUnavailable as error:
         question.say(None, error)
     except Exception as error:
-        log.error("a question about records failed here", error=story_of(error))
-        question.say(None, RecordsUnavailable("the question failed here; see the log"))
+        log.error("a record request failed", error=story_of(error))
+        question.say(None, RecordsUnavailable("the request failed; see the log"))
 
 
 def open_records(options: Options, log: Log) -> NodeRecords:

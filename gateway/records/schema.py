@@ -340,5 +340,5 @@ def statements_from(version: int) -> list[str]:
     """Return what brings a file of a version (0: an empty one) to today's, in order; none for one
     of today's. Raises ValueError for a version that is not known here."""
     if not 0 <= version <= VERSION:
-        raise ValueError(f"version {version} is not known here, only those up to {VERSION}")
+        raise ValueError(f"unknown version {version}; this shoal supports up to {VERSION}")
     return [statement for added in MIGRATIONS[version:] for statement in added]

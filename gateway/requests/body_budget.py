@@ -21,7 +21,7 @@ class BodyBudget:
     def take(self, size: int) -> None:
         """Count `size` further bytes as held. Raises HttpFaultRaised (503)."""
         if self.held_bytes + size > self._limit_bytes:
-            text = f"{self._limit_bytes >> 20} MiB of request bodies are being read already"
+            text = f"too many request bodies at once; the limit is {self._limit_bytes >> 20} MiB"
             raise HttpFaultRaised(HttpFault(503, "overloaded", text, retry_after_s=RETRY_S))
         self.held_bytes += size
 

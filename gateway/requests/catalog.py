@@ -76,7 +76,7 @@ class ModelCatalog:
                 return
             refusal = Refusal(
                 reason="pending",
-                message="the gateway does not know the cluster's state yet; see `shoal status`",
+                message="the gateway has no cluster state yet; see `shoal status`",
                 retry_after_s=2.0,
             )
             raise HttpFaultRaised(of_refusal(refusal)) from None
@@ -222,7 +222,7 @@ class ModelCatalog:
 
 def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:
     """Return the refusal for a wait for a model that was not loaded; `why`: for what it waited."""
-    message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'it may be soon'}"
+    message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'try again soon'}"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
 
 

@@ -330,7 +330,7 @@ class Dispatcher:
         ):
             refusal = Refusal(
                 reason="queue_full",
-                message=f"{len(self.requests)} requests are open at this gateway",
+                message=f"this gateway already has {len(self.requests)} open requests, its limit",
                 position=len(self.requests) + 1,
             )
         else:

@@ -177,7 +177,7 @@ class ClientRequest:
     def late_text(self) -> str:
         """Return what a client is told when a deadline has come."""
         if self._timeout_s is not None:
-            return f"the answer was not complete after {self._timeout_s:g} s (x_timeout_s)"
+            return f"the answer was not complete within {self._timeout_s:g} s (x_timeout_s)"
         return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
 
     # --- what the runner says (RequestObserver) -------------------------------------------------

@@ -64,7 +64,9 @@ class WaitingQueue:
             if loser is None:
                 return Refusal(
                     reason="queue_full",
-                    message=f"{len(self.waiters)} requests already wait for models to load",
+                    message=(
+                        f"{len(self.waiters)} requests already wait for models to load, the limit"
+                    ),
                     retry_after_s=5.0,
                     position=len(self.waiters) + 1,
                 )

@@ -143,8 +143,8 @@ class WaitingRoom:
         """Return a line for the person who waits for `request`."""
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
-            why = "; a more urgent request has yours" if request.was_displaced else ""
-            return f"waiting for a place{why}, {position} ahead of you"
+            why = "; a more urgent request took yours" if request.was_displaced else ""
+            return f"waiting for a slot{why}, {position} ahead of you"
         if request.model in self._pulls.models:
             state = self._pulls.state(request.model)
             return pulling_text(request.model, state, position=position)
@@ -230,7 +230,7 @@ class WaitingRoom:
             wait = wait_of(self._catalog.readings, waiter.model, now)
             why = "" if wait is None else waits_for(wait)
             return not_loaded(waiter.model, waited_s, why)
-        message = f"no place came free at {waiter.model} within {waited_s:.0f} s"
+        message = f"no slot of {waiter.model} became free within {waited_s:.0f} s"
         return Refusal(reason="queue_full", message=message, retry_after_s=5.0)
 
     def _waiting_for(self, model: ModelId) -> Iterator[ClientRequest]:
@@ -290,7 +290,8 @@ class WaitingRoom:
 def _lost_to(model: ModelId, waiting: int) -> Refusal:
     """Return the refusal of a request that waited, and whose place one for `model` has now."""
     message = (
-        f"{waiting} requests wait for models to load; the place of this one went to a request "
-        f"for {model}, for which fewer wait"
+        f"{waiting} requests wait for models to load, the limit; this one was dropped "
+        "for a request "
+        f"for {model}, which has fewer"
     )
     return Refusal(reason="queue_full", message=message, retry_after_s=5.0, position=waiting)

@@ -239,7 +239,7 @@ class RunnerConnection:
             message = unpack_to_gateway(frames[-1])
         except BadMessage as error:
             self._log.error("bad frame from a runner", error=str(error)[:200])
-            self.end("internal", "the runner sent what cannot be read")
+            self.end("internal", "the runner sent an invalid frame")
             return
         match message:
             case StepEntries():
@@ -260,7 +260,9 @@ class RunnerConnection:
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
-                self._log.warning("runner said goodbye", message_text=message.message[:200])
+                self._log.warning(
+                    ("the runner closed the connection"), message_text=message.message[:200]
+                )
                 self.end("model_unavailable", message.message)
 
     def _welcomed(self, message: Welcome) -> None:
@@ -290,7 +292,7 @@ class RunnerConnection:
             return
         so_far = message.so_far if isinstance(message, Suspended) else None
         if one.next_seq and so_far is None:
-            self._broken(one, "nothing: it was given back")
+            self._broken(one, "nothing: it was preempted")
             return
         del self._open[message.request_id]
         one.observer.displaced(so_far, self._reactor.now())

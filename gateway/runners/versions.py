@@ -61,29 +61,32 @@ def _beyond(submit: Submit, protocol: int) -> Refusal | None:
     say; None where it can."""
     request = submit.request
     if protocol < INPUTS_PROTOCOL and isinstance(request.prompt, InputsPrompt):
-        return _older("which cannot be asked for embeddings", None)
+        return _older("which has no embeddings", None)
     if protocol < PROMPT_PROTOCOL and request.prompt_logprobs is not None:
-        return _older("which cannot be asked about prompts", "echo")
+        return _older("which has no prompt requests", "echo")
     if protocol < PROMPT_PROTOCOL and request.question is not None:
-        return _older("which cannot be asked about prompts", None)
+        return _older("which has no prompt requests", None)
     if protocol < RULE_PROTOCOL and request.output.is_later:
-        return _older("which does not know this rule for a text", request.output.field)
+        return _older("which does not support this output format", request.output.field)
     if protocol < RULE_PROTOCOL and request.min_tokens is not None:
-        return _older("which cannot hold back the end of a text", "min_tokens")
+        return _older("which does not support min_tokens", "min_tokens")
     if protocol < THINKING_PROTOCOL:
         if request.effort is not None or request.thinking_budget is not None:
-            return _older("which cannot be told how much to think", "thinking")
+            return _older("which does not support thinking levels", "thinking")
         if request.variables is not None:
-            return _older("whose templates take no variables", "chat_template_kwargs")
+            return _older("which does not support template variables", "chat_template_kwargs")
     if protocol < HISTORY_PROTOCOL and request.history:
-        return _older("which cannot go on from token ids", "history")
+        return _older("which cannot continue from token ids", "history")
     if protocol < ADAPTER_PROTOCOL and request.adapter is not None:
-        return _older("which applies no adapters", "model")
+        return _older("which does not support adapters", "model")
     if protocol < RECALL_PROTOCOL and submit.so_far is not None:
-        return _older("which cannot go on with an answer that was begun elsewhere", None)
+        return _older("which cannot resume an answer from another runner", None)
     return None
 
 
 def _older(lacks: str, field: str | None) -> Refusal:
-    text = f"this model's runner is of an older shoal, {lacks}; load the model anew, or restart its"
+    text = (
+        f"this model's runner belongs to an older version of shoal, {lacks}; reload the "
+        "model, or restart its"
+    )
     return Refusal(reason="unsupported", message=f"{text} node (`shoal restart`)", field=field)

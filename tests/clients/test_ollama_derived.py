@@ -152,7 +152,7 @@ def test_a_context_that_cannot_be_is_refused_by_name(
 @pytest.mark.parametrize(
     ("fields", "status", "named"),
     [
-        ({"model": "shoal-tiny", "from": "shoal-tiny"}, 409, "model of its own"),
+        ({"model": "shoal-tiny", "from": "shoal-tiny"}, 409, "already names the model"),
         ({"model": "x", "from": "nothing-here"}, 404, "nothing-here"),
         *(
             pytest.param(*more, marks=pytest.mark.proof)

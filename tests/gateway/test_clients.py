@@ -133,7 +133,7 @@ def test_the_refusal_is_in_the_callers_dialect(
     assert httpx.post(url, json=asked, headers=headers, timeout=30).status_code == 200
     refused = httpx.post(url, json=asked, headers=headers, timeout=30)
     assert refused.status_code == 429 and 400 < int(refused.headers["retry-after"]) <= 500
-    assert f"'{name}' may ask again in" in error_of(refused.json())
+    assert f"'{name}' is in cooldown for" in error_of(refused.json())
 
 
 def test_a_question_about_a_prompt_makes_no_client_rest(made: GatewayTestbed) -> None:
@@ -230,7 +230,7 @@ def test_profiles_are_taken_while_the_gateway_runs(tmp_path: Path) -> None:
 
         eventually(trouble, 10, "it is refused")
         assert "line 2" in trouble() and "did you mean cooldown_s?" in trouble()
-        assert chat(made, "calm").status_code == 429, "what was read before is in force"
+        assert chat(made, "calm").status_code == 429, "the last valid version stays in force"
 
 
 @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.proof), 2])

@@ -290,7 +290,7 @@ def test_one_that_is_removed_meanwhile_is_told_so(testbed: GatewayTestbed) -> No
     asker.join(30)
     [answer] = found
     assert answer.status_code == 200
-    assert "removed meanwhile" in answer.headers["x-shoal-not-kept"]
+    assert "deleted in the meantime" in answer.headers["x-shoal-not-kept"]
     kept = httpx.get(f"{url}/v1/responses/{answer.json()['id']}", headers=ONE)
     assert kept.status_code == 200, "the answer itself is kept"
 

@@ -118,7 +118,7 @@ def test_a_port_that_is_taken_at_one_loopback_alone_is_told_with_its_address() -
         pytest.skip("this machine has no IPv6")
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
         port = taken.getsockname()[1]
-        told = rf"port {port} on ::1 is taken by .*pid {os.getpid()}.*http_host = \"127.0.0.1\""
+        told = rf"port {port} on ::1 is in use by .*pid {os.getpid()}.*http_host = \"127.0.0.1\""
         with pytest.raises(Unavailable, match=told):
             open_listeners("localhost", port, retry_s=0.0)
         trouble = port_problem("localhost", port)

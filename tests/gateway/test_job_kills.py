@@ -128,7 +128,7 @@ def test_jobs_go_back_to_the_queue_when_the_gateway_is_told_to_end() -> None:
         )
         assert done["attempts"] == 2
         assert len(done["result"]["choices"][0]["message"]["content"].split()) == 40
-        warned = [one for one in testbed.log_lines() if "taken over" in one["message"]]
+        warned = [one for one in testbed.log_lines() if "taking over" in one["message"]]
         assert not warned
 
 

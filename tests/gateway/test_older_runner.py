@@ -46,7 +46,7 @@ def test_it_is_not_asked_to_score_a_prompt_and_goes_on_to_answer(
     assert refused.status_code == 400
     error = refused.json()["error"]
     assert error["param"] == "echo"
-    assert "older shoal" in error["message"]
+    assert "older version of shoal" in error["message"]
     answered = ask(made, echo=True, logprobs=None)
     assert answered.status_code == 200, answered.text
     assert answered.json()["choices"][0]["text"] == "tokens=2one two "
@@ -74,7 +74,7 @@ def test_it_is_not_asked_about_prompts(made: GatewayTestbed, runner: Runner) -> 
         asks = {"model": MODEL, "input": turns} if "responses" in path else body
         refused = httpx.post(f"{made.url}{path}", json=asks, timeout=10)
         assert refused.status_code == 400
-        assert "older shoal" in refused.json()["error"]["message"]
+        assert "older version of shoal" in refused.json()["error"]["message"]
         assert runner.asked_so_far(answered) == before + 1
         assert runner.heard("bad") == []
 
@@ -95,7 +95,7 @@ def test_it_is_not_asked_for_what_came_after_version_3(made: GatewayTestbed) -> 
         assert refused.status_code == 400
         error = refused.json()["error"]
         assert error["param"] == next(iter(sent))
-        assert "older shoal" in error["message"]
+        assert "older version of shoal" in error["message"]
     answered = ask(made, response_format={"type": "json_object"})
     assert answered.status_code == 200, answered.text
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
@@ -118,7 +118,7 @@ def test_it_is_not_told_how_much_to_think(made: GatewayTestbed) -> None:
         error = refused.json()["error"]
         wanted = "chat_template_kwargs" if "chat_template_kwargs" in sent else "reasoning_effort"
         assert error["param"] == wanted
-        assert "older shoal" in error["message"]
+        assert "older version of shoal" in error["message"]
     answered = chat(made, reasoning_effort="none")
     assert answered.status_code == 200, answered.text
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
@@ -137,7 +137,7 @@ def test_a_runner_of_version_4_is_asked_without_a_history_and_for_none(
     refused = httpx.post(f"{made.url}/api/generate", json={**body, "context": [1]}, timeout=10)
     assert refused.status_code == 400
     said = refused.json()["error"]
-    assert said.startswith("context: ") and "older shoal" in said
+    assert said.startswith("context: ") and "older version of shoal" in said
     eventually(lambda: runner.heard("submit"), 10, "the runner says what it heard")
     assert len(runner.heard("submit")) == 1
     assert runner.heard("bad") == []
@@ -173,5 +173,5 @@ def test_it_is_not_asked_for_embeddings(made: GatewayTestbed) -> None:
         body = {"model": "embedder", "input": "hi"}
         refused = httpx.post(f"{made.url}{path}", json=body, timeout=10)
         assert refused.status_code == 400, refused.text
-        assert "older shoal, which cannot be asked for embeddings" in refused.text
+        assert "older version of shoal, which has no embeddings" in refused.text
     assert runner.heard("submit") == runner.heard("bad") == []

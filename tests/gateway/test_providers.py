@@ -63,7 +63,7 @@ def test_a_providers_answer_comes_back_as_it_is(made: GatewayTestbed, openai: Pr
     more["x_trace"] = True
     answer = chat(made, "cloud:says", "hello", **more)
     assert answer.status_code == 200 and answer.content == openai_whole("says")
-    assert who(answer) == (None, "cloud:says", "asked for by its name")
+    assert who(answer) == (None, "cloud:says", "requested by name")
     assert answer.headers["x-shoal-ignored"] == "x_trace", "its times are not known"
     (heard,) = openai.heard
     messages = [{"role": "user", "content": "hello"}]
@@ -259,7 +259,7 @@ def test_what_a_provider_says_comes_in_the_client_s_dialect(
     called = [(name, json.loads(arguments)) for name, arguments in CALLS]
     assert said.calls == ([] if dialect == "generate" else called)
     assert said.reason == REASONS[dialect] and said.tokens == (11, 9)
-    assert who(answer) == (None, f"{kind}:works", "asked for by its name")
+    assert who(answer) == (None, f"{kind}:works", "requested by name")
 
 
 OPENAI_TURNS = [
@@ -333,8 +333,8 @@ def test_a_stream_that_breaks_ends_in_words_of_the_client_s_dialect(
         ("claude:busy", 429, "too many requests"),
         ("claude:unknown-key", 502, "SHOAL_TEST_CLOUD_KEY"),
         ("claude:not-there", 404, "'not-there'"),
-        ("claude:dies-at-once", 502, "broke off"),
-        ("claude:ends-early", 502, "before its end"),
+        ("claude:dies-at-once", 502, "closed the connection"),
+        ("claude:ends-early", 502, "before the end"),
     ],
 )
 def test_a_refusal_is_a_status_in_another_dialect_too(

@@ -200,7 +200,7 @@ def test_the_guard_leaves_providers_out_but_for_a_primary(
         eventually(lambda: in_force(made, False), 10, "both processes know")
         left = chat(made, "patient")
         assert left.status_code == 504 and not openai.heard
-        assert "cloud:says: left out (allowCloudFallback is false)" in left.text
+        assert "cloud:says: skipped (allowCloudFallback is false)" in left.text
         assert who(chat(made, "far")) == ("far", "cloud:says", "primary")
         assert chat(made, "cloud:says").status_code == 200
     finally:

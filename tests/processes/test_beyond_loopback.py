@@ -23,7 +23,7 @@ def test_it_answers_its_owner_alone_until_there_is_a_key() -> None:
             assert httpx.get(node.url + path).status_code == 401, path
         assert httpx.get(node.url + "/health").json() == {"status": "degraded"}
         assert httpx.get(node.url + "/readyz").status_code == 503
-        assert "no API key is known" in node.shoal("status").stdout.replace("\n", " ")
+        assert "this node has no API key" in node.shoal("status").stdout.replace("\n", " ")
         doctor = node.shoal("doctor", "--json")
         (found,) = (one for one in json.loads(doctor.stdout)["checks"] if one["name"] == "api keys")
         assert (found["level"], "shoal apikey add" in found["remedy"]) == ("warn", True)

@@ -17,7 +17,7 @@ from tests.harness.nodes import Node, running_node, shoal
 
 FOUND = find_libraries("auto")
 pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux") or not FOUND, reason="no OpenBLAS"
+    not sys.platform.startswith("linux") or not FOUND, reason="OpenBLAS is missing"
 )
 
 

@@ -104,7 +104,7 @@ def test_a_taken_port_of_the_cluster_is_said_before_a_node_starts_on_it() -> Non
             found = node.shoal("up", "--base-port", str(node.base_port), "--json")
         assert found.returncode == 1, found.stdout
         error = json.loads(found.stdout)["error"]
-        assert f"port {node.base_port + 4} is taken by" in error["message"]
+        assert f"port {node.base_port + 4} is in use by" in error["message"]
         proposed = re.search(r"--base-port (\d+)", error["remedy"])
         assert proposed and int(proposed[1]) != node.base_port, error["remedy"]
         assert node.all_processes() == []

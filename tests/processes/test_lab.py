@@ -67,13 +67,13 @@ def test_a_lab_serves_the_bundled_model_over_three_nodes_and_ends_whole(home: Pa
         assert part.model == MODEL
 
     again = shoal(*words, "2")
-    assert again.returncode == 1 and "a lab runs already" in again.stderr
+    assert again.returncode == 1 and "a lab is already running" in again.stderr
     assert "shoal lab down" in again.stderr
 
     ended = shoal(*words, "down")
     assert ended.returncode == 0 and "node-1, node-2, node-3" in ended.stdout
     assert processes_of(home) == []
-    assert "no lab runs" in shoal(*words, "down").stdout
+    assert "no lab is running" in shoal(*words, "down").stdout
 
 
 @pytest.mark.proof

@@ -93,7 +93,7 @@ def test_a_name_that_no_request_can_say_gets_an_id_that_is_told(littered: Node) 
     for name, begin in ODD_NAMES.items():
         assert models[name].startswith(begin), models
         (line,) = (line for line in listed.stderr.splitlines() if f"'{name}'" in line)
-        assert "goes by another name" in line and f"listed as {models[name]}" in line
+        assert "has another name" in line and f"listed as {models[name]}" in line
         assert littered.http.get(f"/v1/models/{models[name]}").status_code == 200
     answer = littered.chat("Hi.", model="größe")
     assert answer.status_code == 400 and "would go by 'grosse'" in answer.text
@@ -130,7 +130,7 @@ def test_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str)
         assert KINDS[kind][1] in said
         return
     assert answer.status_code == 404, answer.text
-    assert KINDS[kind][1] in said and "is not taken for a model" in said
+    assert KINDS[kind][1] in said and "is not a model" in said
 
 
 def test_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:
@@ -222,7 +222,7 @@ def test_what_came_of_a_pull_is_told_with_the_way_on_and_goes_by_its_name(litter
     assert not folder.exists()
     eventually(lambda: words not in littered.shoal("ls").stderr, 30, "it is told no more")
     eventually(
-        lambda: "there is no model" in littered.shoal("rm", "owner/begun").stderr,
+        lambda: "no model " in littered.shoal("rm", "owner/begun").stderr,
         30,
         "each process of the gateway knows that it is gone",
     )

@@ -127,9 +127,9 @@ def test_a_pipe_gets_a_line_for_each_look_and_is_told_when_the_gateway_is_away(n
         assert answered.done
         next(line for line in lines if re.search(r"ttft [\d.]+ m?s / ", line))
         kill(node.pid("gateway"))
-        lost = next(line for line in lines if "lost for" in line)
-        assert "trying again: " in lost
-        back = next(line for line in lines if "the node is back, after" in line)
+        lost = next(line for line in lines if "no connection for" in line)
+        assert "retrying: " in lost
+        back = next(line for line in lines if "the node answers again after" in line)
         assert "1 node ok" in back or next(line for line in lines if "1 node ok" in line)
         watching.send_signal(signal.SIGINT)
         rest, said = watching.communicate(timeout=30)

@@ -73,9 +73,9 @@ def test_each_flag_is_a_setting_that_a_restart_keeps(node: Node) -> None:
     }
     again = node.shoal("up", "--api", "--max-rows", "2", "--online")
     assert again.returncode == 0
-    assert "--api is not taken: the node runs with --no-api" in again.stderr
-    assert "--max-rows 2 is not taken: the node runs with --max-rows 1" in again.stderr
-    assert "--online is not taken: the node runs with --offline" in again.stderr
+    assert "--api has no effect: the node runs with --no-api" in again.stderr
+    assert "--max-rows 2 has no effect: the node runs with --max-rows 1" in again.stderr
+    assert "--online has no effect: the node runs with --offline" in again.stderr
     address = f"unix://{socket_of(node)}"
     restarted = node.shoal("restart")
     assert restarted.returncode == 0 and address in restarted.stdout, restarted.stderr

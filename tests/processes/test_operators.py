@@ -89,7 +89,7 @@ def test_a_held_node_outlives_what_is_late_and_fails_with_its_supervisord(held: 
         kill(int((held.home / "state" / "supervisord.pid").read_text()))
         _, said = up.communicate(timeout=90)
         assert up.returncode == 1
-        assert "supervisord ended by itself (signal 9)" in said
+        assert "supervisord exited unexpectedly (signal 9)" in said
         assert held.all_processes() == []
     finally:
         with contextlib.suppress(ProcessLookupError):

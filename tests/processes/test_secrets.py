@@ -249,10 +249,10 @@ def test_errors_that_quote_a_request_are_told_without_it(site: Site) -> None:
     assert "internal" in chat(quoting_faults.IN_A_STREAM, stream=True, max_tokens=5).text
     chat(quoting_faults.IN_A_RUNNER, stream=True, max_tokens=5)
     told = {
-        "a request failed here": site.here,
+        "a request failed": site.here,
         "a thread ended by what nothing caught": site.here,
         "raised where nothing waits for it": site.here,
-        "a stream failed here": site.here,
+        "a stream failed": site.here,
         "ended by a defect": site.there,
     }
     for message, node in told.items():

@@ -196,7 +196,7 @@ def test_what_cannot_be_is_refused_by_name_before_anything_moves(nodes: tuple[No
             "the second node's copy is another",
             60,
         )
-        assert "second has another content under the name mine/brisk" in other.stderr
+        assert "second has different content under the name mine/brisk" in other.stderr
     finally:
         config.write_bytes(right)
     assert not folder(second, A).exists()

@@ -44,7 +44,7 @@ def update(path: Path) -> None:
 @pytest.mark.parametrize("verb", ["status", "up", "doctor"])
 def test_an_update_under_a_running_node_is_said(updated: Node, verb: str) -> None:
     said = updated.shoal(verb)
-    assert "other code runs than is installed" in said.stdout, said.stdout
+    assert "processes run other code" in said.stdout, said.stdout
     assert "`shoal restart`" in said.stdout
     assert all(name in said.stdout for name in ("bus", "master", "worker", "gateway")), said.stdout
 
@@ -71,6 +71,6 @@ def test_shoal_restart_runs_what_is_installed_as_it_was_started(updated: Node) -
     after = updated.processes()
     assert all(after[name] != before[name] for name in ("bus", "master", "worker", "gateway"))
     said = updated.shoal("status")
-    assert "other code runs" not in said.stdout and updated.url in said.stdout
+    assert "processes run other code" not in said.stdout and updated.url in said.stdout
     eventually(updated.ready, 60, "the model is loaded again")
     assert updated.chat("Hi.", max_tokens=4).status_code == 200

@@ -29,4 +29,4 @@ def guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
     try:
         yield from checks
     except (OSError, ShoalError, ValueError) as error:
-        yield Finding(name, "warn", f"could not be found out: {error}", "see `shoal logs`")
+        yield Finding(name, "warn", f"check failed: {error}", "see `shoal logs`")

@@ -56,8 +56,8 @@ def run_checks(settings: Settings) -> Iterable[Finding]:
 def _python(_settings: Settings, _running: bool) -> Finding:
     found = f"{platform.python_version()} at {sys.executable}"
     if sys.prefix == sys.base_prefix:
-        remedy = "install shoal into a virtual environment of its own"
-        return Finding("python", "warn", f"{found}, the system's own", remedy)
+        remedy = "install shoal into its own virtual environment"
+        return Finding("python", "warn", f"{found}, the system Python", remedy)
     return Finding("python", "ok", found)
 
 
@@ -72,7 +72,7 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
     if len(places) == 1 and "nowhere" not in places:
         return Finding("packages", "ok", f"all in {next(iter(places))}")
     found = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
-    return Finding("packages", "error", found, "install shoal into an environment of its own")
+    return Finding("packages", "error", found, "install shoal into its own virtual environment")
 
 
 def _code(settings: Settings, running: bool) -> Finding:
@@ -80,7 +80,7 @@ def _code(settings: Settings, running: bool) -> Finding:
     mixed = code_mix.mix(settings.paths) if running else ""
     if mixed:
         return Finding("code", "warn", mixed, code_mix.REMEDY)
-    said = "what every process of the node runs" if running else "installed"
+    said = "every process of the node runs it" if running else "installed"
     return Finding("code", "ok", f"{installed_code()}, {said}")
 
 
@@ -89,9 +89,9 @@ def _disk(settings: Settings, _running: bool) -> Finding:
     usage = shutil.disk_usage(folder)
     found = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if usage.free < DISK_FULL_BYTES:
-        return Finding("disk", "error", found, "make room, or `shoal rm` a model")
+        return Finding("disk", "error", found, "free disk space, or delete a model with `shoal rm`")
     if usage.free < DISK_LOW_BYTES:
-        return Finding("disk", "warn", found, "make room before more models come")
+        return Finding("disk", "warn", found, "free disk space before you pull more models")
     return Finding("disk", "ok", found)
 
 
@@ -104,7 +104,9 @@ def _memory(_settings: Settings, _running: bool) -> Finding:
     seen = psutil.virtual_memory()
     found = f"{size(seen.available)} of {size(seen.total)} available"
     if seen.available < MEMORY_LOW_BYTES:
-        return Finding("memory", "warn", found, "`shoal ps` shows what is loaded; `shoal stop` it")
+        return Finding(
+            "memory", "warn", found, ("unload a model with `shoal stop`; `shoal ps` lists them")
+        )
     return Finding("memory", "ok", found)
 
 
@@ -112,8 +114,8 @@ def _limits(_settings: Settings, _running: bool) -> Finding:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MIN_FILES:
         found = f"{soft} open files"
-        return Finding("limits", "error", found, f"`ulimit -n {MIN_FILES}` before `shoal up`")
-    files = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
+        return Finding("limits", "error", found, f"run `ulimit -n {MIN_FILES}` before `shoal up`")
+    files = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
     return Finding("limits", "ok", f"{files} open files")
 
 
@@ -123,12 +125,16 @@ def folders(settings: Settings, _running: bool) -> Finding:
     for folder in (paths.state, paths.data, paths.runtime):
         there = _existing(folder)
         if not os.access(there, os.W_OK | os.X_OK):
-            remedy = f"let this user write to {there}, or choose `--home DIR`"
-            return Finding("folders", "error", f"{folder} cannot be written", remedy)
+            remedy = (
+                f"allow this user to write to {there}, or choose another home with `--home DIR`"
+            )
+            return Finding("folders", "error", f"cannot write to {folder}", remedy)
     gone = [one for one in settings.model_folders if not Path(one).expanduser().is_dir()]
     if gone:
-        found = f"model_folders names what is no folder: {', '.join(gone)}"
-        return Finding("folders", "warn", found, "make it, or take it out of the settings")
+        found = f"model_folders lists folders that do not exist: {', '.join(gone)}"
+        return Finding(
+            "folders", "warn", found, ("create the folder, or remove it from the settings")
+        )
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
@@ -138,7 +144,7 @@ def damage(settings: Settings, _running: bool) -> Finding:
     if found:
         remedy = "; ".join(one for _, one in found)
         return Finding("state", "error", "; ".join(one for one, _ in found), remedy)
-    return Finding("state", "ok", "no damaged file was kept aside")
+    return Finding("state", "ok", "no damaged files")
 
 
 def records(settings: Settings, _running: bool) -> Finding:
@@ -151,23 +157,36 @@ def records(settings: Settings, _running: bool) -> Finding:
         if not one.name.endswith(("-wal", "-shm"))
     )
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        found, remedy = f"{file} cannot be written", f"let this user write to it (chmod 600 {file})"
-        return Finding("records", "error", found, f"{remedy}, or it is set aside")
+        found, remedy = (
+            f"cannot write to {file}",
+            (f"allow this user to write to it (chmod 600 {file})"),
+        )
+        return Finding(
+            "records",
+            "error",
+            found,
+            (f"{remedy}; otherwise shoal moves it aside and starts a new one"),
+        )
     if aside:
-        found = f"set aside in {file.parent}, with what was kept until then: {', '.join(aside)}"
-        return Finding("records", "warn", found, "`shoal logs gateway` says why; else delete them")
+        found = f"damaged records were moved aside in {file.parent}: {', '.join(aside)}"
+        return Finding(
+            "records",
+            "warn",
+            found,
+            ("see `shoal logs gateway` for the reason; delete them when you do not need them"),
+        )
     if not file.exists():
-        return Finding("records", "ok", f"none yet; they go to {file}")
+        return Finding("records", "ok", f"none yet; they will be written to {file}")
     return Finding("records", "ok", f"{size(file.stat().st_size)} in {file}")
 
 
 def _settings(settings: Settings, _running: bool) -> Finding:
     file = settings.paths.config_file
     if settings.trouble:
-        remedy = f"mend {file} before the next `shoal up`"
+        remedy = f"correct {file} before the next `shoal up`"
         return Finding("settings", "error", settings.trouble, remedy)
     return Finding(
-        "settings", "ok", str(file) if file.exists() else f"defaults; {file} is not there"
+        "settings", "ok", str(file) if file.exists() else f"defaults; {file} does not exist"
     )
 
 
@@ -175,13 +194,13 @@ def tasks(settings: Settings, running: bool) -> Finding:
     """Check `tasks.toml` as it lies on the disk, and that the node has the keys that it names."""
     file = settings.paths.tasks_file
     if not file.exists():
-        return Finding("tasks", "ok", f"none; {file} is not there")
+        return Finding("tasks", "ok", f"none; {file} does not exist")
     try:
         table = read_tasks(file.read_text())
     except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "what the node read before stays in force" if running else "no task is known"
+        goes_on = "the node keeps the last valid version" if running else "the node has no tasks"
         return Finding(
-            "tasks", "error", f"{error} ({file})", f"mend the file; until then {goes_on}"
+            "tasks", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
         )
     found = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
     if not running:
@@ -194,7 +213,7 @@ def tasks(settings: Settings, running: bool) -> Finding:
         return Finding("tasks", "warn", f"{found}; {problem.message}", "see `shoal status`")
     keyless = [f"{one['key_env']} ({one['name']})" for one in told if not one["has_key"]]
     if keyless:
-        remedy = "set them where the node is started, then `shoal restart`"
+        remedy = "set these variables in the environment that starts the node, then `shoal restart`"
         return Finding("tasks", "warn", f"{found}; without a key: {', '.join(keyless)}", remedy)
     return Finding("tasks", "ok", found)
 
@@ -203,13 +222,13 @@ def clients(settings: Settings, running: bool) -> Finding:
     """Check `clients.toml` as it lies on the disk."""
     file = settings.paths.clients_file
     if not file.exists():
-        return Finding("clients", "ok", f"no profiles; {file} is not there")
+        return Finding("clients", "ok", f"no profiles; {file} does not exist")
     try:
         table = read_clients(file.read_text())
     except (ConfigError, UnicodeDecodeError) as error:
-        goes_on = "what the node read before stays in force" if running else "no profile is known"
+        goes_on = "the node keeps the last valid version" if running else "the node has no profiles"
         return Finding(
-            "clients", "error", f"{error} ({file})", f"mend the file; until then {goes_on}"
+            "clients", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
         )
     return Finding("clients", "ok", f"{len(table.clients)} profiles in {file}")
 
@@ -229,11 +248,11 @@ def api_keys(settings: Settings, running: bool) -> Finding:
     except CliError as problem:
         return Finding("api keys", "warn", f"{known}; {problem.message}", "see `shoal status`")
     keys = cast(list[dict[str, Any]], found["keys"])
-    known += f", {len(keys) or 'none'} of the cluster"
+    known += f", {len(keys) or 'none'} in the cluster"
     living = [one for one in keys if not one["expired"]]
     if found["asked_for"] and not living and not settings.api_keys and not settings.http_owner_only:
-        known += ": nobody but this user may ask"
-        return Finding("api keys", "warn", known, "`shoal apikey add NAME` makes one")
+        known += ": only this user can send requests"
+        return Finding("api keys", "warn", known, "create one with `shoal apikey add NAME`")
     return Finding("api keys", "ok", known)
 
 
@@ -241,15 +260,15 @@ def https(settings: Settings, running: bool) -> Finding:
     """Check the certificate and key of HTTPS, as they lie on the disk."""
     files = settings.tls
     if files is None:
-        return Finding("https", "ok", "off: HTTP is plain (http_tls_cert)")
+        return Finding("https", "ok", "off: HTTP is not encrypted (http_tls_cert is not set)")
     try:
         notes = pair_notes(settings)
         valid = read_pair(files).valid
     except ConfigError as error:
-        goes_on = "what served before goes on serving until then" if running else "see the message"
-        return Finding("https", "error", str(error), f"mend the files; {goes_on}")
+        goes_on = "the node serves the previous certificate" if running else "see the message"
+        return Finding("https", "error", str(error), f"correct the files; until then {goes_on}")
     if notes:
-        remedy = "see to it; a pair that replaces this one is taken while the node runs"
+        remedy = "replace the certificate and key; the running node loads the new pair"
         return Finding("https", "warn", "; ".join(notes), remedy)
     return Finding("https", "ok", f"{files.certificate} until {date_of(valid.ends_s)}")
 
@@ -257,15 +276,22 @@ def https(settings: Settings, running: bool) -> Finding:
 def _port(settings: Settings, running: bool) -> Finding:
     where = f"{settings.http_host}:{settings.http_port}"
     if not settings.api:
-        return Finding("port", "ok", "none is opened for HTTP (api = false)")
+        return Finding("port", "ok", "the HTTP API has no port (api = false)")
     if running:
         trouble = processes.closed_ports(settings).get("http")
         if trouble is None:
-            return Finding("port", "ok", f"{where} is the node's")
-        return Finding("port", "error", trouble, "see `shoal logs gateway`, or end its owner")
+            return Finding("port", "ok", f"{where} belongs to this node")
+        return Finding(
+            "port", "error", trouble, ("see `shoal logs gateway`, or stop the program that uses it")
+        )
     trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
-        return Finding("port", "error", trouble, f"{processes.moved(settings)}, or end its owner")
+        return Finding(
+            "port",
+            "error",
+            trouble,
+            (f"{processes.moved(settings)}, or stop the program that uses it"),
+        )
     return Finding("port", "ok", f"{where} is free")
 
 
@@ -273,9 +299,9 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
     if not running:
         left = processes.leftovers(settings.paths)
         if left:
-            found = f"does not run, but left {processes.named(left)}"
-            return Finding("supervisord", "error", found, "`shoal down` ends them")
-        return Finding("supervisord", "ok", "does not run; `shoal up` starts the node")
+            found = f"not running, but these processes are left: {processes.named(left)}"
+            return Finding("supervisord", "error", found, "end them with `shoal down`")
+        return Finding("supervisord", "ok", "not running; start the node with `shoal up`")
     listed = Supervisor(settings.endpoints.supervisor).list_processes()
     bad = [p for p in listed if p.name in SERVICES and p.status != "running"]
     bad += [p for p in listed if p.status == "fatal" and p not in bad]
@@ -290,14 +316,18 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
 def _locks(settings: Settings, running: bool) -> Finding:
     stale = processes.litter(settings.paths)
     if not stale:
-        return Finding("locks", "ok", "none left behind")
-    remedy = "none needed; the next start takes them" if running else "`shoal down` sweeps them"
-    return Finding("locks", "warn", f"without a holder: {', '.join(stale)}", remedy)
+        return Finding("locks", "ok", "no stale files")
+    remedy = (
+        "nothing to do; the next start removes them"
+        if running
+        else ("remove them with `shoal down`")
+    )
+    return Finding("locks", "warn", f"no process uses: {', '.join(stale)}", remedy)
 
 
 def _gateway(settings: Settings, running: bool) -> Finding:
     if not running:
-        return Finding("HTTP API", "ok", "the node does not run")
+        return Finding("HTTP API", "ok", "the node is not running")
     try:
         api = own_api(settings)
         check_is_of(api, settings.paths)
@@ -321,17 +351,17 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
         can = found["diagnosis"]
         if can["py_spy"]:
             return Finding("py-spy", "ok", can["reason"])
-        remedy = "stacks come from the processes themselves; allow ptrace for profiles"
+        remedy = "allow ptrace for profiles; until then each process prints its own stacks"
         return Finding("py-spy", "warn", can["reason"], remedy)
     beside = Path(sys.executable).with_name("py-spy")
     if not beside.exists() and shutil.which("py-spy") is None:
-        return Finding("py-spy", "warn", "not installed", "pip install py-spy")
+        return Finding("py-spy", "warn", "not installed", "install it: `pip install py-spy`")
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         found = f"ptrace_scope is {scope.read_text().strip()}"
-        remedy = "`sysctl kernel.yama.ptrace_scope=1` allows profiles"
+        remedy = "allow profiles with `sysctl kernel.yama.ptrace_scope=1`"
         return Finding("py-spy", "warn", found, remedy)
-    return Finding("py-spy", "ok", "installed; the running node tells whether it may be used")
+    return Finding("py-spy", "ok", "installed; start the node to check its permissions")
 
 
 CHECKS: tuple[Callable[[Settings, bool], Finding], ...] = (

@@ -55,7 +55,7 @@ def doctor(invocation: Invocation) -> None:
     for check in bad:
         output.say(f"{check.name}: {check.remedy}")
     if not bad:
-        output.say("all is well")
+        output.say("no problems found")
     if errors:
         raise typer.Exit(FAILED)
 

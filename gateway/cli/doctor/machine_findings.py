@@ -15,7 +15,7 @@ from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
-"""Thunderbolt 5; a slower cable or port carries the ring, and no RDMA."""
+"""Thunderbolt 5. A slower cable or port carries the ring backend, but no RDMA."""
 SUSPENDING = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep", "poweroff")
 SLEEP_TARGETS = ("sleep.target", "suspend.target", "hibernate.target", "hybrid-sleep.target")
 _AWAKE = "sudo systemctl mask " + " ".join(SLEEP_TARGETS)
@@ -28,13 +28,15 @@ _RECOVERY = (
 def mac_sleep_check(sleep: MacSleep) -> Finding:
     """Find whether a Mac goes to sleep while it has no user."""
     if sleep.disabled or sleep.after_min == 0:
-        return Finding("sleep", "ok", "this machine does not sleep by itself")
+        return Finding("sleep", "ok", "this machine does not go to sleep on its own")
     if sleep.after_min is None:
-        return Finding("sleep", "warn", "`pmset -g` does not say", "see System Settings, Energy")
-    found = f"sleeps after {sleep.after_min} min without a user, and every rank on it with it"
+        return Finding(
+            "sleep", "warn", ("`pmset -g` does not report it"), "see System Settings, Energy"
+        )
+    found = f"goes to sleep after {sleep.after_min} min without a user, and stops every rank on it"
     if sleep.held_by:
-        found += f" (held awake just now by {', '.join(sleep.held_by)})"
-    return Finding("sleep", "warn", found, "`sudo pmset -a sleep 0 womp 1 autorestart 1`")
+        found += f" (kept awake now by {', '.join(sleep.held_by)})"
+    return Finding("sleep", "warn", found, "run `sudo pmset -a sleep 0 womp 1 autorestart 1`")
 
 
 def linux_sleep_check(
@@ -55,7 +57,7 @@ def linux_sleep_check(
     if has_battery and lid in SUSPENDING:
         remedy = f"HandleLidSwitch=ignore in /etc/systemd/logind.conf, or `{_AWAKE}`"
         return Finding("sleep", "warn", f"closing the lid does {lid}", remedy)
-    return Finding("sleep", "ok", "logind does not put this machine to sleep by itself")
+    return Finding("sleep", "ok", "logind does not put this machine to sleep")
 
 
 def clock_source_check(synchronized: str) -> Finding | None:
@@ -64,10 +66,10 @@ def clock_source_check(synchronized: str) -> Finding | None:
     Returns None where that does not tell.
     """
     if synchronized == "yes":
-        return Finding("time", "ok", "the clock follows a time server")
+        return Finding("time", "ok", "the clock is synchronized with a time server")
     if synchronized == "no":
-        remedy = "`sudo timedatectl set-ntp true`"
-        return Finding("time", "warn", "the clock follows no time server", remedy)
+        remedy = "run `sudo timedatectl set-ntp true`"
+        return Finding("time", "warn", "the clock is not synchronized with a time server", remedy)
     return None
 
 
@@ -87,10 +89,10 @@ def rdma_check(
     name = "rdma"
     if enabled is None:
         return Finding(
-            name, "ok", "not on this macOS (26.2 and newer have it); groups use the ring"
+            name, "ok", "this macOS has no RDMA (26.2 and newer have it); groups use the ring"
         )
     if not enabled:
-        return Finding(name, "warn", "switched off; groups use the ring", _RECOVERY)
+        return Finding(name, "warn", "RDMA is off; groups use the ring", _RECOVERY)
     active = [one.device for one in rdma if one.state == ACTIVE]
     joined = [port for port in cables if port.peers]
     down = [one.device for one in rdma if one.state == DOWN]
@@ -99,38 +101,40 @@ def rdma_check(
         if bare and addressed is not None:
             first = shlex.quote(bare[0].removeprefix("rdma_"))
             alias = f"`sudo ifconfig {first} inet 169.254.10.1 netmask 255.255.0.0 alias`"
-            found = f"{', '.join(bare)} active, without an IPv4 address, which JACCL needs"
-            return Finding(name, "warn", found, f"{alias}, another address on each Mac")
+            found = f"{', '.join(bare)} active without an IPv4 address; JACCL needs one"
+            return Finding(
+                name, "warn", found, (f"run {alias}, with a different address on each Mac")
+            )
         rest = f"; {', '.join(down)} without a cable" if down else ""
         return Finding(name, "ok", f"{', '.join(active)} active{rest}")
     slow = [port for port in joined if 0 < port.gigabits < RDMA_GIGABITS]
     if not rdma:
         remedy = "RDMA needs Thunderbolt 5 ports (`system_profiler SPThunderboltDataType`)"
-        return Finding(name, "warn", "enabled, but there is no RDMA device", remedy)
+        return Finding(name, "warn", "RDMA is enabled, but the machine has no RDMA device", remedy)
     if slow:
         ports = ", ".join(f"port {one.receptacle} at {one.gigabits} Gb/s" for one in slow)
         found = f"PORT_DOWN: the cable to another Mac is too slow for RDMA ({ports})"
         remedy = (
-            f"a Thunderbolt 5 cable ({RDMA_GIGABITS} Gb/s), in Thunderbolt 5 ports at both ends"
+            f"use a Thunderbolt 5 cable ({RDMA_GIGABITS} Gb/s) and Thunderbolt 5 ports at both ends"
         )
         return Finding(name, "warn", found, remedy)
     if joined:
-        off = f"; then {_bridge_off(bridge)}" if bridge else ""
+        off = f"; then run {_bridge_off(bridge)}" if bridge else ""
         found = f"PORT_DOWN on {', '.join(down)} although {len(joined)} cable(s) lead to a Mac"
-        remedy = f"see that RDMA is on at the other end (`rdma_ctl status` there){off}"
+        remedy = f"check that RDMA is enabled on the other Mac (`rdma_ctl status` there){off}"
         return Finding(name, "warn", found, remedy)
     found = f"PORT_DOWN on {', '.join(down) or 'every port'}: no cable leads to another Mac"
-    remedy = "join each two Macs by a Thunderbolt 5 cable of their own (N(N-1)/2 cables)"
+    remedy = "connect every pair of Macs with its own Thunderbolt 5 cable (N(N-1)/2 cables)"
     return Finding(name, "warn", found, remedy)
 
 
 def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[str, str]) -> Finding:
     """Find whether Thunderbolt bridges of more than two nodes form a ring."""
     if not loops:
-        return Finding("bridge", "ok", "no ring of Thunderbolt bridges")
+        return Finding("bridge", "ok", "the Thunderbolt bridges form no loop")
     rings = "; ".join(", ".join(names.get(node, node) for node in loop) for loop in loops)
-    found = f"Thunderbolt bridges form a ring ({rings}): what one sends goes round for ever"
-    return Finding("bridge", "warn", found, f"on each of them {_bridge_off(BRIDGE)}")
+    found = f"Thunderbolt bridges form a loop ({rings}): packets circulate forever"
+    return Finding("bridge", "warn", found, f"on each of these Macs run {_bridge_off(BRIDGE)}")
 
 
 def _bridge_off(service: str) -> str:

@@ -51,10 +51,12 @@ def mlx(_settings: Settings, _running: bool) -> Finding:
     if not here.is_on_gpu and (gpus := asked("nvidia-smi", *NVIDIA_NAMES)):
         build = f"mlx-cuda-13=={here.version}"
         remedy = (
-            f"MLX's build for it: pip uninstall mlx-cpu; pip install {build} "
-            "(mlx-cuda-12 for a driver of CUDA 12)"
+            f"install the CUDA build of MLX: pip uninstall mlx-cpu; pip install {build} "
+            "(mlx-cuda-12 for a CUDA 12 driver)"
         )
-        return Finding("mlx", "warn", f"{found}, beside {gpus.splitlines()[0]}", remedy)
+        return Finding(
+            "mlx", "warn", (f"{found}, although there is a {gpus.splitlines()[0]}"), remedy
+        )
     return Finding("mlx", "ok", found)
 
 
@@ -67,10 +69,10 @@ def blas(settings: Settings, _running: bool) -> Finding:
     if here.is_on_gpu:
         return Finding("BLAS", "ok", f"not needed: MLX computes on {here.device}")
     if settings.runner.blas == "off":
-        return Finding("BLAS", "ok", "MLX's own (runner.blas = off), slow on prompts")
+        return Finding("BLAS", "ok", "MLX's own BLAS (runner.blas = off); prompts are slow")
     known, runner = known_blas(settings), settings.runner
     if known.choice is None:
-        found = "no OpenBLAS: prompts are read some 40 times slower without it"
+        found = "OpenBLAS is missing; without it prompts are about 40 times slower"
         return Finding("BLAS", "warn", found, INSTALL_HINT)
     found = told(known.choice)
     other = "fast" if runner.parity == "exact" else "exact"
@@ -89,11 +91,11 @@ def mlx_here() -> MlxHere:
     try:
         done = processes.ran(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _PROBE)
     except subprocess.TimeoutExpired:
-        trouble = "did not compute anything within a minute"
+        trouble = "MLX computed nothing within 60 s"
         return MlxHere(trouble=trouble, remedy="reinstall mlx")
     if done.returncode != 0:
         package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        remedy = f"reinstall it: pip install --force-reinstall {package}"
+        remedy = f"reinstall it with `pip install --force-reinstall {package}`"
         return MlxHere(trouble=processes.last_words(done), remedy=remedy)
     version, device = json.loads(done.stdout.splitlines()[-1])
     return MlxHere(version, device)

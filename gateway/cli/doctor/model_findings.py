@@ -14,7 +14,7 @@ from gateway.cli.node.node_state import NodeState
 
 HARMLESS = ("stray", "odd_name", "still_written", "being_pulled")
 NAMED = 5
-CLEAR = "move away what is no model, and look again"
+CLEAR = "move the files that are not models, then check again"
 
 
 def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator[Finding]:
@@ -37,9 +37,9 @@ def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator
     yield from _fast_synchs(card)
     if card.passed_over_count > len(card.passed_over):
         more = card.passed_over_count - len(card.passed_over)
-        yield Finding("models", "warn", f"{more} more things lie there that are not taken", CLEAR)
+        yield Finding("models", "warn", f"{more} more entries are not models", CLEAR)
     if not mine:
-        found = f"{len(card.models)} on this node's disk, and nothing in their folders that is none"
+        found = f"{len(card.models)} on this node's disk; the model folders hold nothing else"
         yield Finding("models", "ok", found)
 
 
@@ -47,10 +47,13 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
     """Yield a warning for who has Metal's fast synchronisation switched on, with the models."""
     told = {
         "node": (
-            "this node's settings say so",
-            'set metal_fast_synch = "card" or "off" in [runner]',
+            "this node's settings turn it on",
+            'set `metal_fast_synch = "card"` or `"off"` in [runner]',
         ),
-        "card": ("its card.toml says so", "take the line out where a GPU hangs: `shoal card edit`"),
+        "card": (
+            "their card.toml turns it on",
+            ("if the GPU hangs, remove the line with `shoal card edit`"),
+        ),
     }
     for by, (why, remedy) in told.items():
         on = [

@@ -170,16 +170,18 @@ def traces(settings: Settings, _running: bool) -> Finding:
     """Check that traces can be sent where they are to be sent, and that something listens there."""
     endpoint = settings.otlp.endpoint
     if not endpoint:
-        return Finding("traces", "ok", "stay on this node (otlp.endpoint)")
+        return Finding("traces", "ok", "not exported (otlp.endpoint is not set)")
     names = ("opentelemetry", "opentelemetry.proto")
     if not all(importlib.util.find_spec(name) for name in names):
-        found = f"they are to go to {endpoint}, but the extra `otlp` is not installed"
-        return Finding("traces", "error", found, "`pip install 'shoal[otlp]'`, `shoal restart`")
+        found = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
+        return Finding(
+            "traces", "error", found, ("run `pip install 'shoal[otlp]'`, then `shoal restart`")
+        )
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         socket.create_connection((url.hostname or "", port), DIAL_S).close()
     except OSError as error:
-        found = f"{endpoint} takes no connection: {error}"
+        found = f"cannot connect to {endpoint}: {error}"
         return Finding("traces", "warn", found, "start the collector, or correct otlp.endpoint")
-    return Finding("traces", "ok", f"go to {endpoint}")
+    return Finding("traces", "ok", f"exported to {endpoint}")

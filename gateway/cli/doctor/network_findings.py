@@ -18,10 +18,10 @@ from bus.wire.topology import NodeAddress, ranked
 from gateway.cli.doctor.check import Finding
 
 CLOCK_S = 1.0
-"""How far a peer's clock may be off: logs of several nodes are read together by their times."""
+"""Largest clock difference of a peer: logs of several nodes are merged by time."""
 GREETING_BYTES = 64
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
-"""What makes a ZMTP 3 socket say its whole greeting: the signature and the major version."""
+"""Signature and major version: a ZMTP 3 socket answers them with its whole greeting."""
 Outcome = Literal["open", "closed", "silent", "unknown", "unreachable"]
 
 
@@ -52,23 +52,41 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
     there = ", ".join(f"{one.ip} ({one.medium.replace('_', ' ')})" for one in own) or "none"
     name = "addresses"
     if not listen:
-        return Finding(name, "ok", f"nobody is let in (cluster.listen is empty); own: {there}")
+        return Finding(
+            name,
+            "ok",
+            (f"other nodes cannot join (cluster.listen is empty); this machine has: {there}"),
+        )
     if is_loopback(listen):
         abroad = [peer for peer in peers if not is_loopback(peer.rpartition(":")[0])]
         if abroad:
-            found = f"listens at {listen}, where {abroad[0]} cannot dial it; own: {there}"
-            return Finding(name, "warn", found, "`shoal up --listen ADDRESS`, or 0.0.0.0 for all")
+            found = (
+                f"listens at {listen}, which {abroad[0]} cannot reach; this machine has: {there}"
+            )
+            return Finding(
+                name,
+                "warn",
+                found,
+                ("run `shoal up --listen ADDRESS`, or 0.0.0.0 for every address"),
+            )
         return Finding(
-            name, "ok", f"other machines cannot reach this node ({listen}); own: {there}"
+            name,
+            "ok",
+            (f"other machines cannot reach this node ({listen}); this machine has: {there}"),
         )
     if not own:
-        remedy = "see that a cable is in, or Wi-Fi is on"
-        return Finding(name, "warn", "this machine has no address beyond loopback", remedy)
+        remedy = "plug in a cable, or turn Wi-Fi on"
+        return Finding(name, "warn", "this machine has only a loopback address", remedy)
     literal = listen[0].isdigit() or ":" in listen
     if listen not in WILDCARDS and literal and listen not in {one.ip for one in own}:
-        remedy = "set cluster.listen to one of them, or to 0.0.0.0"
-        return Finding(name, "error", f"{listen} is not of this machine, which has {there}", remedy)
-    return Finding(name, "ok", f"listens at {listen}; own, best first: {there}")
+        remedy = "set cluster.listen to an address of this machine, or to 0.0.0.0"
+        return Finding(
+            name,
+            "error",
+            (f"{listen} is not an address of this machine, which has {there}"),
+            remedy,
+        )
+    return Finding(name, "ok", f"listens at {listen}; this machine has, best first: {there}")
 
 
 def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
@@ -79,15 +97,20 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
     """
     name = "cluster key"
     if trouble:
-        return Finding(name, "error", trouble, "`shoal keys show` tells when it is mended")
+        return Finding(name, "error", trouble, "correct it, then check with `shoal keys show`")
     if keys is None:
         if beyond:
-            remedy = "`shoal keys init` at a cluster's first node, `shoal keys join` at the others"
-            return Finding(name, "error", "none, and nodes on other machines need one", remedy)
-        return Finding(name, "ok", "none; it is needed beyond this machine alone")
+            remedy = (
+                "run `shoal keys init` on the cluster's first node and `shoal keys join` on "
+                "the others"
+            )
+            return Finding(
+                name, "error", ("no cluster key, and nodes on other machines need one"), remedy
+            )
+        return Finding(name, "ok", "none; only nodes on other machines need one")
     if keys.phase != "settled":
-        remedy = "`shoal keys show` names the next step"
-        return Finding(name, "warn", f"a rotation is under way ({keys.phase})", remedy)
+        remedy = "see `shoal keys show` for the next step"
+        return Finding(name, "warn", f"a key rotation is in progress ({keys.phase})", remedy)
     return Finding(name, "ok", f"fingerprint {keys.current.fingerprint}, the same on every node")
 
 
@@ -98,7 +121,10 @@ def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
         return Finding(name, "ok", f"{span} are free at {listen}")
     found = "; ".join(f"{use}: {problem}" for use, problem in taken.items())
     return Finding(
-        name, "error", found, "end their owners, or move all with `shoal up --base-port`"
+        name,
+        "error",
+        found,
+        ("stop the programs that use them, or move all ports with `shoal up --base-port`"),
     )
 
 
@@ -106,9 +132,12 @@ def door_check(address: str, closed: Mapping[str, str]) -> Finding:
     """Find whether this running node listens where others dial it; `closed` is use to problem."""
     name = "cluster port"
     if not closed:
-        return Finding(name, "ok", f"other nodes find it at {address}")
+        return Finding(name, "ok", f"other nodes reach it at {address}")
     found = "; ".join(f"{use}: {problem}" for use, problem in closed.items())
-    remedy = "end its owner, or `shoal down` and `shoal up --base-port PORT`; see `shoal logs`"
+    remedy = (
+        "stop the program that uses it, or run `shoal down` and `shoal up --base-port "
+        "PORT`; see `shoal logs`"
+    )
     return Finding(name, "error", found, remedy)
 
 
@@ -121,55 +150,62 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
     if look.outcome == "open":
         return _answered(name, look, has_key=has_key)
     if look.outcome == "unknown":
-        remedy = "give its IP address, or mend the name (`.local` names need mDNS)"
+        remedy = "use its IP address, or correct the name (`.local` names need mDNS)"
         return Finding(name, "error", f"no such host ({look.why})", remedy)
     if look.outcome == "closed":
         remedy = (
             f"start the node there with `--listen`; `shoal config show` names its port ({port}?)"
         )
-        return Finding(name, "error", "the machine is there, but nobody listens", remedy)
+        return Finding(
+            name, "error", ("the machine answers, but nothing listens on this port"), remedy
+        )
     if look.outcome == "unreachable" and macos:
         remedy = (
             "allow the program that started shoal in System Settings, Privacy & Security, Local "
-            "Network, or run it as a service (`shoal service install`), which needs no leave"
+            "Network, or run it as a service (`shoal service install`), which needs no permission"
         )
         return Finding(
-            name, "error", f"{look.why}: macOS may keep this program off the LAN", remedy
+            name,
+            "error",
+            (f"{look.why}: macOS may block this program from the local network"),
+            remedy,
         )
-    remedy = f"see that {host} is awake and on this network, and no firewall drops port {port}"
+    remedy = (
+        f"check that {host} is awake and on this network, and that no firewall blocks port {port}"
+    )
     return Finding(name, "error", look.why or "no answer", remedy)
 
 
 def refused_check(peer: PeerReading) -> Finding:
     """Find what keeps this node and one that it meets out of one cluster."""
-    remedy = "`shoal nodes` there says the same; until it is mended each serves for itself"
+    remedy = "see `shoal nodes` there; until it is corrected each node works alone"
     return Finding(f"node {peer.name or peer.node}", "error", peer.why, remedy)
 
 
 def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     spoken = mechanism(look.greeting)
     if spoken is None:
-        remedy = "is that the port of `peers` there (base port + 4), and not HTTP?"
-        return Finding(name, "error", "something answers that is no shoal node", remedy)
+        remedy = "use the `peers` port of that node (base port + 4), not its HTTP port"
+        return Finding(name, "error", "the program that answers is not a shoal node", remedy)
     is_here = is_loopback(host_of(look.address))
     if spoken == "CURVE" and not has_key and not is_here:
-        remedy = "`shoal keys join` with that cluster's key"
-        return Finding(name, "error", "it wants a cluster key, and this node has none", remedy)
+        remedy = "run `shoal keys join` with that cluster's key"
+        return Finding(name, "error", "it requires a cluster key, and this node has none", remedy)
     if spoken == "NULL" and has_key:
-        remedy = "`shoal keys join` there, then `shoal down` and `shoal up`"
+        remedy = "run `shoal keys join` there, then `shoal down` and `shoal up`"
         return Finding(name, "error", "it has no cluster key, and this node has one", remedy)
-    if look.said and "nobody answers" not in look.said:
-        return Finding(name, "error", f"it refuses this node: {look.said}", "see `shoal logs bus`")
+    if look.said and "no answer" not in look.said:
+        return Finding(name, "error", f"it rejects this node: {look.said}", "see `shoal logs bus`")
     if look.said and has_key:
-        remedy = "compare the fingerprints of `shoal keys show` here and there; then `shoal up`"
-        return Finding(name, "error", "it does not take this node's cluster key", remedy)
+        remedy = "compare the fingerprints in `shoal keys show` here and there, then `shoal up`"
+        return Finding(name, "error", "it rejects this node's cluster key", remedy)
     if look.said and spoken == "CURVE":
-        found = "it does not take this machine's key: it has a cluster's, or is another user's"
-        return Finding(name, "error", found, "`shoal keys join` with that cluster's key")
+        found = "it rejects this machine's key: it has a cluster key, or belongs to another user"
+        return Finding(name, "error", found, "run `shoal keys join` with that cluster's key")
     if look.said:
         return Finding(name, "error", "it listens, but does not answer", "see `shoal logs` there")
     return Finding(
-        name, "ok", f"it listens ({spoken}); whether it lets this node in shows `shoal up`"
+        name, "ok", f"it listens ({spoken}); `shoal up` shows whether it accepts this node"
     )
 
 
@@ -185,13 +221,16 @@ def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
     off = [(one, s) for one, s in told if abs(s) - (one.round_trip_s or 0.0) / 2 > CLOCK_S]
     if not off:
         worst = max(abs(s) for _, s in told)
-        return Finding("clocks", "ok", f"within {max(worst, 0.001):.3f} s of {len(told)} other(s)")
+        return Finding(
+            "clocks", "ok", (f"at most {max(worst, 0.001):.3f} s from {len(told)} other node(s)")
+        )
     found = ", ".join(
         f"{one.name or one.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"
         for one, s in off
     )
     remedy = (
-        "let both follow a time server: `sudo timedatectl set-ntp true`; on macOS System Settings, "
+        "synchronize both with a time server: `sudo timedatectl set-ntp true`; on "
+        "macOS System Settings, "
         "General, Date & Time"
     )
-    return Finding("clocks", "warn", f"{found} (allowed: {CLOCK_S:g} s)", remedy)
+    return Finding("clocks", "warn", f"{found}; the limit is {CLOCK_S:g} s", remedy)

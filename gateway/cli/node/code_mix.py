@@ -14,7 +14,7 @@ from conf.paths import Paths
 from gateway.cli.node.processes import lock_holder
 
 UNTOLD = "an older version"
-REMEDY = "`shoal restart` starts all of them from what is installed"
+REMEDY = "run `shoal restart` to start all processes from the installed code"
 
 
 def running_codes(paths: Paths) -> dict[str, str]:
@@ -37,7 +37,7 @@ def describe_mix(running: Mapping[str, str], installed: str) -> str:
     if not others:
         return ""
     found = "; ".join(f"{', '.join(names)}: {code}" for code, names in sorted(others.items()))
-    return f"other code runs than is installed ({installed}): {found}"
+    return f"processes run other code than the installed one ({installed}): {found}"
 
 
 def _code_in(path: Path) -> str:

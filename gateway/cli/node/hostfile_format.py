@@ -75,7 +75,7 @@ def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
 def device_matrix(hosts: Sequence[Host]) -> str:
     """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
-        raise BadHostfile("no RDMA devices are named")
+        raise BadHostfile("the hostfile has no RDMA devices")
     return json.dumps([[_as_mlx_has_it(devices) for devices in one.rdma] for one in hosts])
 
 
@@ -86,13 +86,13 @@ def ring(hosts: Sequence[Host], port: int) -> str:
     BadHostfile where a rank has no IPv4 address, for a ring speaks nothing else.
     """
     if len(hosts) < 2:
-        raise BadHostfile("a ring has two ranks or more")
+        raise BadHostfile("a ring needs at least two ranks")
     addresses: list[list[str]] = []
     ports = itertools.count(port)
     for rank, one in enumerate(hosts):
         usable = [ip for ip in one.ips if ipaddress.ip_address(ip).version == 4]
         if not usable:
-            raise BadHostfile(f"rank {rank} ({one.ssh}) has no IPv4 address, which a ring needs")
+            raise BadHostfile(f"rank {rank} ({one.ssh}) has no IPv4 address; a ring needs one")
         addresses.append([f"{ip}:{next(ports)}" for ip in usable])
     return json.dumps(addresses)
 
@@ -136,7 +136,7 @@ def _host(rank: int, found: Any) -> Host:
     for ip in ips:
         if len(ip) != 1 or _address(ip[0]) is None:
             named = ", ".join(ip) or None
-            raise BadHostfile(f"rank {rank} ({ssh}): {named!r} is no IP address")
+            raise BadHostfile(f"rank {rank} ({ssh}): {named!r} is not an IP address")
     return Host(ssh, tuple(ip[0] for ip in ips), rdma)
 
 
@@ -151,7 +151,9 @@ def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ..
             [] if entry is None else cast(list[Any], entry) if isinstance(entry, list) else [entry]
         )
         if any(not isinstance(one, str) or not one for one in names):
-            raise BadHostfile(f"rank {rank}: {name} holds {entry!r}, neither text nor null")
+            raise BadHostfile(
+                f"rank {rank}: {name} contains {entry!r}; only strings and null are allowed"
+            )
         found.append(tuple(names))
     return tuple(found)
 
@@ -176,14 +178,16 @@ def _check(hosts: Sequence[Host]) -> None:
         other = machines.setdefault(one.machine, rank)
         if other != rank:
             raise BadHostfile(
-                f"ranks {other} and {rank} are one machine ({hosts[other].ssh}, {one.ssh})"
+                f"ranks {other} and {rank} are the same machine ({hosts[other].ssh}, {one.ssh})"
             )
         for ip in one.ips:
             other = owners.setdefault(_address(ip), rank)
             if other != rank:
                 raise BadHostfile(f"ranks {other} and {rank} both have the address {ip}")
     if not hosts[0].ips:
-        raise BadHostfile(f"rank 0 ({hosts[0].ssh}) has no address, and the others dial it")
+        raise BadHostfile(
+            f"rank 0 ({hosts[0].ssh}) has no address, but the other ranks connect to it"
+        )
     if any(one.rdma for one in hosts):
         for rank in range(len(hosts)):
             _check_devices(rank, hosts)
@@ -193,23 +197,23 @@ def _check_devices(rank: int, hosts: Sequence[Host]) -> None:
     one = hosts[rank]
     mine = f"rank {rank} ({one.ssh})"
     if len(one.rdma) != len(hosts):
-        raise BadHostfile(f"{mine} names {len(one.rdma)} devices for {len(hosts)} ranks")
+        raise BadHostfile(f"{mine} lists {len(one.rdma)} devices for {len(hosts)} ranks")
     if one.rdma[rank]:
-        raise BadHostfile(f"{mine} names a device to itself; that is null")
+        raise BadHostfile(f"{mine} lists a device to itself; use null")
     leads_to: dict[str, int] = {}
     for far, devices in enumerate(one.rdma):
         other = hosts[far]
         if far != rank and not devices:
-            raise BadHostfile(f"{mine} names no device to rank {far} ({other.ssh})")
+            raise BadHostfile(f"{mine} lists no device to rank {far} ({other.ssh})")
         for device in devices:
             if device in leads_to:
                 raise BadHostfile(
-                    f"{mine} names {device} to rank {leads_to[device]} and to rank {far}; "
+                    f"{mine} lists {device} for rank {leads_to[device]} and for rank {far}; "
                     "a device has one cable"
                 )
             leads_to[device] = far
         if far < rank and len(devices) != len(other.rdma[rank]):
             raise BadHostfile(
-                f"{mine} names {len(devices)} devices to rank {far} ({other.ssh}), which names "
+                f"{mine} lists {len(devices)} devices to rank {far} ({other.ssh}), which lists "
                 f"{len(other.rdma[rank])} back; each cable has two ends"
             )

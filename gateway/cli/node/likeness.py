@@ -122,15 +122,15 @@ FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("memory", "noted", lambda card: size(card.memory_bytes)),
     ComparedFact("launch", "noted", lambda card: card.launched_by),
 )
-"""In the order in which they are shown."""
-UNTOLD = "not told"
+"""In display order."""
+UNTOLD = "not reported"
 _PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
 _NOTES = {
-    "os": "RDMA wants macOS 26.2 or newer on every Mac of a group",
-    "arch": "a model is placed over nodes that compute alike, never over both",
-    "chip": "a group goes at the pace of its slowest rank; placement counts with it",
-    "memory": "a pipeline is split by what each node holds; tensor sharding fills the smallest",
-    "launch": "a node that was started by hand does not come back with its machine; see "
+    "os": "RDMA needs macOS 26.2 or newer on every Mac of a group",
+    "arch": "a model is only placed over nodes with the same backend",
+    "chip": "a group is as fast as its slowest rank; placement takes it into account",
+    "memory": "a pipeline is split by each node's memory; the smallest node limits tensor sharding",
+    "launch": "a manually started node does not start with its machine; use "
     "`shoal service install`",
 }
 
@@ -194,7 +194,7 @@ def _node(state: NodeState, node: str) -> NodeReport:
     peer = next((one for one in asked.peers if one.node == node), None) if asked else None
     seat = state.state.nodes.get(node)
     here = node == state.asked
-    link = "this one" if here else peer.status if peer else "unknown"
+    link = "this node" if here else peer.status if peer else "unknown"
     why = _why(card, link, peer)
     facts = facts_of(card) if card else {}
     health = state.health.get(node)
@@ -219,9 +219,9 @@ def _node(state: NodeState, node: str) -> NodeReport:
 
 def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
     """Return why the node counts as not reached; empty when it does."""
-    if link not in ("this one", "linked"):
-        return (peer.why if peer else "") or f"the link is {link}"
-    return "" if card else "it has not said yet what it is"
+    if link not in ("this node", "linked"):
+        return (peer.why if peer else "") or f"link {link}"
+    return "" if card else "it has not reported its description yet"
 
 
 def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
@@ -253,7 +253,7 @@ def _difference(field: ComparedFact, nodes: Sequence[NodeReport]) -> Difference 
 
 
 def _untold(silent: Sequence[str]) -> str:
-    return f"on {', '.join(silent)}: see that shoal's environment is whole; `shoal doctor` there"
+    return f"on {', '.join(silent)}: check shoal's environment with `shoal doctor` there"
 
 
 def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
@@ -270,7 +270,7 @@ def _remedy(field: ComparedFact, values: Mapping[str, Sequence[str]]) -> str:
         package = _PACKAGES[field.name]
         act = f"`pip install {package}=={wanted}` in shoal's environment"
     elif field.name == "python":
-        act = f"make shoal's environment anew with Python {wanted}"
+        act = f"recreate shoal's environment with Python {wanted}"
     else:
         act = f"install shoal {wanted}"
     return f"on {behind}: {act}, then `shoal down` and `shoal up`"

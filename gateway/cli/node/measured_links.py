@@ -23,8 +23,8 @@ KINDS = {
 }
 RESTS = {
     "new": "not yet",
-    "busy_here": "not while this node works",
-    "busy_there": "not while it works",
+    "busy_here": "not while this node is busy",
+    "busy_there": "not while it is busy",
     "unanswered": "no answer",
 }
 

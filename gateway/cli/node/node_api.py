@@ -31,14 +31,14 @@ NO_ROOM_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PUT_TIMEOUT_S = 90.0
-"""What is put goes to all nodes before it is answered."""
+"""Deadline of a write: every node must answer."""
 GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
-"""What the server itself says, before any API."""
+"""Errors of the HTTP server itself, before any API."""
 SOCKET = "unix://"
-"""How the address of a node begins that opens no port: the path of its socket follows."""
+"""Prefix of the address of a node without a port: the path of its socket follows."""
 KEEP_ALIVE = "keep-alive"
-"""The remark that only keeps a connection warm."""
+"""Server-sent comment that keeps a connection open."""
 
 
 class NodeApi:
@@ -73,7 +73,7 @@ class NodeApi:
                 verify=verify,
             )
         except httpx.InvalidURL as error:
-            raise CliError(f"{url!r} is not an address: {error}") from error
+            raise CliError(f"invalid address {url!r}: {error}") from error
 
     def node_id(self) -> str | None:
         """Return the id of the node that answers; None where what answers is no node.
@@ -215,7 +215,7 @@ class NodeApi:
         try:
             return response.json()
         except ValueError as error:
-            text = f"{self.url}{path} answered something other than JSON; is it a shoal node?"
+            text = f"{self.url}{path} did not answer in JSON; check that it is a shoal node"
             raise CliError(text) from error
 
     def _with_key(self, request: httpx.Request) -> httpx.Request:
@@ -233,15 +233,15 @@ class NodeApi:
                 raise untrusted(self.url, str(error)) from error
             raise no_node(self.url, str(error) or type(error).__name__) from error
         except httpx.UnsupportedProtocol as error:
-            raise CliError(f"{self.url!r} is not an http address") from error
+            raise CliError(f"{self.url!r} is not an HTTP address") from error
         except httpx.TimeoutException as error:
             text = f"{self.url} did not answer in time"
-            raise CliError(
-                text, remedy="`shoal status` tells whether it is busy or stuck"
-            ) from error
+            raise CliError(text, remedy="see `shoal status`: it may be busy or stuck") from error
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
-            raise CliError(text, remedy="`shoal status` tells what is left of the node") from error
+            raise CliError(
+                text, remedy=("see `shoal status` for the processes that still run")
+            ) from error
 
 
 def own_api(settings: Settings) -> NodeApi:
@@ -270,8 +270,8 @@ def check_is_of(api: NodeApi, paths: Paths) -> None:
         raise no_node_in(paths.home, chosen=paths.chosen)
     found = api.node_id()
     if found != own:
-        answers = f"node {found}" if found else "something else"
-        raise no_node(api.url, f"{answers} is there, which is not the node of {paths.home}")
+        answers = f"node {found}" if found else "another program"
+        raise no_node(api.url, f"{answers} answers there, not the node of {paths.home}")
 
 
 def told(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,7 +292,7 @@ def _events(lines: Iterator[str], remark: Callable[[str], None] | None) -> Itera
         if "error" in event:
             if is_given_up(event):
                 raise broken_model(message_of(event) or text)
-            raise CliError(message_of(event) or text, remedy="`shoal logs` may tell more")
+            raise CliError(message_of(event) or text, remedy="see `shoal logs`")
         yield event
 
 

@@ -202,14 +202,12 @@ class NodeState:
             seen = passed_over_named(plain, self.passed_over)
             if seen is not None:
                 node, one = seen
-                said = f"{one.path} on {node} is not taken for a model, {one.why}"
+                said = f"{one.path} on {node} is not a model: {one.why}"
                 if one.taken:
-                    said = f"there is no model {name!r}: {not_in_force(one, node)}"
+                    said = f"no model {name!r}: {not_in_force(one, node)}"
                 raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
             there = ", ".join(known) or "none"
-            raise CliError(
-                f"there is no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND
-            )
+            raise CliError(f"no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND)
         return found
 
     def loaded_on(self, model: str) -> list[str]:
@@ -281,8 +279,8 @@ def _by_node(kind: type[M], found: Any) -> dict[str, M]:
 
 def _other_version(what: str) -> CliError:
     return CliError(
-        f"the node's state is not what this version of shoal knows ({what})",
-        remedy="use the `shoal` of the version that the node runs; `shoal status` names its home",
+        f"this version of shoal cannot read the node's state ({what})",
+        remedy="use the same version of `shoal` as the node; `shoal status` shows its home",
     )
 
 

@@ -106,7 +106,7 @@ def _orphans(paths: Paths) -> Iterable[Leftover]:
         with contextlib.suppress(psutil.Error, OSError):
             title = " ".join(process.cmdline())
             if f"[shoal gateway {node}]" in title and Path(process.cwd()) == paths.run:
-                yield Leftover("HTTP process of gateway", process)
+                yield Leftover("gateway HTTP process", process)
 
 
 def our_supervisord(paths: Paths) -> int | None:
@@ -129,8 +129,8 @@ def no_node(paths: Paths) -> CliError:
         return no_node_in(paths.home, chosen=paths.chosen)
     where = at_home(paths.home if paths.chosen else None)
     return CliError(
-        f"the node of {paths.home} runs, but its supervisord (pid {pid}) does not answer",
-        remedy=f"`shoal restart{where}` starts all of it anew, `shoal down{where}` ends it",
+        f"the node of {paths.home} is running, but its supervisord (pid {pid}) does not answer",
+        remedy=f"restart it with `shoal restart{where}`, or stop it with `shoal down{where}`",
         code=NO_NODE,
     )
 
@@ -183,8 +183,8 @@ def alone(paths: Paths) -> Generator[None]:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CliError(
-                f"another `shoal up` or `shoal down` is at work in {paths.home}",
-                remedy="wait until it is done",
+                f"another `shoal up` or `shoal down` is running in {paths.home}",
+                remedy="wait until it finishes",
                 code=REFUSED,
             ) from error
         yield
@@ -215,7 +215,7 @@ def _problem_at(host: str, port: int) -> str | None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            taken = f"port {port} is taken by {port_owner(port, host) or 'another program'}"
+            taken = f"port {port} is in use by {port_owner(port, host) or 'another program'}"
             return taken + (f", at {host}" if host == LOOPBACKS[1] else "")
         return f"cannot listen at {host}:{port}: {error.strerror or error}"
     return None
@@ -248,8 +248,8 @@ def closed_ports(settings: Settings) -> dict[str, str]:
         pid = lock_holder(settings.paths.runtime / f"{row.process}.role")
         port = settings.port_of(use)
         if pid is None or port not in listening(pid):
-            owner = port_owner(port) or "nobody, as far as the system tells"
-            found[use] = f"{row.process} does not listen at port {port}, which has {owner}"
+            owner = port_owner(port) or "no process that the system reports"
+            found[use] = f"{row.process} does not listen at port {port}; {owner} does"
     return found
 
 

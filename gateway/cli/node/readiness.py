@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from bus.process.supervisor import SupervisedProcess
 
 MAX_LIVES = 3
-"""Lives of one service, within one start of the node, after which it is called stuck."""
+"""A service that starts this often during one start of the node counts as stuck."""
 OLD_LOOKS = 20
-"""Looks (some five seconds) for which a model may be failed that was so at the first: it may have
-failed before this start, and the holder places it again when it knows the node."""
+"""Checks (about 5 s) during which a model may stay failed that was failed at first: it may have
+failed before this start, and the leader places it again once the node is known."""
 
 
-NO_ROOM = "without room"
+NO_ROOM = "no memory"
 NO_ROOM_LOOKS = 4
-"""Looks (a second) in a row that find no memory for a model, after which it is not waited for."""
+"""Consecutive checks (1 s each) without memory for a model, after which `up` stops waiting."""
 NO_ROOM_REMEDY = (
-    "the node runs without it: free memory, or choose a smaller model with `shoal up --model` "
+    "the node runs without it; free memory, or choose a smaller model with `shoal up --model` "
     "after `shoal down`"
 )
 
@@ -102,7 +102,9 @@ class StartWatch:
             missing = [name for name in self.services if name not in up]
             return Starting(len(up), total, f"{', '.join(missing)} start")
         if look.stranger:
-            return Stuck(f"node {look.stranger} answers at this node's address", "gateway")
+            return Stuck(
+                (f"another node ({look.stranger}) answers at this node's address"), "gateway"
+            )
         if look.http is None:
             return Starting(len(up), total, "the HTTP API does not answer yet")
         for model in look.models:
@@ -140,13 +142,13 @@ class StartWatch:
         for name in self.services:
             service = by_name.get(name)
             if service is None:
-                return Stuck(f"supervisord knows no {name}; its configuration is another's")
+                return Stuck(f"supervisord has no {name}; it runs with another configuration")
             if service.pid:
                 self._pids.setdefault(name, set()).add(service.pid)
             lives = len(self._pids.get(name, ()))
             if service.status == "fatal" or lives >= MAX_LIVES:
                 said = f" ({service.description})" if service.description else ""
-                return Stuck(f"{name} does not stay up: {service.status}{said}", name)
+                return Stuck(f"{name} keeps stopping: {service.status}{said}", name)
         return None
 
 

@@ -14,42 +14,44 @@ import typer
 class Flags:
     """Settings that `up` may be given and remembers until `down`; None leaves one as it is."""
 
-    node: Annotated[str | None, typer.Option(help="This node's name.", metavar="NAME")] = None
+    node: Annotated[str | None, typer.Option(help="Name of this node.", metavar="NAME")] = None
     base_port: Annotated[
         int | None, typer.Option(help="Move every port of this node, HTTP included.")
     ] = None
-    http_port: Annotated[int | None, typer.Option(help="Where the HTTP API listens.")] = None
-    http_host: Annotated[str | None, typer.Option(help="On which address it listens.")] = None
+    http_port: Annotated[int | None, typer.Option(help="Port of the HTTP API.")] = None
+    http_host: Annotated[
+        str | None, typer.Option(help=("Address on which the HTTP API listens."))
+    ] = None
     peers: Annotated[
         str | None,
-        typer.Option(help="Nodes to join, with commas between.", metavar="HOST:PORT"),
+        typer.Option(help="Nodes to join, separated by commas.", metavar="HOST:PORT"),
     ] = None
     listen: Annotated[
-        str | None, typer.Option(help="On which address other nodes reach this one.")
+        str | None, typer.Option(help="Address on which this node listens for other nodes.")
     ] = None
-    namespace: Annotated[str | None, typer.Option(help="The cluster's name.")] = None
+    namespace: Annotated[str | None, typer.Option(help="Name of the cluster.")] = None
     api: Annotated[
         bool | None,
-        typer.Option("--api/--no-api", help="Serve clients over HTTP, or open no port for it."),
+        typer.Option("--api/--no-api", help="Serve HTTP clients, or open no HTTP port."),
     ] = None
     dashboard: Annotated[
         bool | None,
-        typer.Option("--dashboard/--no-dashboard", help="Give browsers the page, or not."),
+        typer.Option("--dashboard/--no-dashboard", help="Serve the browser page, or not."),
     ] = None
     offline: Annotated[
         bool | None,
         typer.Option(
-            "--offline/--online", help="Ask nothing of any hub, or pull what is asked for."
+            "--offline/--online", help="Never contact a hub, or download models on request."
         ),
     ] = None
     max_rows: Annotated[
-        int | None, typer.Option(help="Requests that a runner works on at once; 1: no batching.")
+        int | None, typer.Option(help="Largest batch of a runner, in requests; 1: no batching.")
     ] = None
     master_priority: Annotated[
-        int | None, typer.Option(help="Of equal candidates the greatest leads the cluster.")
+        int | None, typer.Option(help="Election priority: the candidate with the highest leads.")
     ] = None
     log_level: Annotated[
-        str | None, typer.Option(help="From which level on processes log: debug, info, ...")
+        str | None, typer.Option(help="Lowest level that processes log: debug, info, ...")
     ] = None
 
 
@@ -60,7 +62,7 @@ SETTINGS = {
     "namespace": "cluster.namespace",
     "max_rows": "runner.max_rows",
 }
-"""What flags set whose names are not the setting's own."""
+"""Settings of the flags that are named differently."""
 
 
 def flag_of(key: str, value: Any) -> str:

@@ -49,8 +49,8 @@ def trust(authorities: str | None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cafile=authorities)
         except (OSError, ssl.SSLError) as error:
-            told = f"--ca {authorities} cannot be used: {error.strerror or error}"
-            raise CliError(told, remedy="name a file of PEM certificates", code=USAGE) from error
+            told = f"cannot read --ca {authorities}: {error.strerror or error}"
+            raise CliError(told, remedy="use a file of PEM certificates", code=USAGE) from error
         return context
     context.load_default_certs()
     if not any(os.environ.get(name) for name in SYSTEM_VARIABLES):
@@ -65,7 +65,7 @@ def pair_notes(settings: Settings) -> list[str]:
     if files is None:
         return []
     pair, exposed = read_pair(files), exposed_key(files)
-    notes = [] if exposed is None else [f"{exposed}: `chmod 600 {files.key}`"]
+    notes = [] if exposed is None else [f"{exposed}; run `chmod 600 {files.key}`"]
     ending = standing(pair.valid, wall())
     return [*notes, f"the certificate of http_tls_cert {ending}"] if ending else notes
 

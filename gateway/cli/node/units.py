@@ -20,7 +20,7 @@ System = Literal["linux", "darwin"]
 Scope = Literal["system", "user"]
 MARK = "written by `shoal service install`; `shoal service uninstall` removes it"
 STOP_S = 90
-"""From being told to end to being killed: supervisord's processes have 60 s of it."""
+"""From SIGTERM to SIGKILL. supervisord's processes get 60 s of it."""
 AGAIN_S = 5
 OPEN_FILES = 65_536
 """launchd's own limit is 256."""
@@ -75,8 +75,9 @@ def plan(service: Service, system: System, scope: Scope) -> Plan:
     if system == "darwin":
         if scope == "user":
             raise NotAUnit(
-                "on macOS a node is started by a LaunchDaemon: agents run only while somebody is "
-                "logged in, and have to be allowed onto the local network"
+                "on macOS a node needs a LaunchDaemon (`--scope system`): agents run only "
+                "while a user is "
+                "logged in, and need permission to use the local network"
             )
         return _launchd(service)
     return _systemd(service, scope)
@@ -87,7 +88,7 @@ def command(service: Service) -> tuple[str, ...]:
     words = service.shoal("up", "--foreground", "--stay")
     for word in (*words, *service.environment.values(), service.account.folder):
         if any(ord(character) < 32 or ord(character) == 127 for character in word):
-            raise NotAUnit(f"{word!r} holds a control character")
+            raise NotAUnit(f"{word!r} contains a control character")
     return words
 
 
@@ -133,7 +134,7 @@ def _systemd(service: Service, scope: Scope) -> Plan:
         needs_root=whole,
         note=""
         if whole
-        else "it starts when you log in; `loginctl enable-linger` lets it start with the machine",
+        else "it starts when you log in; run `loginctl enable-linger` to start it with the machine",
     )
 
 

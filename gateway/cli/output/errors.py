@@ -25,7 +25,7 @@ WORDS = {
     REFUSED: "refused",
     INTERRUPTED: "interrupted",
 }
-"""What `--json` calls an exit code."""
+"""Names of exit codes in `--json`."""
 
 
 class CliError(ShoalError):
@@ -48,7 +48,7 @@ def no_node(url: str, why: str) -> CliError:
     """Return the error for an address where no node answers."""
     return CliError(
         f"no node answers at {url} ({why})",
-        remedy="start one with `shoal up`, or see what is wrong with `shoal doctor`",
+        remedy="start one with `shoal up`, or find the problem with `shoal doctor`",
         code=NO_NODE,
     )
 
@@ -58,7 +58,7 @@ def untrusted(url: str, why: str) -> CliError:
     told = why.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or why
     return CliError(
         f"the certificate of {url} is not trusted ({told})",
-        remedy="give the certificate, or that of who signed it, with `--ca FILE` (SSL_CERT_FILE)",
+        remedy="pass the certificate or its issuer's with `--ca FILE` (or SSL_CERT_FILE)",
     )
 
 
@@ -69,37 +69,41 @@ def at_home(home: Path | None) -> str:
 
 def no_node_in(home: Path, *, chosen: bool) -> CliError:
     """Return the error for a home, the system's or a chosen one, whose node does not run."""
-    remedy = f"`shoal up{at_home(home if chosen else None)}` starts one"
+    remedy = f"start one with `shoal up{at_home(home if chosen else None)}`"
     return CliError(f"no node runs in {home}", remedy=remedy, code=NO_NODE)
 
 
 LISTED_BY = {
-    "model_not_found": "`shoal ls` shows the models here",
-    "instance_not_found": "`shoal ps` shows the copies in memory",
-    "node_not_found": "`shoal nodes` shows the nodes",
-    "key_not_found": "`shoal apikey ls` shows the keys",
-    "card_not_found": "`shoal card edit MODEL` writes one",
+    "model_not_found": "list the models with `shoal ls`",
+    "instance_not_found": "list the instances with `shoal ps`",
+    "node_not_found": "list the nodes with `shoal nodes`",
+    "key_not_found": "list the keys with `shoal apikey ls`",
+    "card_not_found": "write one with `shoal card edit MODEL`",
 }
-"""Where to look for what was not found, by the error's code."""
+"""Where to look after a not-found error, by its code."""
 
 
-AGAIN = "what a pull brought is kept: the same `shoal pull` goes on with it"
+AGAIN = "the downloaded part is kept: the same `shoal pull` resumes"
 PULLED_IN_VAIN = {
     "hub_unauthorized": "then try again",
     "hub_gated": "then try again",
-    "hub_model_not_found": "look for it at https://huggingface.co/models?library=mlx",
-    "hub_revision_not_found": "leave the revision out for the newest",
+    "hub_model_not_found": "search for it at https://huggingface.co/models?library=mlx",
+    "hub_revision_not_found": "omit the revision to get the newest",
     "hub_rate_limited": f"wait, then try again; {AGAIN}",
-    "hub_unreachable": f"see whether this node reaches it, then try again; {AGAIN}",
-    "hub_spoilt": "pull again; where it stays so, tell the hub, or whoever runs your proxy",
-    "hub_changed": "pull again, with another revision if it stays so",
-    "model_too_large": "add `--dry-run` to see it node by node, `--anyway` to pull it all the same",
-    "insufficient_storage": f"make room (`shoal rm MODEL`), or pull `--to` another node; {AGAIN}",
+    "hub_unreachable": f"check that this node can reach the hub, then try again; {AGAIN}",
+    "hub_spoilt": (
+        "pull again; if it fails again, report it to the hub or to the admin of your proxy"
+    ),
+    "hub_changed": "pull again; if it fails again, use another revision",
+    "model_too_large": "see each node with `--dry-run`, or pull it anyway with `--anyway`",
+    "insufficient_storage": (
+        f"free disk space (`shoal rm MODEL`), or pull to another node with `--to`; {AGAIN}"
+    ),
     "offline": "set offline = false in shoal.toml, or copy the model's folder into <data>/models",
 }
-"""What to do about a pull, or a search of the hub, that failed, by the error's code."""
+"""Remedies for a failed pull or hub search, by error code."""
 OF_CARDS = ("card_kept", "card_changed")
-"""Codes of cards that are not changed: their messages say what to do."""
+"""Codes of refused card changes. Their messages already contain the remedy."""
 
 
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
@@ -111,21 +115,22 @@ def refusal(status: int, message: str, error_code: str = "") -> CliError:
     if error_code in OF_CARDS:
         return CliError(message, code=REFUSED)
     if status in (401, 403):
-        remedy = "give the node's API key in SHOAL_API_KEY (or what its `http-token` file holds)"
+        remedy = (
+            "set SHOAL_API_KEY to an API key of the node, or to the content of its "
+            "`http-token` file"
+        )
         return CliError(message, remedy=remedy, code=FAILED)
     if status == 404:
         return CliError(message, remedy=LISTED_BY.get(error_code, ""), code=NOT_FOUND)
     if status == 409:
-        return CliError(message, remedy="`shoal ps` shows what is in use", code=REFUSED)
+        return CliError(message, remedy="see `shoal ps` for the models in use", code=REFUSED)
     if status in (408, 429, 503, 504):
         return CliError(message, remedy="try again in a moment; see `shoal ps`", code=REFUSED)
     if status == 507:
         return CliError(message, remedy="unload a model with `shoal stop`", code=REFUSED)
-    return CliError(message, remedy="`shoal logs gateway` may tell more" if status >= 500 else "")
+    return CliError(message, remedy="see `shoal logs gateway`" if status >= 500 else "")
 
 
 def broken_model(message: str) -> CliError:
     """Return the error for a model that was given up; `message` says why."""
-    return CliError(
-        message, remedy="mend that, then `shoal load MODEL`; `shoal logs worker` may tell more"
-    )
+    return CliError(message, remedy="correct it, then `shoal load MODEL`; see `shoal logs worker`")

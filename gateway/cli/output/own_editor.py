@@ -34,12 +34,10 @@ def open_editor(file: Path, verb: str) -> None:
     """Have the person's editor change a file; `verb` is the command that asks for it. Raises
     CliError."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL_EDITOR
-    remedy = f"name yours in $EDITOR, as in `EDITOR=nano {verb}`"
+    remedy = f"set $EDITOR, for example `EDITOR=nano {verb}`"
     try:
         ended = subprocess.call([*shlex.split(editor), str(file)])
     except (OSError, ValueError) as error:
-        raise CliError(
-            f"the editor {editor!r} could not be started: {error}", remedy=remedy
-        ) from error
+        raise CliError(f"cannot start the editor {editor!r}: {error}", remedy=remedy) from error
     if ended:
-        raise CliError(f"the editor {editor!r} ended with {ended}; nothing was written")
+        raise CliError(f"the editor {editor!r} exited with {ended}; nothing was written")

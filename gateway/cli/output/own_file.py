@@ -16,4 +16,4 @@ def write_own(path: Path, content: bytes, *, replace: bool) -> None:
             file.write(content)
     except OSError as error:
         remedy = "choose another file with -o"
-        raise CliError(f"{path} cannot be written: {error.strerror}", remedy=remedy) from error
+        raise CliError(f"cannot write {path}: {error.strerror}", remedy=remedy) from error

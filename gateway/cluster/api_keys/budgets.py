@@ -149,17 +149,17 @@ class KeyBudgets:
         used = elsewhere if meter is None else elsewhere + meter.totals(now, wall_s)
         most = limits.concurrent
         if most is not None and used.running >= most:
-            text = f"{used.running} requests of this API key run, as many as may at once"
+            text = f"this API key has {used.running} running requests, its limit"
             return OverBudget("concurrency_limit_exceeded", text, most, BUSY_RETRY_S)
         most = limits.requests_per_minute
         if most is not None and used.requests >= most and not counted:
-            text = f"this API key may make {most} requests in a minute, and made {used.requests}"
+            text = f"this API key made {used.requests} requests in a minute; its limit is {most}"
             again_s = _until_one_leaves(meter, used.requests - most, now)
             return OverBudget("rate_limit_exceeded", text, most, again_s)
         most = limits.tokens_per_day
         if most is not None and used.tokens >= most:
             text = (
-                f"this API key may use {most} tokens a day, and used {used.tokens}; the day ends "
+                f"this API key used {used.tokens} tokens today; its limit is {most}; the day ends "
                 "at midnight UTC"
             )
             again_s = DAY_S - wall_s % DAY_S

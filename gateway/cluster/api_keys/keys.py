@@ -71,7 +71,7 @@ class ApiKeys:
         give_up_at = self._bus.reactor.now() + KNOWN_S
         while not self.known:
             if self._bus.reactor.now() >= give_up_at:
-                text = "it is not known yet whether an API key is needed; see `shoal status`"
+                text = "the gateway has not received the API keys yet; see `shoal status`"
                 return Refusal(reason="pending", message=text, retry_after_s=2.0)
             await asyncio.sleep(KNOWN_LOOK_S)
         return None

@@ -54,7 +54,7 @@ class NodeCapture:
             content = content[:FILE_BYTES]
         size_bytes = sum(map(len, self.files.values())) + len(content)
         if size_bytes > NODE_BYTES or len(self.files) >= NODE_FILES:
-            self.lack(name, "a node's capture has no room for it")
+            self.lack(name, "it does not fit into the node's capture")
             return
         self.files[name] = content
 
@@ -98,7 +98,7 @@ def capture_of(data: bytes) -> NodeCapture:
     except (zlib.error, TypeError) as error:
         raise BadMessage(f"no capture: {error}") from error
     if not reading.eof:
-        raise BadMessage(f"the capture has over {most_bytes} bytes, or is cut off")
+        raise BadMessage(f"the capture is larger than {most_bytes} bytes, or truncated")
     told = unpack(whole, limit_bytes=most_bytes)
     try:
         capture = NodeCapture(str(told["node"]), str(told["name"]))

@@ -38,7 +38,9 @@ class KeptCaptures:
         """Return whether the caller is the one who is to make this capture. Raises CaptureRefused
         for a name that is none, and while others are under way."""
         if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
-            raise CaptureRefused("the name of a capture is of small letters, digits and hyphens")
+            raise CaptureRefused(
+                "the name of a capture has only lower-case letters, digits and hyphens"
+            )
         if name in self._in_memory:
             return False
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -46,7 +48,7 @@ class KeptCaptures:
         if self._file(name, "claim").exists():
             return False
         if sum(self._is_open(one) for one in self._folder.glob("*.claim")) >= AT_A_TIME:
-            raise CaptureRefused("other captures are under way there; try again when they are done")
+            raise CaptureRefused("other captures are running there; try again when they finish")
         try:
             os.close(os.open(self._file(name, "claim"), os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:

@@ -115,9 +115,9 @@ def _tool_says(name: str, command: list[str]) -> bytes | Missing:
     except subprocess.TimeoutExpired:
         return Missing(" ".join(command), f"{name} did not end within {TOOL_S:g} s")
     except OSError as error:
-        return Missing(" ".join(command), f"{name} could not be started: {error}")
+        return Missing(" ".join(command), f"cannot start {name}: {error}")
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or "it said nothing"
+        said = done.stderr.decode(errors="replace").strip() or "no output"
         return Missing(" ".join(command), f"{name} ended with {done.returncode}: {said}")
     return done.stdout
 

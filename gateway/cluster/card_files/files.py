@@ -31,20 +31,18 @@ def folder_for_card(card: ModelCard) -> Path:
     folder = Path(card.path)
     if card.bundled:
         raise CardKept(
-            f"{card.model} comes with shoal, and so does its card; copy its folder into "
-            "<data>/models under another name, and that copy has a card of its own"
+            f"{card.model} and its card are part of shoal; copy its folder into "
+            "<data>/models under another name to get a copy with its own card"
         )
     if card.origin == "cache" or cached_repository(folder.resolve()) is not None:
         raise CardKept(
-            f"{card.model} lies in Hugging Face's cache, where shoal only reads; copy the folder "
-            f"{folder} into <data>/models (cp -rL), and that copy has a card of its own"
+            f"{card.model} is in Hugging Face's cache, which shoal only reads; copy the folder "
+            f"{folder} into <data>/models (cp -rL) to get a copy with its own card"
         )
     if not (folder / CONFIG).is_file():
-        raise CardKept(f"{folder} holds no model any more")
+        raise CardKept(f"{folder} no longer contains a model")
     if (folder / CARD_FILE).is_symlink():
-        raise CardKept(
-            f"{folder / CARD_FILE} is a link; change the file that it leads to, or take it away"
-        )
+        raise CardKept(f"{folder / CARD_FILE} is a link; change its target, or delete the link")
     return folder
 
 
@@ -64,7 +62,7 @@ def write_text(folder: Path, text: str, at_s: float) -> None:
     lies there by now, OSError."""
     known = read_text(folder)
     if known is not None and known[1] > at_s + SAME_S:
-        raise CardKept("another card was written there meanwhile; look at it, and write again")
+        raise CardKept("another card was written in the meantime; read it, then write again")
     new = folder / f".{CARD_FILE}.{secrets.token_hex(8)}.new"
     at_ns = round(at_s * 1e9)
     try:

@@ -90,7 +90,7 @@ class CardFiles:
         if begun_with and begun_with != tag_of(newest):
             where = "" if newest is None else f" on {newest.name}"
             raise CardChanged(
-                f"the card of {model} was changed{where} meanwhile; look at it with "
+                f"the card of {model} was changed{where} in the meantime; read it with "
                 f"`shoal card export {model}`, and change that"
             )
         return found
@@ -147,7 +147,7 @@ class CardFiles:
             return replace(found, kept=str(error))
         except OSError as error:
             found = await asyncio.to_thread(_read, copy)
-            return replace(found, kept=f"its disk says: {error.strerror or error}")
+            return replace(found, kept=f"disk error: {error.strerror or error}")
         self._bus.log.info("a card was changed", model=copy[1].model, folder=copy[1].path)
         return replace(await asyncio.to_thread(_read, copy), done=done)
 
@@ -158,7 +158,7 @@ class CardFiles:
             copy = _copy(card, model)
             if card.node == own and copy is not None:
                 return card, copy
-        raise CardKept(f"{model} is not whole on this node's disk")
+        raise CardKept(f"{model} is not complete on this node's disk")
 
     def _cards(self) -> list[NodeCard]:
         return self._readings.cards(self._bus.reactor.now())
@@ -192,6 +192,6 @@ def _read(copy: tuple[NodeCard, ModelCard]) -> CardOnNode:
     try:
         known = read_text(Path(model.path))
     except OSError as error:
-        kept = kept or f"its disk says: {error.strerror or error}"
+        kept = kept or f"disk error: {error.strerror or error}"
     text, at_s = (None, 0.0) if known is None else known
     return CardOnNode(card.node, card.name, model.path, text, at_s, kept)

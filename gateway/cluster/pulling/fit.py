@@ -43,7 +43,9 @@ def fit_of(answer: Acknowledged | CommandRefused, node: NodeId) -> Fit:
     if plan.get("chosen") is not None:
         return Fit("now", plan=plan["chosen"], **told)
     if plan.get("refusal") is None:
-        return Fit("unknown", why="the holder's answer has neither a place nor a refusal", **told)
+        return Fit(
+            "unknown", why=("the leader's answer has neither a placement nor a refusal"), **told
+        )
     refusal = Refusal.model_validate(plan["refusal"])
     verdicts: dict[str, Verdict] = {"insufficient_memory": "never", "no_capacity": "later"}
     verdict = verdicts.get(refusal.reason, "unknown")
@@ -53,8 +55,8 @@ def fit_of(answer: Acknowledged | CommandRefused, node: NodeId) -> Fit:
 def refused_pull(state: PullState, fit: Fit) -> PullState:
     """Return how a pull ends whose model fits nowhere."""
     text = (
-        f"{fit.why}. None of its weights were fetched; `anyway: true` (`shoal pull --anyway`) "
-        "pulls it all the same"
+        f"{fit.why}. No weights were downloaded; use `anyway: true` (`shoal pull --anyway`) "
+        "to pull it anyway"
     )
     return state.model_copy(
         update={"phase": "failed", "reason": "too_large", "message": text, "forecast": None}
@@ -64,7 +66,7 @@ def refused_pull(state: PullState, fit: Fit) -> PullState:
 def too_late(state: PullState, waited_s: float) -> PullState:
     """Return how a dry run ends that was not told in time what would come."""
     note = f" ({state.note})" if state.note else ""
-    text = f"the node did not learn within {waited_s:g} s what would come{note}; ask again"
+    text = f"the node did not get the file list within {waited_s:g} s{note}; try again"
     failed = {"phase": "failed", "reason": "unreachable", "message": text}
     return state.model_copy(update=failed)
 
@@ -79,5 +81,5 @@ def unreckoned(state: PullState, fit: Fit) -> PullState:
 def _unreckoned(refusal: Refusal) -> str:
     """Return why the holder could not say whether a model fits."""
     if refusal.reason == "unknown_model":
-        return "the node that would have it takes no new work now; see `shoal nodes`"
+        return "the target node takes no new work now; see `shoal nodes`"
     return refusal.message

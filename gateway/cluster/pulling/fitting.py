@@ -82,7 +82,7 @@ class Fitting:
                 if state.forecast is not None or state.phase in ("done", "failed"):
                     return HeldPull(self._copied(node, state), await self._fit(node, state))
                 if state.phase in UNDER_WAY:
-                    return HeldPull(state, Fit("unknown", why="it is being pulled already"))
+                    return HeldPull(state, Fit("unknown", why="it is already being pulled"))
                 if loop.time() > give_up_at:
                     late = too_late(state, FORECAST_S)
                     return HeldPull(late, Fit("unknown", why=late.message))

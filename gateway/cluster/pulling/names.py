@@ -67,18 +67,18 @@ def pull_target(asked: str, revision: str, names: Mapping[str, str]) -> PullTarg
     for prefix in (*HUB_PREFIXES, "library/"):
         name = name.removeprefix(prefix)
     if said and revision and said != revision:
-        raise BadRequest(f"{asked!r} names another revision than {revision!r}", field="revision")
+        raise BadRequest(f"{asked!r} and {revision!r} are different revisions", field="revision")
     revision = said or revision
     if revision and not is_revision(revision):
-        raise BadRequest(f"{revision[:80]!r} is no commit, branch or tag", field="revision")
+        raise BadRequest(f"{revision[:80]!r} is not a commit, branch or tag", field="revision")
     found = known_repository(name, names)
     if found is not None:
         return PullTarget(found, revision, name.lower())
     plain = name.removesuffix(":latest").rstrip("/")
     if "/" not in plain or ":" in plain or not is_model_id(plain):
         text = (
-            f"{asked[:120]!r} is neither a repository of the hub (OWNER/NAME, such as "
-            f"mlx-community/Qwen3-4B-4bit) nor one of the names known here ({_some(names)})"
+            f"{asked[:120]!r} is neither a hub repository (OWNER/NAME, such as "
+            f"mlx-community/Qwen3-4B-4bit) nor a known short name ({_some(names)})"
         )
         raise BadRequest(text, field="model")
     return PullTarget(ModelId(plain), revision)

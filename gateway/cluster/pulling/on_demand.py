@@ -74,7 +74,7 @@ class PullsOnDemand:
                     self._states[model] = state
             # who waits for it sees it listed, and leaves
             await asyncio.sleep(LISTED_S)
-            text = f"{model} was pulled by {node}, which does not list it; see `shoal ls`"
+            text = f"{node} pulled {model} but does not list it; see `shoal ls`"
         except OwnerSilent as silent:
             text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
         if (last := self._states.get(model)) is None or last.phase != "failed":

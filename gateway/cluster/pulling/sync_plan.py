@@ -72,8 +72,8 @@ def _not_given(
         return None
     names = ", ".join(sorted(by_node[node].name for node in having))
     text = (
-        f"{model} lies on {names} alone, which gives no models to other nodes: "
-        "it listens on its own machine alone; set cluster.listen there"
+        f"only {names} has {model}, but it sends no models to other nodes: "
+        "it listens only on its own machine; set cluster.listen there"
     )
     return Refusal(reason="weights_unavailable", message=text)
 
@@ -90,7 +90,7 @@ def _other_content(
         others = {one.digest for at, one in having.items() if at != node}
         if mine and others and mine not in others and "" not in others:
             text = (
-                f"{by_node[node].name} has another content under the name {model}; "
+                f"{by_node[node].name} has different content under the name {model}; "
                 f"delete it there first (`shoal rm {model}` on that node)"
             )
             return Refusal(reason="conflict", message=text)
@@ -108,7 +108,7 @@ def _no_room(
             count = sum(one.node == node for one in wanted)
             text = (
                 f"{by_node[node].name} has {free / 1e9:,.1f} GB of disk free, and {count} "
-                f"{'model' if count == 1 else 'models'} would take {need / 1e9:,.1f} GB, of which "
+                f"{'model' if count == 1 else 'models'} need {need / 1e9:,.1f} GB, and "
                 f"{DISK_MARGIN_BYTES / 1e9:.1f} stay free; name fewer, or `shoal rm` some there"
             )
             facts = {"need_bytes": need, "free_bytes": free}

@@ -22,12 +22,12 @@ MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
 BESIDE_BYTES = 200
 """What an entry takes beside its text."""
-BEGAN = "this process begins to know the log here"
-SKIPPED = "a snapshot took the place of events that this process did not hear"
-REPLACED = "another log took the place of the one that was followed"
-DROPPED = "this process holds these events no longer"
+BEGAN = "this process starts to follow the log here"
+SKIPPED = "a snapshot replaced events that this process did not receive"
+REPLACED = "another log replaced the one that this process followed"
+DROPPED = "this process no longer has these events"
 OTHER = "this log has another event at that place"
-BEHIND = "this process knows of no event so late: it is behind, or that log has given way"
+BEHIND = "this process has no event so late: it is behind, or another log replaced that one"
 
 
 @dataclass(frozen=True, slots=True)

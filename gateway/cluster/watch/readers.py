@@ -59,7 +59,7 @@ class Readers:
     def check_room(self) -> None:
         """Raise FeedFull where no further reader may come."""
         if len(self._readers) >= self._most:
-            raise FeedFull(f"{len(self._readers)} clients read {self._path} here")
+            raise FeedFull(f"{len(self._readers)} clients already read {self._path}, the limit")
 
     @contextmanager
     def reader(self) -> Generator[FeedReader]:

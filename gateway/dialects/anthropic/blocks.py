@@ -47,8 +47,8 @@ class AnthropicMediaBlockBody(Closed):
     model is told that it was there."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the block is refused whole"
-    type: Literal["image"] = refused("models here read text only; send its text instead")
+    others: ClassVar[str] = "the whole block is refused"
+    type: Literal["image"] = refused("the models read only text; send its text instead")
 
 
 class AnthropicThinkingBlockBody(Closed):
@@ -63,7 +63,7 @@ class AnthropicRedactedBlockBody(Closed):
     """Thinking that only its maker can read; dropped."""
 
     type: Literal["redacted_thinking"]
-    data: Unused = no_effect("only its maker can read it")
+    data: Unused = no_effect("only its provider can read it")
 
 
 class AnthropicProvidedBlockBody(Closed):
@@ -101,7 +101,7 @@ class AnthropicPlainSourceBody(Closed):
 
     type: Literal["text"]
     data: str
-    media_type: Unused = no_effect("text is read as it stands")
+    media_type: Unused = no_effect("text is read as sent")
 
 
 class AnthropicBlocksSourceBody(Closed):
@@ -116,9 +116,9 @@ class AnthropicUnreadSourceBody(Closed):
     answer, where the model is told that it was there."""
 
     model_config = ConfigDict(extra="ignore")
-    others: ClassVar[str] = "the document is refused whole"
+    others: ClassVar[str] = "the whole document is refused"
     type: Literal["base64", "url", "file"] = refused(
-        "models here read text only; send its text instead"
+        "the models read only text; send its text instead"
     )
 
 
@@ -139,8 +139,8 @@ class AnthropicDocumentBlockBody(Closed):
     source: SourceBody
     title: str | None = None
     context: str | None = None
-    citations: Unused = no_effect("answers cite nothing")
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    citations: Unused = no_effect("answers have no citations")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class AnthropicSearchResultBlockBody(Closed):
@@ -150,8 +150,8 @@ class AnthropicSearchResultBlockBody(Closed):
     source: str
     title: str
     content: list[AnthropicTextBlockBody]
-    citations: Unused = no_effect("answers cite nothing")
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    citations: Unused = no_effect("answers have no citations")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 _Text = Annotated[AnthropicTextBlockBody, Tag("~text")]
@@ -169,7 +169,7 @@ class AnthropicToolReferenceBody(Closed):
 
     type: Literal["tool_reference"]
     tool_name: str = Field(min_length=1)
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 ResultBlock = Annotated[
@@ -185,8 +185,8 @@ class AnthropicToolResultBody(Closed):
     tool_use_id: str = Field(min_length=1)
     content: Content[ResultBlock] | None = None
     is_error: bool | None = None
-    cache_control: Unused = no_effect("prefixes are found by their content")
-    toolset_name: Unused = no_effect("of the provider's own tools")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
+    toolset_name: Unused = no_effect("about the provider's server tools")
 
 
 UserBlock = Annotated[
@@ -219,7 +219,7 @@ class AnthropicUserMessageBody(Closed):
 
     role: Literal["user"]
     content: Content[UserBlock]
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class AnthropicAssistantMessageBody(Closed):
@@ -227,7 +227,7 @@ class AnthropicAssistantMessageBody(Closed):
 
     role: Literal["assistant"]
     content: Content[AssistantBlock]
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class AnthropicSystemMessageBody(Closed):
@@ -235,7 +235,7 @@ class AnthropicSystemMessageBody(Closed):
 
     role: Literal["system"]
     content: Content[AnthropicTextBlockBody]
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 AnthropicMessageBody = Annotated[

@@ -128,7 +128,7 @@ class AnthropicNoChoiceBody(Closed):
     """No tool."""
 
     type: Literal["none"]
-    disable_parallel_tool_use: Unused = no_effect("there is none")
+    disable_parallel_tool_use: Unused = no_effect("does not exist")
 
 
 class AnthropicNamedChoiceBody(Closed):
@@ -160,7 +160,7 @@ class AnthropicThinkingBody(Closed):
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(
         "most tokens of thinking; below max_tokens"
     )
-    display: Unused = no_effect("thinking is shown as it is, never summarised")
+    display: Unused = no_effect("thinking is returned in full, never summarized")
 
 
 class AnthropicFormatBody(Closed):

@@ -44,7 +44,7 @@ from gateway.dialects.shared_fields import (
     tools_of,
 )
 
-NO_SUCH_TOOL = "only tools that the client runs are offered here"
+NO_SUCH_TOOL = "only client tools are supported"
 
 
 class AnthropicMessages:
@@ -147,10 +147,10 @@ def _turns_of(asked: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMe
         raise bad_field("messages", f"at most {limits.messages}")
     turns = turns_of(asked.system, asked.messages)
     if all(turn.role == "system" for turn in turns):
-        raise bad_field("messages", "must have a turn of the user's, or of the assistant's, in it")
+        raise bad_field("messages", "must contain a user or an assistant turn")
     if turns[-1].tool_calls:
         field = f"messages[{len(asked.messages) - 1}].content"
-        raise bad_field(field, "a last turn with tool_use cannot be continued; send a tool_result")
+        raise bad_field(field, "cannot continue a last turn with tool_use; send a tool_result")
     return turns
 
 
@@ -193,12 +193,12 @@ def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec])
             return ToolChoice(mode="none")
         case bodies.AnthropicNamedChoiceBody(name=name):
             if name not in tools:
-                text = f"'{name[:128]}' is not among the tools that the client runs"
+                text = f"'{name[:128]}' is not one of the client tools"
                 raise bad_field("tool_choice.name", text)
             return ToolChoice(mode="named", name=name)
         case bodies.AnthropicChoiceBody(type="any"):
             if not tools:
-                raise bad_field("tool_choice", "'any' needs tools that the client runs")
+                raise bad_field("tool_choice", "'any' needs client tools")
             return ToolChoice(mode="required")
         case _:
             return ToolChoice(mode="auto" if tools else "none")
@@ -226,7 +226,7 @@ def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
     config = asked.output_config
     wanted = asked.output_format if config is None or config.format is None else config.format
     if asked.output_format not in (None, wanted):
-        raise bad_field("output_format", "says other than output_config.format; send that alone")
+        raise bad_field("output_format", "contradicts output_config.format; send only that")
     if wanted is None:
         return OutputFormat()
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)

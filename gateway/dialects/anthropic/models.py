@@ -26,7 +26,7 @@ def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) ->
     limit = _limit_of(query.get("limit", str(PAGE)))
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None and before is not None:
-        raise bad_field("before_id", "cannot stand beside after_id")
+        raise bad_field("before_id", "cannot be combined with after_id")
     ids = [one.id for one in listings]
     if before is not None:
         end = _place(ids, "before_id", before)
@@ -76,4 +76,4 @@ def _place(ids: Sequence[str], field: str, wanted: str) -> int:
     try:
         return ids.index(wanted)
     except ValueError:
-        raise BadRequest(f"{field}: '{wanted[:80]}' is no model here", field=field) from None
+        raise BadRequest(f"{field}: no model '{wanted[:80]}'", field=field) from None

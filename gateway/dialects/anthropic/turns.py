@@ -21,7 +21,7 @@ from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 BILLING = "x-anthropic-billing-header:"
 """Begins a line that a client puts before its system prompt for the provider's books. It changes
 with each prompt, and no prefix would ever be found with it."""
-PROVIDED = "of tools that the provider runs; no model reads it here"
+PROVIDED = "about server tools of the provider; no model reads it"
 """Why what those did is dropped."""
 FAILED = "Error:"
 """Stands before what a tool answered when it failed."""

@@ -33,7 +33,7 @@ HARMLESS_OPTIONS = {
     "mirostat_eta": "as mirostat",
     "tfs_z": "as mirostat",
     "typical_p": "as mirostat",
-    "penalize_newline": "penalties cover every token alike",
+    "penalize_newline": "penalties apply to all tokens",
 }
 """Options that change nothing about the answer, and why."""
 
@@ -79,10 +79,10 @@ SHOW_TABLE = FieldTable(
 )
 PULL_TABLE = FieldTable(
     empty_asks_nothing=True,
-    harmless={"insecure": "nothing is fetched from elsewhere"},
+    harmless={"insecure": "nothing is downloaded from elsewhere"},
     refused={
-        "username": "nothing is fetched from a registry; leave it out",
-        "password": "nothing is fetched from a registry; leave it out",
+        "username": "nothing is downloaded from a registry; omit it",
+        "password": "nothing is downloaded from a registry; omit it",
     },
 )
 

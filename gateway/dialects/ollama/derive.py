@@ -31,8 +31,9 @@ from gateway.dialects.ollama.modelfile import ROLES, read_modelfile
 from gateway.dialects.shared_fields import named_model, stops_of
 
 QUANTISED = (
-    "a derived model has no weights of its own; `shoal quantize MODEL --bits 4` makes a model in "
-    "fewer bits, which 'from' may name"
+    "a derived model has no weights of its own; use `shoal quantize MODEL --bits "
+    "4` to make a model in "
+    "fewer bits, then name that model in 'from'"
 )
 CREATE_TABLE = FieldTable(
     empty_asks_nothing=True,
@@ -59,8 +60,8 @@ LicenseBody = Annotated[
 
 PATHS, WEIGHTS = (".", "/", "~"), (".gguf", ".safetensors", ".bin")
 NO_FILE = (
-    "FROM names a model that is on a disk, as `shoal ls` lists it, not a file; a folder with "
-    "config.json and safetensors becomes a model where it is put into the models folder"
+    "FROM must name a model on disk, as listed by `shoal ls`, not a file; to add a folder with "
+    "config.json and safetensors, put it into the models folder"
 )
 
 
@@ -101,7 +102,7 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
     if not name:
         raise BadRequest("model is required", field="model")
     if not asked.from_:
-        raise BadRequest("from is required: the model to make it of", field="from")
+        raise BadRequest("from is required: the base model", field="from")
     if asked.from_.startswith(PATHS) or asked.from_.lower().endswith(WEIGHTS):
         raise bad_field("from", NO_FILE)
     given = asked.parameters or {}
@@ -159,7 +160,7 @@ def derived_of(
 def _adapter(said: str | None) -> str:
     """Return the name of an adapter. BadRequest for a path: files are not read for a client."""
     if said and not is_adapter_name(said):
-        text = "is the name of a folder in adapters/ of the model's, not a path"
+        text = "must be the name of a folder in the model's adapters/, not a path"
         raise bad_field("adapter", text)
     return said or ""
 

@@ -143,7 +143,7 @@ def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
         )
         for name, value in no_place:
             if value:
-                raise bad_field(name, f"has no place in a prompt with {how}")
+                raise bad_field(name, f"cannot be used in a prompt with {how}")
         return TextPrompt(text=text, suffix=asked.suffix or None)
     system = (_system(asked.system),) if asked.system else ()
     images = _images_of(asked.images, "images")
@@ -173,7 +173,7 @@ def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
     speaks = message.role == "assistant"
     for name, value in (("thinking", message.thinking), ("tool_calls", message.tool_calls)):
         if value and not speaks:
-            raise bad_field(f"messages[{index}].{name}", "only the assistant has it")
+            raise bad_field(f"messages[{index}].{name}", "only the assistant can have it")
     said = message.content or ""
     text = () if speaks and not said else (TextPart(text=said),)
     return ChatMessage(

@@ -66,7 +66,7 @@ def options_of(
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in found and found.pop(name) not in neutral:
             only = " or ".join(str(one) for one in neutral)
-            raise bad_field(f"options.{name}", f"not offered; only {only} is accepted")
+            raise bad_field(f"options.{name}", f"not supported; only {only} is accepted")
     return validate(OllamaOptionsBody, found, within="options", strict=strict)
 
 
@@ -137,7 +137,7 @@ def thinking_of(asked: SharedBody) -> ThinkingAsked:
 def check_offered(asked: SharedBody) -> None:
     """Refuse what would drop a part of an answer's context while it is made."""
     if asked.shift:
-        raise bad_field("shift", "an answer ends where its context is full; leave it out")
+        raise bad_field("shift", "an answer ends when the context is full; omit it")
 
 
 def keep_alive_of(asked: ModelBody) -> float | None:
@@ -171,5 +171,5 @@ def _duration_s(text: str) -> float:
     unsigned = stripped.lstrip("+-")
     parts = _DURATION.findall(unsigned)
     if not parts or "".join(number + unit for number, unit in parts) != unsigned:
-        raise bad_field("keep_alive", f"'{text[:40]}' is no duration")
+        raise bad_field("keep_alive", f"'{text[:40]}' is not a duration")
     return sign * sum(float(number) * _UNITS_S[unit] for number, unit in parts)

@@ -44,12 +44,14 @@ def read_modelfile(text: str) -> dict[str, Any]:
             case "message":
                 role, content = _divided(rest)
                 if role not in ROLES:
-                    raise bad_field("modelfile", "a MESSAGE is of system, user or assistant")
+                    raise bad_field(
+                        "modelfile", ("the role of a MESSAGE must be system, user or assistant")
+                    )
                 message = {"role": role, "content": _unfenced(content)}
                 said.setdefault("messages", []).append(message)
             case _:
                 known = "FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE"
-                raise bad_field("modelfile", f"'{word[:40]}' is none of {known}")
+                raise bad_field("modelfile", f"unknown instruction '{word[:40]}'; use {known}")
     return said
 
 
@@ -70,7 +72,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
                 if closing:
                     break
             else:
-                raise bad_field("modelfile", f"{FENCE} is opened and not closed")
+                raise bad_field("modelfile", f"{FENCE} is not closed")
             rest = before + FENCE + "\n".join(pieces) + FENCE
         yield Instruction(word.lower(), rest if word.lower() == "message" else _unfenced(rest))
 
@@ -91,7 +93,7 @@ def _unfenced(text: str) -> str:
 
 def _take_parameter(text: str, parameters: dict[str, Any]) -> None:
     if not text:
-        raise bad_field("modelfile", "PARAMETER is followed by a name and a value")
+        raise bad_field("modelfile", "PARAMETER needs a name and a value")
     name, value = _divided(text)
     if name == "stop":
         parameters.setdefault("stop", []).append(_unfenced(value))
@@ -107,4 +109,4 @@ def _number(name: str, text: str) -> float:
         number = int(text) if name in WHOLE or WHOLE_NUMBER.fullmatch(text) else float(text)
         if math.isfinite(number):
             return number
-    raise bad_field("modelfile", f"PARAMETER {name[:40]}: '{text[:40]}' is no number")
+    raise bad_field("modelfile", f"PARAMETER {name[:40]}: '{text[:40]}' is not a number")

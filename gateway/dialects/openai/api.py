@@ -126,16 +126,19 @@ def _without_v1(endpoint: _Asked) -> _Asked:
 
 # fmt: off
 _GENERATES = (
-    api_table.Generates("/v1/chat/completions", "A chat completion, whole or streamed",
+    api_table.Generates("/v1/chat/completions", "Create a chat completion, streamed or not",
                         OpenAIChat(), ChatCompletionsBody,
                         answers.ChatAnswer, answers.ChatChunk, sse.LAST),
-    api_table.Generates("/v1/completions", "A text completion, whole or streamed",
+    api_table.Generates("/v1/completions", "Create a text completion, streamed or not",
                         OpenAICompletions(), CompletionsBody,
                         answers.CompletionAnswer, answers.CompletionChunk, sse.LAST),
-    api_table.Generates("/v1/responses", "A response, whole or streamed",
+    api_table.Generates("/v1/responses", "Create a response, streamed or not",
                         OpenAIResponses(), ResponsesBody, ResponseAnswer, ResponseEvent),
 )
-_EMBEDS = api_table.Embeds("/v1/embeddings", "Vectors of texts", OpenAIEmbeddings(), EmbeddingsBody,
+_EMBEDS = api_table.Embeds("/v1/embeddings", (
+    "Create embeddings of "
+    "texts"
+    ), OpenAIEmbeddings(), EmbeddingsBody,
                            answers.EmbeddingsAnswer)
 OPENAI = api_table.Api(
     title="OpenAI API",
@@ -144,16 +147,16 @@ OPENAI = api_table.Api(
         *_GENERATES,
         *map(_without_v1, _GENERATES),
         api_table.ReadsPrompt("/v1/responses/input_tokens",
-                              "How many tokens a response's prompt has",
+                              "Count the prompt tokens of a response",
                               OpenAIInputTokens(), ResponsesCountBody, InputTokensAnswer),
         _EMBEDS,
         _without_v1(_EMBEDS),
-        api_table.KeepsAnswers("/v1/responses", "response that is kept", "Response",
+        api_table.KeepsAnswers("/v1/responses", "stored response", "Response",
                                render_items, render_deleted, shown=_KEPT_RESPONSES,
                                replayed=replayed,
                                background=api_table.MadeInBackground(as_it_stands, is_made,
                                                                      last_event)),
-        api_table.KeepsListed("/v1/chat/completions", "chat completion that is kept",
+        api_table.KeepsListed("/v1/chat/completions", "stored chat completion",
                               "Chat completion", render_messages, render_removed,
                               shown=_KEPT_CHATS, told=render_stored, items_at="messages",
                               asked=stored_page, listing=render_list, labels=read_labels,
@@ -161,11 +164,11 @@ OPENAI = api_table.Api(
         api_table.KeepsConversations("/v1/conversations", "conversation", CONVERSATIONS,
                                      ConversationBody, StoredLabelsBody, ConversationItemsBody,
                                      ConversationTold, RemovedConversation, answers.ItemList),
-        api_table.ListsModels("/v1/models", "Models that are here", render_models,
+        api_table.ListsModels("/v1/models", "List the models", render_models,
                               answers.OpenAIModels),
-        api_table.ListsModels("/models", "Models that are here", render_models,
+        api_table.ListsModels("/models", "List the models", render_models,
                               answers.OpenAIModels),
-        api_table.ShowsModel("/v1/models/{name:path}", "One model", render_model,
+        api_table.ShowsModel("/v1/models/{name:path}", "Get one model", render_model,
                              answers.OpenAIModel),
     ),
     id_prefixes=("chatcmpl-", "cmpl-", "embd-", "resp_", CONVERSATION_PREFIX),

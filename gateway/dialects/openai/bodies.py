@@ -86,7 +86,7 @@ class FunctionToolBody(Closed):
 
     type: Literal["function"]
     function: FunctionBody
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class ForeignToolBody(Closed):
@@ -222,9 +222,9 @@ class StructuredOutputsBody(Closed):
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: Any = only(why="send a grammar instead")
-    whitespace_pattern: str | None = only(why="leave it out")
-    disable_any_whitespace: bool | None = only(False, why="leave it out")
-    disable_additional_properties: bool | None = only(False, why="say so in the schema")
+    whitespace_pattern: str | None = only(why="omit it")
+    disable_any_whitespace: bool | None = only(False, why="omit it")
+    disable_additional_properties: bool | None = only(False, why="put it into the schema")
 
 
 # --- the bodies ---------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class StreamOptionsBody(Closed):
 
     include_usage: bool | None = None
     include_obfuscation: Unused = no_effect(
-        "padding against traffic analysis; frames are not padded"
+        "padding against traffic analysis; events are not padded"
     )
 
 
@@ -310,7 +310,7 @@ class ChatReasoningBody(Closed):
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("as thinking_budget")
     enabled: bool | None = None
-    exclude: bool | None = only(False, why="thinking has a field of its own in the answer")
+    exclude: bool | None = only(False, why="thinking has its own field in the answer")
 
 
 class ChatThinkingBody(Closed):
@@ -390,7 +390,7 @@ class CompletionsBody(SharedBody):
     suffix: str | None = honoured("fill the middle, if the model can")
     echo: bool | None = honoured("puts the prompt first")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
-        "16 when left out; 0 only with echo; -1: as many as fit"
+        "default 16; 0 only with echo; -1: as many as fit"
     )
     best_of: Annotated[int, Field(ge=1, le=128)] | None = honoured("must equal n")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

@@ -128,13 +128,13 @@ class OpenAIBench(OpenAIChat):
         """Return one request of `n` choices. BadRequest for one that is to be streamed."""
         parsed = super().parse(body, context)
         if parsed.stream:
-            raise bad_field("stream", "an answer that tells how fast it was is whole; leave it out")
+            raise bad_field("stream", "answers with timings are not streamed; omit it")
         return parsed
 
 
 def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
     if asked.modalities is not None and asked.modalities != ["text"]:
-        raise bad_field("modalities", 'only ["text"] is offered')
+        raise bad_field("modalities", 'only ["text"] is supported')
 
 
 def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
@@ -237,7 +237,7 @@ def _tools_of(
             return tools, ToolChoice(mode="none")
         case "required":
             if not tools:
-                raise bad_field("tool_choice", "'required' needs a tool that the client runs")
+                raise bad_field("tool_choice", "'required' needs a client tool")
             return tools, ToolChoice(mode="required")
         case bodies.NamedChoiceBody() | CustomChoiceBody() as named:
             kind, name = fields.tool_named(named)
@@ -253,7 +253,7 @@ def _functions_of(
     """Return the tools and the choice among them of a body in the older form."""
     for field in ("tools", "tool_choice"):
         if getattr(asked, field):
-            raise bad_field(field, "is the newer form of functions and function_call; send one")
+            raise bad_field(field, "replaces functions and function_call; send only one form")
     found = [tool_of(body) for body in asked.functions or ()]
     specs = tools_of(found, limits, "name", "functions")
     tools = tuple(specs.values())
@@ -297,14 +297,14 @@ def _allowed_of(
 
 def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
     if name not in specs:
-        raise bad_field(field, f"'{name}' is not among the tools")
+        raise bad_field(field, f"'{name}' is not one of the tools")
 
 
 def _continues(asked: bodies.ChatCompletionsBody) -> bool:
     if not asked.continue_final_message:
         return False
     if not isinstance(asked.messages[-1], messages.AssistantMessageBody):
-        raise bad_field("continue_final_message", "the last message must be the assistant's")
+        raise bad_field("continue_final_message", "the last message must be from the assistant")
     return True
 
 
@@ -323,7 +323,7 @@ def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:
     """Return how much to think, whichever server's names the body has for it."""
     reasoning = asked.reasoning or bodies.ChatReasoningBody()
     if reasoning.exclude:
-        raise bad_field("reasoning.exclude", "thinking has a field of its own in the answer")
+        raise bad_field("reasoning.exclude", "thinking has its own field in the answer")
     template = asked.chat_template_kwargs or bodies.TemplateArgumentsBody()
     kind = None if asked.thinking is None else asked.thinking.type
     budget = None if asked.thinking is None else asked.thinking.budget_tokens
@@ -369,15 +369,15 @@ def variables_of(
         if value is None:
             continue
         if name in OURS:
-            raise bad_field(field, "is made of the request itself; leave it out")
+            raise bad_field(field, "is set by the server; omit it")
         if not name.isidentifier() or len(name) > LONGEST_NAME:
-            raise bad_field(field, f"a variable has a name of up to {LONGEST_NAME} letters")
+            raise bad_field(field, f"the name of a variable has at most {LONGEST_NAME} letters")
         if not isinstance(value, bool | int | float | str):
             raise bad_field(field, "must be text, a number, true or false")
         if isinstance(value, str) and len(value) > LONGEST_VALUE:
             raise bad_field(field, f"must have at most {LONGEST_VALUE} characters")
         if isinstance(value, int) and abs(value) >= 2**63:
-            raise bad_field(field, "must be a number of 64 bits")
+            raise bad_field(field, "must be a 64-bit number")
         told[name] = value
     if len(told) > MOST_VARIABLES:
         raise bad_field("chat_template_kwargs", f"at most {MOST_VARIABLES} variables")

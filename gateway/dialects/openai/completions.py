@@ -65,9 +65,9 @@ class OpenAICompletions:
 
 def _check_combination(asked: CompletionsBody) -> None:
     if asked.store:
-        raise bad_field("store", "only chat completions and responses are kept; leave it out")
+        raise bad_field("store", "only chat completions and responses are stored; omit it")
     if asked.best_of is not None and asked.best_of != (asked.n or 1):
-        raise bad_field("best_of", "must equal n; nothing is ranked here")
+        raise bad_field("best_of", "must equal n; answers are not ranked")
     if asked.max_tokens == 0 and not asked.echo:
         raise bad_field("max_tokens", "must be at least 1, unless echo is true")
 
@@ -82,7 +82,7 @@ def _reads_prompt(asked: CompletionsBody, prompt: Prompt) -> bool:
         text = "must be 1 with echo and any of logprobs, a prompt of token ids and max_tokens 0"
         raise bad_field("n", text)
     if told and asked.suffix:
-        text = "the prompt around a gap is not scored; leave out suffix, or echo"
+        text = "echo does not work with suffix; omit one of them"
         raise bad_field("suffix", text)
     return told
 

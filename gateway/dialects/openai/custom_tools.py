@@ -19,7 +19,7 @@ from gateway.dialects.body import Closed, Unused, by_field, honoured, no_effect
 from gateway.dialects.dialect import Parsed
 
 NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
-NOT_HELD = "the model is told of a tool's grammar, and not held to it"
+NOT_HELD = "the model sees a tool's grammar, but it is not enforced"
 PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -80,7 +80,7 @@ class CustomToolBody(Closed):
 
     type: Literal["custom"]
     custom: CustomBody
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class CustomNamedBody(Closed):

@@ -30,7 +30,9 @@ class TextPartBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = no_effect("another provider's caching; ours needs no marks")
+    cache_control: Unused = no_effect(
+        "another provider's caching; shoal caches prefixes without marks"
+    )
 
 
 class RefusalPartBody(Closed):
@@ -52,7 +54,7 @@ class ImagePartBody(Closed):
 
     type: Literal["image_url"]
     image_url: ImageUrlBody
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 UserPart = Annotated[
@@ -79,7 +81,7 @@ class SystemMessageBody(Closed):
     role: Literal["system", "developer"]
     content: Content[TextPartBody]
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class UserMessageBody(Closed):
@@ -88,7 +90,7 @@ class UserMessageBody(Closed):
     role: Literal["user"]
     content: Content[UserPart]
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class CalledFunctionBody(Closed):
@@ -160,7 +162,7 @@ class ToolMessageBody(Closed):
     content: Content[TextPartBody]
     tool_call_id: str = Field(min_length=1)
     name: str | None = None
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class FunctionMessageBody(Closed):

@@ -16,11 +16,14 @@ PROMPTS = api_table.Api(
     title="Prompts",
     envelope=OPENAI.envelope,
     endpoints=(
-        api_table.ReadsPrompt("/tokenize", "The tokens of a text or a conversation",
+        api_table.ReadsPrompt("/tokenize", "Tokenize a text or a conversation",
                               Tokenize(), TokenizeBody, answers.TokenizeAnswer),
-        api_table.ReadsPrompt("/detokenize", "The text of tokens", Detokenize(), DetokenizeBody,
+        api_table.ReadsPrompt("/detokenize", (
+            "Detokenize tokens into "
+            "text"
+            ), Detokenize(), DetokenizeBody,
                               answers.DetokenizeAnswer),
-        api_table.ReadsPrompt("/apply-template", "The text that a template makes of messages",
+        api_table.ReadsPrompt("/apply-template", "Render messages with the model's template",
                               ApplyTemplate(), ApplyTemplateBody, answers.ApplyTemplateAnswer),
     ),
     id_prefixes=("prompt-",),

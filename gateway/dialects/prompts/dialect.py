@@ -106,7 +106,7 @@ def _tokenized_of(asked: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, b
     special = _special_of(asked)
     if asked.messages is not None:
         if special:
-            text = "a conversation has what its template writes, and nothing around it"
+            text = "a conversation gets only the special tokens of its template"
             raise bad_field("add_special_tokens", text)
         return _conversation_of(asked, limits), False
     _check_raw(asked)
@@ -118,7 +118,7 @@ def _tokenized_of(asked: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, b
 def _special_of(asked: bodies.TokenizeBody) -> bool | None:
     one, other = asked.add_special_tokens, asked.add_special
     if one is not None and other is not None and one != other:
-        raise bad_field("add_special", "says other than add_special_tokens")
+        raise bad_field("add_special", "contradicts add_special_tokens")
     return other if one is None else one
 
 
@@ -133,9 +133,12 @@ def _conversation_of(asked: bodies.ConversationBody, limits: Limits) -> ChatProm
         raise BadRequest("messages is required", field="messages")
     continues = bool(asked.continue_final_message)
     if continues and asked.messages[-1].role != "assistant":
-        raise bad_field("continue_final_message", "the last message must be the assistant's")
+        raise bad_field("continue_final_message", "the last message must be from the assistant")
     if asked.add_generation_prompt is not None and asked.add_generation_prompt is continues:
-        text = "is true, unless continue_final_message is: prompts here end where an answer begins"
+        text = (
+            "must be true unless continue_final_message is true: a prompt ends where the "
+            "answer begins"
+        )
         raise bad_field("add_generation_prompt", text)
     tools = tools_of([function_of(tool) for tool in asked.tools or ()], limits)
     return ChatPrompt(
@@ -205,11 +208,11 @@ def _model_of(asked: bodies.AskedModelBody, context: ParseContext) -> str:
     here = sorted(context.context_tokens)
     if len(here) == 1:
         return here[0]
-    raise BadRequest(f"model is required: {len(here)} text models are here", field="model")
+    raise BadRequest(f"model is required: the cluster has {len(here)} text models", field="model")
 
 
 def _answer_of(collected: Sequence[Collected]) -> PromptAnswer:
     answer = collected[0].prompt
     if answer is None:
-        raise ValueError("a request with a question has ended without its answer")
+        raise ValueError("a prompt request ended without an answer")
     return answer

@@ -52,7 +52,7 @@ class ProviderAnswer:
 
     async def piece(self, within_s: float | None) -> bytes:
         """Return what comes next, b"" at the end. Raises ProviderFailed."""
-        return await self._bounded(self._next(), within_s, "said nothing more")
+        return await self._bounded(self._next(), within_s, "sent nothing more")
 
     async def close(self) -> None:
         """Let the connection go."""
@@ -109,11 +109,11 @@ class ProviderAnswer:
                 raise ProviderFailed("late", f"the provider '{name}' {late} within {within_s:g} s")
             return task.result()
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-            why = " by TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
-            text = f"the provider '{name}' is not reached{why} at its base_url"
+            why = " over TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
+            text = f"cannot reach the provider '{name}'{why} at its base_url"
             raise ProviderFailed("unreachable", text) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException):
-            text = f"the provider '{name}' broke off, or speaks no HTTP"
+            text = f"the provider '{name}' closed the connection, or does not speak HTTP"
             raise ProviderFailed("broken", text) from None
         finally:
             if not task.done():

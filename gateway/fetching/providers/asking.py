@@ -45,12 +45,12 @@ def conversation_of(request: GenerationRequest) -> ChatPrompt:
     what no provider can be asked."""
     prompt = request.prompt
     if not isinstance(prompt, ChatPrompt):
-        why = "a provider's model takes conversations alone: ask POST /v1/chat/completions"
+        why = "a provider's model accepts only conversations; use POST /v1/chat/completions"
         raise not_carried("prompt", why)
     if request.history:
         raise not_carried("history", "tokens of an earlier answer mean nothing to another model")
     if request.top_logprobs is not None:
-        raise not_carried("logprobs", "log-probabilities are not asked of a provider")
+        raise not_carried("logprobs", "providers return no log-probabilities")
     return prompt
 
 
@@ -85,5 +85,5 @@ def answered_call(turn: ChatMessage, open_calls: Sequence[str]) -> str:
     Raises HttpFaultRaised where there is none."""
     found = turn.tool_call_id or next(iter(open_calls), None)
     if found is None:
-        raise not_carried("messages", "a tool's answer belongs to no call before it")
+        raise not_carried("messages", "a tool's answer has no matching call before it")
     return found

@@ -44,7 +44,7 @@ def anthropic_body(asked: ProviderModel, request: GenerationRequest) -> Translat
     """Return the body. Raises HttpFaultRaised for what cannot be carried."""
     prompt = conversation_of(request)
     if request.n > 1:
-        raise not_carried("n", "this provider gives one answer to a request")
+        raise not_carried("n", "this provider gives one answer per request")
     fields: dict[str, Any] = {
         "model": asked.model,
         "messages": _messages(prompt),
@@ -94,7 +94,7 @@ def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
         else:
             made.append({"role": role, "content": blocks})
     if made and made[-1]["role"] == "assistant" and not prompt.continue_final:
-        why = "this provider would go on from a last turn of the assistant's; end with the user's"
+        why = "this provider would continue a last assistant turn; end with a user turn"
         raise not_carried("messages", why)
     return made
 
@@ -126,7 +126,7 @@ def _use(call: ToolCall) -> dict[str, Any]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        why = f"the arguments of the call '{call.call_id}' are no JSON object"
+        why = f"the arguments of the call '{call.call_id}' are not a JSON object"
         raise not_carried("messages", why)
     told = cast(dict[str, Any], arguments)
     return {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": told}
@@ -176,5 +176,5 @@ def _output(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any
     if output.kind == "json_schema":
         config["format"] = {"type": "json_schema", "schema": output.json_schema or {}}
     elif output.kind != "text":
-        raise not_carried(output.field, "this provider holds an answer to a JSON schema alone")
+        raise not_carried(output.field, "this provider enforces only JSON schemas")
     return {"output_config": config} if config else {}

@@ -41,7 +41,7 @@ def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedB
     """Return the body. Raises HttpFaultRaised for what cannot be carried."""
     prompt = conversation_of(request)
     if prompt.continue_final:
-        raise not_carried("continue_final_message", "this provider begins a turn of its own")
+        raise not_carried("continue_final_message", "this provider always starts a new turn")
     fields: dict[str, Any] = {
         "model": asked.model,
         "messages": _turns(prompt.messages),
@@ -140,4 +140,4 @@ def _format(output: OutputFormat) -> dict[str, Any] | None:
             schema = {"name": "answer", "schema": output.json_schema or {}}
             return {"type": "json_schema", "json_schema": schema}
         case "regex" | "choice" | "grammar":
-            raise not_carried(output.field, "this provider holds an answer to JSON alone")
+            raise not_carried(output.field, "this provider enforces only JSON")

@@ -68,9 +68,10 @@ def call_of(
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):
         text = (
-            f"the provider '{asked.provider}' needs a key, and the variable {settings.key_env} "
-            "(key_env in tasks.toml) has none in this gateway's environment: set it, and start the "
-            "node again"
+            f"the provider '{asked.provider}' needs a key, but the variable {settings.key_env} "
+            "(key_env in tasks.toml) is not set in this gateway's environment: set it and "
+            "restart the "
+            "node"
         )
         return HttpFault(502, "provider_unauthorized", text)
     headers = {"content-type": "application/json", "accept-encoding": "identity"}
@@ -94,19 +95,20 @@ def refusal_of(
     again_s = _retry_after_s(headers.get("retry-after"))
     if status in (401, 403):
         what = (
-            f"the key in {variable} (key_env in tasks.toml)" if variable else "a call without key"
+            f"the key in {variable} (key_env in tasks.toml)" if variable else "a call without a key"
         )
-        text = f"the provider '{name}' does not take {what}{said}"
+        text = f"the provider '{name}' does not accept {what}{said}"
         return HttpFault(502, "provider_unauthorized", text)
     if status == 429:
-        text = f"the provider '{name}' takes no more requests now{said}"
+        text = f"the provider '{name}' accepts no more requests now{said}"
         return HttpFault(429, "provider_rate_limited", text, retry_after_s=again_s or RETRY_S)
     if status == 404:
         text = f"the provider '{name}' has no model '{asked.model}'{said}"
         return HttpFault(404, "model_not_found", text, field="model")
     if 300 <= status < 400:
         text = (
-            f"the provider '{name}' answers with a redirect, which is not followed: write its own "
+            f"the provider '{name}' answers with a redirect, which shoal does not follow: "
+            "set its real "
             "address as base_url"
         )
         return HttpFault(502, "provider_failed", text)
@@ -123,7 +125,7 @@ def failure_within(call: ProviderCall, event: Mapping[str, Any]) -> HttpFault | 
     """Return what an event of a stream is to our client where it tells of a failure."""
     if event.get("error") is None:
         return None
-    text = f"the provider '{call.provider}' failed within its answer{_told(event, call)}"
+    text = f"the provider '{call.provider}' failed during its answer{_told(event, call)}"
     return HttpFault(502, "provider_failed", text, retry_after_s=RETRY_S)
 
 

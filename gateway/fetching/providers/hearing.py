@@ -64,7 +64,7 @@ def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
         except (ValueError, RecursionError):
             event = None
         if not isinstance(event, dict):
-            text = f"the provider '{provider}' sent an event that is no JSON object"
+            text = f"the provider '{provider}' sent an event that is not a JSON object"
             raise ProviderFailed("broken", text)
         yield cast(dict[str, Any], event)
 
@@ -108,7 +108,7 @@ class _Entries:
         yield from self.closed(choice)
         known = self.choice(choice)
         if (call_id or place) in known.seen:
-            text = f"the provider '{self._provider}' goes back to a tool call that it had ended"
+            text = f"the provider '{self._provider}' continues a tool call that it had ended"
             raise ProviderFailed("broken", text)
         number, known.calls = known.calls, known.calls + 1
         known.place, known.open, known.has_arguments = place, True, False

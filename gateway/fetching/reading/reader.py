@@ -71,7 +71,7 @@ class PageReader:
         try:
             return PageParts.model_validate_json(said)
         except ValidationError:
-            raise FetchRefused("unreadable", "the page breaks what reads it") from None
+            raise FetchRefused("unreadable", "the page crashes the reader") from None
 
     async def _answer(self, asked: bytes) -> bytes:
         process = await asyncio.create_subprocess_exec(
@@ -105,7 +105,7 @@ class PageReader:
         while piece := await process.stdout.read(1 << 16):
             said += piece
             if len(said) > self._limits.answer_bytes:
-                raise FetchRefused("unreadable", "the page says too much")
+                raise FetchRefused("unreadable", "the text of the page is too long")
         return bytes(said)
 
     async def _watched(self, process: Process) -> None:
@@ -114,7 +114,10 @@ class PageReader:
             watched = psutil.Process(process.pid)
             while process.returncode is None:
                 if watched.memory_info().rss > self._limits.memory_bytes:
-                    text = f"the page takes more than {self._limits.memory_bytes >> 20} MiB to read"
+                    text = (
+                        "the page needs too much memory; the limit is "
+                        f"{self._limits.memory_bytes >> 20} MiB"
+                    )
                     raise FetchRefused("unreadable", text)
                 await asyncio.sleep(LOOKS_S)
         except psutil.Error:

@@ -86,7 +86,7 @@ def behind(
     for rank in placed:
         if rank.instance in of_groups and rank.node in away:
             node = away[rank.node]
-            why = f"its node was not reached ({node.why})"
+            why = f"its node cannot be reached ({node.why})"
             where = {"node": rank.node, "name": node.name, "ended_at_s": None}
             found.append({**rank.told(), **where, "why": why})
     in_groups = [one for one in runners if one["instance"] in of_groups]
@@ -116,12 +116,12 @@ def _why(one: Told) -> str:
     if one["ended_at_s"] is not None:
         if any(entry["phase"] == LEFT for entry in one["recorder"]):
             return ""
-        silent = f", {silent_s:.0f} s after its last word" if silent_s >= SILENT_S else ""
-        return f"it ended without leaving{silent}"
+        silent = f", {silent_s:.0f} s after its last message" if silent_s >= SILENT_S else ""
+        return f"it died{silent}"
     if one["halted"]:
-        return "the system has halted it (SIGSTOP, a debugger)"
+        return "it is stopped (SIGSTOP, or a debugger)"
     limit_s = SILENT_LOADING_S if one["phase"] in LOADS else SILENT_S
-    return f"it has said nothing for {silent_s:.1f} s" if silent_s >= limit_s else ""
+    return f"it has sent nothing for {silent_s:.1f} s" if silent_s >= limit_s else ""
 
 
 def _hung(ranks: Sequence[Told], now_s: float) -> list[tuple[Told, str]]:
@@ -142,9 +142,7 @@ def _hung(ranks: Sequence[Told], now_s: float) -> list[tuple[Told, str]]:
 
 def _hangs(mark: Told, stood_s: float) -> str:
     where = f"in step {mark['begun']}" if mark["begun"] > mark["step"] else "between steps"
-    return (
-        f"its engine hangs {where}: it waits for nothing, and no rank came on for {stood_s:.1f} s"
-    )
+    return f"its engine hangs {where}: it is not waiting, and no rank advanced for {stood_s:.1f} s"
 
 
 def _mark(one: Told) -> Told | None:

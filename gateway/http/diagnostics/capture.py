@@ -158,7 +158,7 @@ async def _captured(
         if found:
             return await _read(service, node, name, capture, found)
         await asyncio.sleep(LOOK_S)
-    return NotReached(node, name, "silent", f"node {name} was not done within {within_s:g} s")
+    return NotReached(node, name, "silent", f"node {name} did not finish within {within_s:g} s")
 
 
 async def _read(

@@ -70,6 +70,6 @@ async def _asked(service: HttpService, node: NodeId) -> dict[str, Any]:
     except RecordsElsewhere as error:
         return {**told, "reached": False, "why": error.why, "message": str(error)}
     except (ValueError, TypeError) as error:
-        message = f"node {name} told no document: {error}"
+        message = f"node {name} sent no document: {error}"
         return {**told, "reached": False, "why": "refused", "message": message}
     return {**told, "reached": True, "diagnostics": document}

@@ -121,7 +121,7 @@ class _Gathering:
             except HttpFaultRaised as error:
                 self._capture.lack(name, error.fault.message)
                 if error.fault.code == "telemetry_silent":
-                    silent = f"telemetry was silent before: {error.fault.message}"
+                    silent = f"telemetry did not answer earlier: {error.fault.message}"
             except Exception as error:
                 # One process's stacks are not worth those of the others.
                 self._capture.lack(name, f"{type(error).__name__}: {error}")
@@ -176,13 +176,13 @@ class _Gathering:
         """Return what is found; None where it is not, and name it as missing."""
         left_s = min(self._timing.step_s, self._until - self._service.reactor.now())
         if left_s <= 0:
-            why = f"the capture's {self._timing.whole_s:g} s were over"
+            why = f"the time limit of the capture ({self._timing.whole_s:g} s) was reached"
             self._capture.lack(what, why)
             return None
         try:
             return await asyncio.wait_for(find(), left_s)
         except TimeoutError:
-            self._capture.lack(what, f"it did not come within {left_s:.0f} s")
+            self._capture.lack(what, f"no answer within {left_s:.0f} s")
         except ShoalError as error:
             self._capture.lack(what, str(error) or type(error).__name__)
         except Exception as error:

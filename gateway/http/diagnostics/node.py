@@ -91,7 +91,7 @@ class ProcessLog(Diagnosing):
         known, found = await asyncio.to_thread(_logged, folder, name, lines)
         if found is None:
             there = ", ".join(known) or "none"
-            text = f"no process {name[:100]!r} has a log on this node; there are: {there}"
+            text = f"no log of a process {name[:100]!r} on this node; the logs are: {there}"
             raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
         told = {"node": self.service.options.node, "process": name, "lines": found}
         answer_json(resp, {**told, "processes": known})
@@ -153,11 +153,11 @@ async def _report(
     try:
         answer = await _ask(service, service.bus.endpoints.worker, question, within_s)
     except (Unavailable, BadMessage) as error:
-        return f"no account of {instance}: {error}"
+        return f"no data about {instance}: {error}"
     if isinstance(answer, RunnerReport):
         return answer
     said = answer.message if isinstance(answer, DiagnosisRefused) else type(answer).__name__
-    return f"no account of {instance}: {said}"
+    return f"no data about {instance}: {said}"
 
 
 async def _known(service: HttpService, within_s: float) -> RunnersEnded:

@@ -60,7 +60,7 @@ async def asked_there(
     except ShoalError as error:
         raise HttpFaultRaised(HttpFault(502, "bad_answer", str(error))) from error
     if not isinstance(found, dict):
-        raise HttpFaultRaised(HttpFault(502, "bad_answer", f"node {node} told no answer"))
+        raise HttpFaultRaised(HttpFault(502, "bad_answer", f"node {node} sent no answer"))
     told = cast(dict[str, Any], found)
     if "status" in told:
         raise HttpFaultRaised(

@@ -47,7 +47,7 @@ class ProcessStacks(Diagnosing):
         """Answer with the stack of each thread of the process, never locals; as JSON or text."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
-            raise bad_field("format", f"{form!r} is neither json nor text")
+            raise bad_field("format", f"unknown format {form!r}; use json or text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
         found = await _examined(self.service, node, question, self.timing.stacks_s)
         if form == "text":
@@ -107,7 +107,7 @@ async def _examined(
     try:
         return Diagnosis(method="", content_type=found["content_type"], content=found["content"])
     except (KeyError, ValueError, BadMessage) as error:
-        fault = HttpFault(502, "bad_answer", f"node {name} told no diagnosis: {error}")
+        fault = HttpFault(502, "bad_answer", f"node {name} sent no diagnosis: {error}")
         raise HttpFaultRaised(fault) from error
 
 

@@ -68,7 +68,7 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
     try:
         found = await asyncio.to_thread(supervisor.list_processes)
     except ShoalError as error:
-        text = f"{error}; on that machine `shoal up` starts a node"
+        text = f"{error}; start the node on that machine with `shoal up`"
         fault = HttpFault(503, "supervisor_silent", text, retry_after_s=RETRY_S)
         raise HttpFaultRaised(fault) from error
     services = sorted(
@@ -80,7 +80,7 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
             raise _no_service(name, services)
     chosen = [name for name in services if not wanted or name in wanted]
 
-    service.log.warning("a client has processes restarted", processes=", ".join(chosen))
+    service.log.warning("a client restarts processes", processes=", ".join(chosen))
     loop = asyncio.get_running_loop()
 
     def act() -> None:
@@ -102,10 +102,10 @@ def _restart(log: Log, supervisor: Supervisor, services: Sequence[str]) -> None:
 
 
 def _no_service(name: str, services: Sequence[str]) -> HttpFaultRaised:
-    text = f"{name[:80]!r} is none of {', '.join(services)}"
+    text = f"unknown service {name[:80]!r}; use {', '.join(services)}"
     if name.startswith(RUNNERS):
         text = (
-            "runners are started by the worker alone: unload the copy with DELETE "
-            "/instance/{instance}, and place it anew"
+            "only the worker starts runners: unload the instance with DELETE "
+            "/instance/{instance}, and place it again"
         )
     return HttpFaultRaised(HttpFault(400, "invalid_value", f"process: {text}", field="process"))

@@ -122,7 +122,7 @@ async def _cancelled(service: HttpService, name: str, request: RequestId) -> boo
     """Return whether this node's runner owed the request an end. Raises HttpFaultRaised where it
     was not asked, or does not answer."""
     if not name.startswith(PROCESS):
-        text = f"{name[:100]!r} is no runner; those are called like runner:00"
+        text = f"{name[:100]!r} is not a runner; use a name like runner:00"
         raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
     bus = service.bus
     question = CancelRow(slot=name.removeprefix(PROCESS)[:64], request=request)

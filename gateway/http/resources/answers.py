@@ -135,7 +135,7 @@ class AnswerResource(Resource):
         streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
         replayed = self.endpoint.replayed
         if streams and replayed is None:
-            text = "stream: an answer that is kept is told whole here; leave it out"
+            text = "stream: a stored answer is not streamed; omit it"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
         kept = await _kept(self.service, req, self.endpoint, answer_id)
         if streams and replayed is not None:
@@ -199,7 +199,7 @@ class AnswerCancel(Resource):
         else:
             status = cast(dict[str, object], orjson.loads(kept.answer)).get("status")
             if status != "cancelled":
-                text = f"only an answer that is being made can be stopped; this one is '{status}'"
+                text = f"only a running answer can be cancelled; this one is '{status}'"
                 raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
         resp.data = kept.answer
 
@@ -248,7 +248,7 @@ async def listed_answers(
     if asked.after is not None:
         last = await found_answer(service, owner, request_id_of(asked.after))
         if last is None or not last.listed:
-            raise bad_field("after", f"nothing here has the id '{asked.after[:80]}'")
+            raise bad_field("after", f"no object with the id '{asked.after[:80]}'")
         after = last.listed
     query = ListedQuery(
         asked.limit + 1, asked.descends, after, asked.model, tuple(asked.labels.items())

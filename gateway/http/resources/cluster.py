@@ -46,8 +46,8 @@ from gateway.service import HttpService
 KEPT_BACK = frozenset({"api_keys"})
 """What of the state is not told."""
 NO_KEY = (
-    "no API key is known, so that nobody but this node's owner may ask; `shoal apikey add NAME`, "
-    "on the node itself, makes one"
+    "this node has no API key, so only its owner can send requests; create one with "
+    "`shoal apikey add NAME` on the node"
 )
 
 
@@ -366,7 +366,7 @@ def _problems(service: HttpService) -> list[str]:
     if service.dispatcher.draining:
         problems.append("this gateway is shutting down")
     if not service.bus.mirror.live:
-        problems.append("the cluster's state is not known yet (is `master` running?)")
+        problems.append("the node has no cluster state yet; check that `master` is running")
     elif service.options.asks_for_keys and not (service.options.keys or service.api_keys.book.keys):
         problems.append(NO_KEY)
     cards, own = service.readings.cards(service.reactor.now()), service.options.node

@@ -61,11 +61,11 @@ class ModelToDelete(Resource):
         """Return the card of the model on this disk. Raises HttpFaultRaised for one that stays."""
         card = self.service.catalog.card_here(model)
         if card is None:
-            raise _kept(f"{model} is not on this node's disk; ask the node that has it")
+            raise _kept(f"{model} is not on this node's disk; use a node that has it")
         if card.bundled:
-            raise _kept(f"{model} comes with shoal and stays; it takes 10 MB at most")
+            raise _kept(f"{model} is part of shoal and cannot be deleted; it takes at most 10 MB")
         if not self.service.options.models_folder:
-            raise _kept("this gateway has no folder of models")
+            raise _kept("this gateway has no models folder")
         return card
 
     async def _unloaded(self, model: ModelId) -> None:
@@ -82,7 +82,7 @@ class ModelToDelete(Resource):
             stays = any(one.status != "draining" for one in held)
             if stays or self.service.reactor.now() >= give_up_at:
                 names = ", ".join(one.instance for one in held)
-                text = f"{model} is loaded ({names}); `shoal stop {model}` unloads it, and so does "
+                text = f"{model} is loaded ({names}); unload it with `shoal stop {model}` or with "
                 raise _kept(f"{text}a request without a prompt and with keep_alive 0")
             await asyncio.sleep(LOOK_S)
 
@@ -142,8 +142,8 @@ async def _forgot_derived(service: HttpService, name: str) -> bool:
     if derived is None:
         return False
     if derived.name not in service.bus.state.derived:
-        text = f"{derived.name} is a name that {derived.base}'s own card.toml gives it"
-        raise _kept(f"{text}; take it out of `aliases` there")
+        text = f"{derived.name} is an alias in the card.toml of {derived.base}"
+        raise _kept(f"{text}; remove it from `aliases` there")
     told = ForgetDerived(command_id=service.command_id(), name=derived.name)
     await service.noticed(await service.command(told))
     service.log.info("a client deleted a derived model", model=derived.name)
@@ -156,7 +156,7 @@ def _of_files(service: HttpService, name: str) -> ModelId:
     model = ModelId(name.removesuffix(":latest"))
     if not service.removals.lies_at(model):
         _check_no_adapter(service, name, service.catalog.named(name))
-        text = f"'{name[:200]}' is a name of another model; `shoal ls` shows the model's own"
+        text = f"'{name[:200]}' is an alias of another model; see `shoal ls` for its own name"
         raise HttpFaultRaised(HttpFault(404, "model_not_found", text, "model"))
     return model
 
@@ -167,8 +167,8 @@ def _check_no_adapter(service: HttpService, name: str, model: ModelId) -> None:
     adapter = catalog.adapters.meant(name, catalog.names(), catalog.derived(name))
     if adapter is not None:
         raise _kept(
-            f"{adapter} is an adapter of {model}, which stays; take the folder "
-            f"adapters/{adapter} out of the model's on its nodes"
+            f"{adapter} is an adapter of {model}, not a model; delete the folder "
+            f"adapters/{adapter} in the model's folder on its nodes"
         )
 
 

@@ -359,7 +359,7 @@ async def _streamed(
         yield dialect.stream(running.parsed).error(refused.fault)
     except Exception as error:
         reference = str(running.exchange.requests[0].request_id)
-        running.service.log.error("a stream failed here", request=reference, error=story_of(error))
+        running.service.log.error("a stream failed", request=reference, error=story_of(error))
         outcome = "internal_error"
         failed = renderer or dialect.stream(running.parsed)
         yield failed.error(internal(reference))

@@ -185,12 +185,13 @@ def _by_hand(service: HttpService, asked: InstanceBody) -> PlaceBody:
     """Return a placement on exactly the nodes that are named. Raises BadRequest."""
     if bool(asked.layers) == bool(asked.nodes):
         text = (
-            'say where it goes, once: {"layers": {"mini": 12, "studio": 20}} or {"nodes": ["mini"]}'
+            'specify the placement once: {"layers": {"mini": 12, "studio": 20}} or '
+            '{"nodes": ["mini"]}'
         )
         raise bad_field("layers", text)
     named = known_nodes(service, asked.nodes, field="nodes")
     if len(set(named)) < len(named):
-        raise bad_field("nodes", "a node has one rank of a copy; name each once")
+        raise bad_field("nodes", "a node has one rank of an instance; list each node once")
     others = [str(one) for one in _names(service) if named and one not in named]
     return PlaceBody(
         **asked.model_dump(exclude={"nodes"}),
@@ -210,7 +211,10 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
         ]
         if len(meant) != 1:
             there = ", ".join(sorted(f"{node} ({its})" for node, its in called.items()))
-            text = f"{len(meant) or 'no'} nodes are called {name!r}; there is: {there or 'none'}"
+            text = (
+                f"{len(meant) or 'no'} nodes have the name {name!r}; the nodes are: "
+                f"{there or 'none'}"
+            )
             raise BadRequest(text, field=field)
         found.append(meant[0])
     return tuple(found)

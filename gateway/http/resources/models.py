@@ -125,7 +125,7 @@ class ModelToDerive(Resource):
         await service.catalog.wait_known()
         meant = model_named(asked.name, service.catalog.names())
         if meant is not None:
-            text = f"'{asked.name}' names {meant}, which is a model of its own; choose another name"
+            text = f"'{asked.name}' already names the model {meant}; choose another name"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
         base = service.catalog.named(asked.source)
         source = service.catalog.derived(asked.source)

@@ -60,4 +60,4 @@ def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Comm
         case "forget" | "remember":
             return ForgetNode(command_id=command_id, node=which, forgotten=act == "forget")
         case _:
-            raise BadRequest(f"{act!r} is none of {', '.join(ACTS)}", field="act")
+            raise BadRequest(f"unknown action {act!r}; use {', '.join(ACTS)}", field="act")

@@ -151,7 +151,7 @@ def docs(routes: Sequence[Route], version: str) -> bytes:
         "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>shoal {escape(version)}</title><style>{_STYLE}</style><h1>shoal</h1>",
         "<p>For programs: <a href=/openapi.json>/openapi.json</a></p>",
-        "<p><label>API key, where one is asked for <input id=key type=password></label></p>",
+        "<p><label>API key, if required <input id=key type=password></label></p>",
     ]
     for tag in dict.fromkeys(route.tag for route in routes):
         parts.append(f"<h2>{escape(tag)}</h2>")

@@ -31,7 +31,7 @@ GOODBYE_S = 10.0
 PAUSE_S = 1.0
 TOLD_EVERY_S = 60.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PLAIN = "this port speaks HTTPS, not plain HTTP: ask for an https:// URL\n"
+_PLAIN = "this port speaks HTTPS, not plain HTTP: use an https:// URL\n"
 
 
 class SecureConnection(Connection):
@@ -86,7 +86,7 @@ class Door:
         except OSError as error:
             if error.errno not in _EXHAUSTED:
                 raise
-            self._tell("no connection can be taken", str(error.strerror), "")
+            self._tell("cannot accept connections", str(error.strerror), "")
             self._loop.remove_reader(self._listener)
             self._loop.call_later(PAUSE_S, self._listen)
             return
@@ -111,7 +111,7 @@ class Door:
             is_tls = first == HANDSHAKE
             made = (SecureConnection if is_tls else PlainConnection)(self._worker)
             if not is_tls:
-                self._tell("plain HTTP came to the port of HTTPS, and was told so", "", client)
+                self._tell("answered plain HTTP on the HTTPS port with an error", "", client)
                 await self._loop.connect_accepted_socket(lambda: made, connection)
                 return
             await self._loop.connect_accepted_socket(

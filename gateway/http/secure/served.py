@@ -43,7 +43,7 @@ class ServedPair:
         """Take another pair where there is a good one, and tell what is new."""
         if self._watch.look():
             tell_served(self._folder, self.pair, "")
-            self._log.info("HTTPS serves with another certificate from now on")
+            self._log.info("HTTPS now serves with a new certificate")
         self._tell()
 
     def _tell(self) -> None:
@@ -52,6 +52,6 @@ class ServedPair:
         if trouble != said[0]:
             tell_served(self._folder, self.pair, trouble)
             if trouble:
-                self._log.warning(f"{trouble} (what served before goes on serving)")
+                self._log.warning(f"{trouble} (HTTPS keeps the previous certificate)")
         if ending and ending != said[1]:
             self._log.warning(f"the certificate of HTTPS {ending}")

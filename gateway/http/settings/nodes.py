@@ -91,7 +91,7 @@ async def changed(
 def alone(desk: SettingsDesk, key: str) -> str:
     """Return why a setting is changed on the machine alone, and with what; "" where it is not."""
     why = desk.why_not_over_http(key)
-    return why and f"{key} is changed on the machine alone, for {why}: `shoal config` does it"
+    return why and f"{key} can only be changed on the machine, because {why}; use `shoal config`"
 
 
 async def of_others(service: HttpService) -> list[NodeSettings]:

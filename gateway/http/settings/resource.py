@@ -95,7 +95,9 @@ class SettingsResource(Resource):
             if why := alone(desk, key):
                 raise HttpFaultRaised(HttpFault(403, "setting_not_over_http", why))
             if is_of_all and key in OWN:
-                raise BadRequest(f"{key}: every node has its own; ask one node", field="nodes")
+                raise BadRequest(
+                    (f"{key}: every node has its own value; change it on one node"), field="nodes"
+                )
         try:
             why = await changed(service, desk, asked.set, asked.unset)
         except SettingsUnwritable as error:
@@ -110,7 +112,7 @@ class SettingsResource(Resource):
         """Return whether all nodes are meant. Raises BadRequest."""
         nodes = req.get_param("nodes")
         if nodes not in (None, "all"):
-            raise bad_field("nodes", "'all', or left out for the asked node alone")
+            raise bad_field("nodes", "'all', or omit it for this node only")
         return nodes is not None
 
 

@@ -36,7 +36,7 @@ from gateway.service import HttpService
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
 LEAST_S = 0.05
 """With less time left no further candidate is asked."""
-ASKED_DIRECTLY = "asked for by its name"
+ASKED_DIRECTLY = "requested by name"
 Answer = Callable[[Request, Response], Awaitable[None]]
 
 
@@ -170,7 +170,7 @@ async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: Cand
         _tell(named.resp, choice.candidate, why)
         return
     assert last is not None, "a task has a candidate"
-    failed += [f"{one}: left out (allowCloudFallback is false)" for one in order.left_out]
+    failed += [f"{one}: skipped (allowCloudFallback is false)" for one in order.left_out]
     text = f"no candidate of the task '{name}' answered: {'; '.join(failed)}"
     raise HttpFaultRaised(replace(last, message=text))
 
@@ -193,7 +193,7 @@ async def _ask(
     req.scope[ATTEMPT] = attempt
     provided = choice.provided
     if provided is not None and named.kind != "generate":
-        text = f"'{provided.name}' is a provider's model, which is asked for text alone"
+        text = f"'{provided.name}' is a provider's model, which only generates text"
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
     if provided is not None and providers.ASKS.get(named.dialect.name) == provided.settings.kind:
         asked = asked_over(service, named.kind, named.dialect, req, resp)

@@ -197,7 +197,7 @@ async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s
     except providers.ProviderFailed as failed:
         raise HttpFaultRaised(failed.fault) from None
     if not first:
-        text = f"the provider '{running.question.provided.provider}' answered with nothing"
+        text = f"the provider '{running.question.provided.provider}' sent an empty answer"
         raise HttpFaultRaised(HttpFault(502, "provider_broke_off", text, retry_after_s=5.0))
     running.record.began_at = now()
     return first
@@ -222,7 +222,10 @@ async def _whole(running: _Running, first: bytes) -> bytes:
             size += len(piece)
             if size > WHOLE_BYTES:
                 name = running.question.provided.provider
-                text = f"the provider '{name}' answers with over {WHOLE_BYTES >> 20} MiB"
+                text = (
+                    f"the answer of the provider '{name}' is too large; the limit is "
+                    f"{WHOLE_BYTES >> 20} MiB"
+                )
                 raise HttpFaultRaised(HttpFault(502, "provider_failed", text))
     except providers.ProviderFailed as failed:
         raise HttpFaultRaised(failed.fault) from None
@@ -247,7 +250,7 @@ async def _streamed(running: _Running, first: bytes) -> AsyncGenerator[bytes]:
             outcome = FINISHED
         else:
             name = running.question.provided.provider
-            text = f"the provider '{name}' ended its answer before its end"
+            text = f"the provider '{name}' stopped before the end of its answer"
             fault = HttpFault(502, "provider_broke_off", text)
             outcome = fault.code
             yield _error(running, fault)

@@ -153,7 +153,7 @@ class _TranslatedAnswer:
         except Exception as error:
             reference = str(request.request_id)
             self._service.log.error(
-                "a provider's answer failed here", request=reference, error=story_of(error)
+                "a provider's answer failed", request=reference, error=story_of(error)
             )
             inbox.refuse(internal(reference))
         finally:
@@ -190,7 +190,7 @@ class _TranslatedAnswer:
             await self._passed(request, hearing, self._told.passed(piece))
         await self._passed(request, hearing, self._told.ended())
         if not self._told.whole:
-            text = f"the provider '{self._provided.provider}' ended its answer before its end"
+            text = f"the provider '{self._provided.provider}' stopped before the end of its answer"
             raise providers.ProviderFailed("broken", text)
         request.arrived(hearing.end(self._told.usage), self._now())
 

@@ -101,7 +101,7 @@ class ConversationRecords:
     ) -> Conversation:
         """Begin a conversation of this node."""
         if not self._answers.keeps_any:
-            raise RecordsUnavailable("this node keeps no answers, and so no conversations")
+            raise RecordsUnavailable("this node stores no answers and no conversations")
         now_s = wall()
         await self._records.write(table.begun(OfOwner(owner, request), labels, items, now_s))
         size_bytes = sum(len(content) for _, content in items)
@@ -171,7 +171,10 @@ class ConversationRecords:
     async def _end_elsewhere(self, turn: EndedTurn) -> str:
         why = ""
         if sum(len(content) for _, content in turn.items) > FAR_BYTES:
-            why = f"a conversation of another node takes at most {FAR_BYTES} bytes at once"
+            why = (
+                f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
+                "bytes"
+            )
         else:
             told = [list(turn.items), turn.run, turn.answer]
             try:
@@ -190,7 +193,7 @@ class ConversationRecords:
         return await ask_home(self._far, request, verb, [owner, request, *more])
 
 
-GONE = "the conversation was removed meanwhile"
+GONE = "the conversation was deleted in the meantime"
 
 
 def _answered(by: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:

@@ -12,8 +12,8 @@ from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEM
 def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
     """Return the 404 for a conversation that is not kept here, in a path or in a body's `field`."""
     text = (
-        f"Conversation with id '{conversation_id[:200]}' not found: it is kept on the node that "
-        "took it, for the API key that asked, until it makes room for what was used later"
+        f"Conversation with id '{conversation_id[:200]}' not found: it is stored on the node that "
+        "created it, for the API key of its request, until newer ones replace it"
     )
     return HttpFault(404, "not_found" if field is None else "conversation_not_found", text, field)
 
@@ -21,8 +21,9 @@ def conversation_not_found(conversation_id: str, field: str | None = None) -> Ht
 def conversation_full(field: str) -> HttpFault:
     """Return the 400 for a conversation that would have more than it may."""
     text = (
-        f"a conversation has at most {MOST_ITEMS} items of {MOST_BYTES} bytes together: begin "
-        "another one with what is still needed, or delete some of its items"
+        f"the conversation is full; the limits are {MOST_ITEMS} items and {MOST_BYTES} "
+        "bytes: start "
+        "another one with the items that you still need, or delete some"
     )
     facts = {"limit_items": MOST_ITEMS, "limit_bytes": MOST_BYTES}
     return HttpFault(400, "conversation_full", text, field, facts=facts)
@@ -31,8 +32,9 @@ def conversation_full(field: str) -> HttpFault:
 def conversation_too_far(field: str) -> HttpFault:
     """Return the 413 for more than may go into another node's conversation at once."""
     text = (
-        f"a conversation of another node takes at most {FAR_BYTES} bytes at once; ask the node "
-        "that its id names, or send less"
+        f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
+        "bytes; ask the node "
+        "in its id, or send less"
     )
     return HttpFault(413, "body_too_large", text, field, facts={"limit_bytes": FAR_BYTES})
 

@@ -129,4 +129,4 @@ def _error_of(said: Mapping[str, Any], status: int | None) -> str:
     return error_text("failed", str(error or said.get("message") or ""), status)
 
 
-UNSAID = "the request ended without an answer; the log of the gateway may say why"
+UNSAID = "the request ended without an answer; see `shoal logs gateway`"

@@ -142,7 +142,7 @@ class RunUnderWay:
 
     def _ending(self) -> Ending:
         if self.too_large:
-            text = f"a job may say {RESULT_BYTES} bytes, and this one said more"
+            text = f"the result of the job is too large; the limit is {RESULT_BYTES} bytes"
             return Ending("fail", error_text("result_too_large", text, 413))
         return ending_of(
             self.status,
@@ -219,10 +219,10 @@ class JobRunner:
                 self._ailing = False
             except RecordsUnavailable as error:
                 if not self._ailing:
-                    self._log.warning("jobs wait: their file cannot be used now", why=str(error))
+                    self._log.warning("jobs wait: cannot use their file", why=str(error))
                 self._ailing = True
             except Exception as error:
-                self._log.error("a round of jobs failed here", error=story_of(error))
+                self._log.error("a round of jobs failed", error=story_of(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
@@ -235,7 +235,7 @@ class JobRunner:
         if at >= self._looked_at + IDLE_S:
             self._looked_at = at
             for runner in self._watch.dead(await self._jobs.held_now(), at):
-                self._log.warning("jobs are taken over from a process that ended", runner=runner)
+                self._log.warning("taking over jobs of a process that ended", runner=runner)
                 await self._jobs.take_from(runner)
         if at >= self._pruned_at + PRUNE_S:
             self._pruned_at = at
@@ -291,7 +291,7 @@ class JobRunner:
             scope = scope_of(run.job, run.mark, body, self._port)
             await self._application(scope, run.receive, run.send)
         except Exception as error:
-            self._log.error("a job failed here", job=run.job.request, error=story_of(error))
+            self._log.error("a job failed", job=run.job.request, error=story_of(error))
         finally:
             run.gone.set()
         try:

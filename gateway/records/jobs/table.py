@@ -311,13 +311,14 @@ def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...
 
 INTERRUPTED = error_text(
     "interrupted",
-    "the processes that ran this job ended before it did, as often as it is begun anew",
+    "every process that ran this job ended before it finished; it is not retried again",
     503,
 )
 INTERRUPTED_TOLD = error_text(
     "interrupted",
-    "the process that ran this ended before it did; another run would not say what a reader has "
-    "been told of it, so it is not begun anew",
+    "the process that ran this ended before it finished; another run would differ "
+    "from the text that "
+    "a reader already has, so it is not retried",
     503,
 )
 

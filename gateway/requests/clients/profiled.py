@@ -44,7 +44,7 @@ def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
     return HttpFault(
         429,
         "client_cooldown",
-        f"{_words(client)} may ask again in {left_s:.1f} s (cooldown_s in {CLIENTS_FILE}, or "
+        f"{_words(client)} is in cooldown for {left_s:.1f} s (cooldown_s in {CLIENTS_FILE}, or "
         "x_cooldown of the request before)",
         retry_after_s=left_s,
     )
@@ -55,7 +55,10 @@ def too_many_waiting(client: ClientName, waiting: int, most: int) -> HttpFault:
     return HttpFault(
         429,
         "client_queue_full",
-        f"{waiting} requests of {_words(client)} wait already (max_waiting in {CLIENTS_FILE})",
+        (
+            f"{_words(client)} already has {waiting} waiting requests, the limit "
+            f"(max_waiting in {CLIENTS_FILE})"
+        ),
         retry_after_s=WAITING_RETRY_S,
         facts={"limit": most},
     )

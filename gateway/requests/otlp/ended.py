@@ -17,8 +17,8 @@ Outcome = Literal["sent", "refused", "dropped"]
 """What became of a span: the collector has it, it did not want it, or it never had it."""
 Count = Callable[[Outcome, int], None]
 MISSING = (
-    "otlp.endpoint is set, but traces are not exported: "
-    "`pip install 'shoal[otlp]'` where shoal is installed, then `shoal restart`"
+    "otlp.endpoint is set, but traces are not exported: run "
+    "`pip install 'shoal[otlp]'` in shoal's environment, then `shoal restart`"
 )
 PATH = "/v1/traces"
 ANSWER_S = 10.0

@@ -99,7 +99,7 @@ class TraceExporter:
             try:
                 self._deliver(batch)
             except Exception as error:  # a trace that cannot be sent must not hold up all others
-                self._drop(batch, f"a defect: {story_of(error)}")
+                self._drop(batch, f"internal error: {story_of(error)}")
 
     def _next(self) -> list[EndedTrace]:
         """Wait for traces, and a moment for more; return them, none once all is to end."""
@@ -145,7 +145,7 @@ class TraceExporter:
             self._say(f"it refuses {refused} spans: {why[:200]}")
         elif self._is_amiss:
             self._is_amiss = False
-            self._log.info("traces reach the collector again", dropped_spans=self._lost)
+            self._log.info("exporting traces to the collector again", dropped_spans=self._lost)
 
     def _paused(self, seconds: float, give_up_at: float) -> bool:
         """Wait before the same is sent again; return False where it is to be given up."""
@@ -164,7 +164,7 @@ class TraceExporter:
         if now() - self._said_at >= self._timing.say_s:
             self._said_at, self._is_amiss = now(), True
             self._log.warning(
-                "traces do not reach the collector",
+                "cannot export traces to the collector",
                 collector=self._collector.address,
                 why=why,
                 dropped_spans=self._lost,

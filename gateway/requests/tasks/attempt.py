@@ -33,8 +33,9 @@ class Attempt:
         return HttpFault(
             504,
             "deadline_exceeded",
-            f"{candidate} did not begin to answer within the {self.budget_s:g} s that the task "
-            f"'{self.task}' allows (budget_s), the time to load it included{told}",
+            f"{candidate} did not start its answer within {self.budget_s:g} s, the budget "
+            "of the task "
+            f"'{self.task}' (budget_s), which includes loading{told}",
             retry_after_s=5.0,
         )
 

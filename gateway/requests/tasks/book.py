@@ -56,7 +56,7 @@ class FileBook(Generic[Read]):
         self._read = seen
         trouble = self._take(self.file)
         if trouble != self.trouble and trouble:
-            self._tell(f"{trouble} (what was read before stays in force)")
+            self._tell(f"{trouble} (the last valid version stays in force)")
         self.trouble = trouble
 
     def _take(self, file: Path) -> str:

@@ -22,8 +22,8 @@ from bus.wire.messages.traces import (
 from gateway.requests.tracing.gateway_trace import GatewayTrace
 from gateway.requests.tracing.rounding import rounded
 
-SILENT = "it told nothing in time"
-NOTHING = "it had nothing to tell: no row was computed there, or too many requests were traced"
+SILENT = "it sent no data in time"
+NOTHING = "it has no data: it computed no row, or too many requests were traced"
 Told = dict[str, Any]
 Crossing = tuple[Crosses, int, int, int, int]
 """(kind, step, number, who sends, who has it)."""

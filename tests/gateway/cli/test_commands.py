@@ -191,7 +191,7 @@ def test_run_reads_the_prompt_from_a_pipe(shoal: Shoal) -> None:
     assert shoal("run", "shoal-tiny", say="from a pipe\n").stdout == "one fish\n"
     assert shoal.desk.asked[-1][2]["messages"][-1]["content"] == "from a pipe"
     empty = shoal("run", "shoal-tiny", say="")
-    assert empty.exit_code == 1 and "nothing to say" in empty.stderr
+    assert empty.exit_code == 1 and "the prompt is empty" in empty.stderr
 
 
 def test_run_in_json_tells_the_whole_answer(shoal: Shoal) -> None:
@@ -344,7 +344,7 @@ def test_rm_deletes_the_copy_of_its_own_node_wherever_else_there_is_one(shoal: S
 
 
 @pytest.mark.parametrize(
-    ("model", "why"), [("shoal-tiny", "comes with shoal"), ("cached", "is not in")]
+    ("model", "why"), [("shoal-tiny", "is part of shoal"), ("cached", "is not in")]
 )
 def test_rm_refuses_what_is_not_its_own(shoal: Shoal, model: str, why: str) -> None:
     found = shoal("rm", model, "--yes")
@@ -360,10 +360,10 @@ def test_a_name_that_a_card_gives_is_neither_given_away_nor_the_end_of_its_model
     shoal.desk.cards = [card("org/own", folder, aliases=(ModelId("mine"),), origin="pulled")]
     for words in (("rm", name), ("rm", name, "--everywhere")):
         kept = shoal(*words, "--yes")
-        assert kept.exit_code == 1 and "org/own's own card gives it" in kept.stderr
+        assert kept.exit_code == 1 and "an alias in the card of org/own" in kept.stderr
     assert folder.exists()
     taken = shoal("cp", "org/own", name)
-    assert taken.exit_code == 1 and "org/own's own card gives it" in taken.stderr
+    assert taken.exit_code == 1 and "an alias in the card of org/own" in taken.stderr
     assert {method for method, _, _ in shoal.desk.asked} == {"GET"}
 
 

@@ -47,7 +47,7 @@ def test_of_two_cards_that_are_written_at_once_the_same_stays_on_every_node(tmp_
     folder = tmp_path / "m"
     folder.mkdir()
     disk.write_text(folder, "pin = true\n", 20.0)
-    with pytest.raises(disk.CardKept, match="written there meanwhile"):
+    with pytest.raises(disk.CardKept, match="written in the meantime"):
         disk.write_text(folder, "pin = false\n", 10.0)
     disk.write_text(folder, "pin = true\n", 20.0)  # asked for again by another process
     assert disk.read_text(folder) == ("pin = true\n", 20.0)
@@ -104,7 +104,7 @@ def test_a_folder_that_is_no_model_any_more_is_left_alone(tmp_path: Path) -> Non
     nodes = CardNodes(tmp_path)
     (nodes.folders["a"] / "config.json").unlink()
     gone, other, _ = asyncio.run(nodes.a.write(M, "pin = true\n"))
-    assert "holds no model any more" in gone.kept and not nodes.lying("a")
+    assert "no longer contains a model" in gone.kept and not nodes.lying("a")
     assert other.done
 
 

@@ -24,7 +24,7 @@ def reading(*findings: HealthFinding) -> NodeReading:
 LOW = HealthFinding(
     node=NodeId("n1"), level="error", code="disk_full", message="no room", remediation="make some"
 )
-RECORDS = ["records cannot be written"]
+RECORDS = ["cannot write records"]
 
 
 def test_records_in_trouble_are_a_warning_behind_what_the_node_found_itself() -> None:

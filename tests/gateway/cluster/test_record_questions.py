@@ -229,8 +229,8 @@ def test_why_there_is_no_answer_is_told_and_an_unknown_verb_too() -> None:
         for verb, words in (
             ("fails", "node two: the disk is full"),
             ("breaks", "see its log"),
-            ("too_much", "too many to be sent"),
-            ("none", "knows nothing of 'none'"),
+            ("too_much", "too large"),
+            ("none", "unknown request 'none'"),
         ):
             with pytest.raises(RecordsElsewhere, match=words) as raised:
                 await asker.ask(N2, verb, None)

@@ -146,7 +146,7 @@ def test_a_telemetry_that_is_frozen_is_waited_for_once(folder: str) -> None:
     assert asked == ["bus"]
     told = whys(capture)
     assert "telemetry does not answer" in told["stacks/bus.txt"]
-    assert "telemetry was silent before" in told["stacks/runner-00.txt"]
+    assert "telemetry did not answer earlier" in told["stacks/runner-00.txt"]
     assert "versions.json" in capture.files
 
 
@@ -164,5 +164,5 @@ def test_a_telemetry_at_work_for_another_is_asked_again(folder: str) -> None:
 
 def test_what_no_time_is_left_for_is_named(folder: str) -> None:
     capture = gathered(folder, stacks, CaptureTiming(whole_s=-1.0))
-    assert "the capture's -1 s were over" in whys(capture)["node.json"]
-    assert "the capture's -1 s were over" in whys(capture)["memory of bus"]
+    assert "the time limit of the capture (-1 s) was reached" in whys(capture)["node.json"]
+    assert "the time limit of the capture (-1 s) was reached" in whys(capture)["memory of bus"]

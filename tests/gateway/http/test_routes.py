@@ -43,4 +43,4 @@ def test_the_reference_is_made_of_the_same_table() -> None:
     assert openapi(ROUTES, "1") is not None
     page = docs(ROUTES, "1").decode()
     assert all(route.path.replace("<", "&lt;") in page for route in ROUTES)
-    assert "http://" not in page and "https://" not in page, "nothing is fetched from elsewhere"
+    assert "http://" not in page and "https://" not in page, "nothing is downloaded from elsewhere"

@@ -132,12 +132,12 @@ def test_the_reference_names_the_address_at_which_it_was_asked_for(
 def test_plain_http_is_told_that_the_port_speaks_https_and_logged_once(
     shared: GatewayTestbed,
 ) -> None:
-    before = len(said(shared, "plain HTTP came"))
+    before = len(said(shared, "answered plain HTTP"))
     for _ in range(3):
         answer = httpx.post(f"http://127.0.0.1:{shared.port}/v1/chat/completions", json={"a": 1})
         assert answer.status_code == 400
         assert "this port speaks HTTPS" in answer.text
-    assert before + len(said(shared, "plain HTTP came")) == 1
+    assert before + len(said(shared, "answered plain HTTP")) == 1
 
 
 def test_a_client_that_says_nothing_or_half_a_hello_is_left_at_its_deadline(
@@ -204,8 +204,8 @@ def test_a_pair_that_is_replaced_serves_new_connections_and_disturbs_no_stream(
         reader.wait_end(30)
         assert len(reader.text.split()) == 100
         assert reader.error is None
-        eventually(lambda: said(made, "another certificate"), 5, "it is told")
-        assert len(said(made, "another certificate")) == 1
+        eventually(lambda: said(made, "a new certificate"), 5, "it is told")
+        assert len(said(made, "a new certificate")) == 1
 
 
 def test_a_broken_replacement_leaves_what_serves_and_is_told_once_until_it_is_mended(
@@ -222,7 +222,7 @@ def test_a_broken_replacement_leaves_what_serves_and_is_told_once_until_it_is_me
         psutil.Process(made.gateway.pid).children()[0].kill()
         eventually(made.is_ready, 10, "another HTTP process takes its place")
         assert {served_at(made.port) for _ in range(12)} == {own}
-        assert len(said(made, "what served before goes on serving")) == 1
+        assert len(said(made, "HTTPS keeps the previous certificate")) == 1
         put(first.key, second.key.read_text())
         eventually(lambda: not read_served(made.folder).trouble, 5, "that is over")
         eventually(lambda: all_show(made, second), TAKEN_S, "both processes show the other")

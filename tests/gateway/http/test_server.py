@@ -233,7 +233,7 @@ def test_what_no_engine_does_is_said_in_openais_words(shared: GatewayTestbed, pa
     error = answer.json()["error"]
     assert answer.status_code == 404, "clients ask again after any 5xx"
     assert error["code"] in ("no_such_engine", "not_offered")
-    assert error["message"].startswith(f"{path} is not offered: ")
+    assert error["message"].startswith(f"{path} is not supported: ")
 
 
 @pytest.mark.parametrize(

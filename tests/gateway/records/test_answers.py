@@ -219,7 +219,7 @@ def test_what_cannot_be_kept_is_said_and_the_next_is_kept_once_there_is_room() -
         large = KeptAnswer(b"x" * (1 << 20), ())
         assert "full" in await full.answers.keep("a", named(0), large)
         assert await full.answers.find("a", named(0)) is None
-        assert "cannot be written now" in await full.answers.keep("a", named(0, 2), KEPT)
+        assert "cannot write the records" in await full.answers.keep("a", named(0, 2), KEPT)
         lines = [json.loads(line) for line in full.said.getvalue().splitlines()]
         assert [one["level"] for one in lines].count("critical") == 1, "said once"
         await asyncio.sleep(0.1)
@@ -264,7 +264,7 @@ def test_a_defect_in_one_write_costs_the_others_nothing() -> None:
 def test_a_node_that_keeps_none_says_so() -> None:
     async def trace(site: Site) -> None:
         none = site.process(bounds=AnswerBounds(rows=0, bytes=1 << 24, age_s=1))
-        assert await none.answers.keep("a", named(0), KEPT) == "this node keeps no answers"
+        assert await none.answers.keep("a", named(0), KEPT) == "this node stores no answers"
         assert await none.answers.find("a", named(0)) is None
 
     play(trace)

@@ -88,7 +88,7 @@ def test_of_a_conversation_that_is_gone_it_is_said_and_the_answer_is_kept(asker:
         talker = home if asker == N1 else Talker(site, N2)
         run = named(0, 2, node=asker)
         why = await talker.end(named(0, 1), run, QUESTION, kept=KEPT)
-        assert "removed meanwhile" in why
+        assert "deleted in the meantime" in why
         assert await talker.process.answers.find("o", run) == KEPT
         assert await home.names(named(0, 1)) is None
 

@@ -379,7 +379,7 @@ def test_a_file_that_may_not_be_written_is_set_aside(open_folder: Path, mode: in
     (open_folder / "records.sqlite.lock").unlink()
     disk.path.chmod(mode)
     said = tried_as_nobody(disk.path).splitlines()
-    assert said[-1] == "written" and "must not be written" in said[0]
+    assert said[-1] == "written" and "not writable" in said[0]
     assert [one.name.split("-")[0] for one in disk.aside()] == ["records.sqlite.unwritable"]
 
 

@@ -116,10 +116,9 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
         eventually(lambda: process.lines("info"), 10, "it is healed")
         assert await process.names() == ["a", "b"]
         assert process.lines("critical") == [
-            "records cannot be written; requests wait in memory to be logged, and answers are not "
-            "kept"
+            "cannot write records; requests wait in memory to be logged, and answers are not kept"
         ]
-        assert process.lines("info") == ["records are written again"]
+        assert process.lines("info") == ["writing records again"]
         assert process.records.condition.problems == []
 
     play(Process(path), trace)
@@ -354,7 +353,7 @@ def test_without_rows_nothing_is_logged_and_what_was_goes(tmp_path: Path) -> Non
 def test_without_a_file_there_are_no_records(tmp_path: Path) -> None:
     async def trace(process: Process) -> None:
         process.records.log_request(row("r"))
-        with pytest.raises(RecordsUnavailable, match="keeps no records"):
+        with pytest.raises(RecordsUnavailable, match="stores no records"):
             await process.names()
 
     play(Process(None), trace)

@@ -115,7 +115,7 @@ def test_names_without_end_take_no_memory_without_end() -> None:
 def test_a_refusal_says_who_and_when_to_come_again() -> None:
     soon = asked_too_soon(ANN, 2.25)
     assert (soon.status, soon.code) == (429, "client_cooldown")
-    assert "the API key 'ann' may ask again in 2.2 s" in soon.message
+    assert "the API key 'ann' is in cooldown for 2.2 s" in soon.message
     assert ("retry-after", "3") in [(name.casefold(), value) for name, value in headers_of(soon)]
     full = too_many_waiting(BEN, 4, 4)
     assert (full.status, full.code, full.facts) == (429, "client_queue_full", {"limit": 4})

@@ -139,7 +139,7 @@ def test_a_collector_that_is_down_costs_a_counter_and_one_line(silent: str) -> N
                 lambda dropped=dropped: made.counts["dropped"] == dropped, 10, "it is given up"
             )
         assert made.counts == {"dropped": 5 * SPANS}
-        assert [one["message"] for one in made.lines] == ["traces do not reach the collector"]
+        assert [one["message"] for one in made.lines] == ["cannot export traces to the collector"]
 
 
 def test_what_finds_no_room_is_dropped_at_once_and_what_did_is_sent() -> None:

@@ -166,7 +166,7 @@ def test_a_rank_that_tells_nothing_is_named() -> None:
     assert not trace.is_whole
     ranks = document_of(trace, known()).told["ranks"]
     assert [one["told"] for one in ranks] == [True, False, False]
-    assert "told nothing" in ranks[1]["why"] and "nothing to tell" in ranks[2]["why"]
+    assert "no data in time" in ranks[1]["why"] and "it has no data" in ranks[2]["why"]
     shown = chrome_trace(document_of(trace, known()).told)
     check_trace(shown)
     names = [one["args"]["name"] for one in shown["traceEvents"] if one["name"] == "process_name"]

@@ -21,38 +21,36 @@ from gateway.cli.output.terminal import Output
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 NONE = "-"
 FIRST_KEY = (
-    "from now on EVERY node of this cluster asks its clients for an API key, on loopback too; "
-    "`shoal` goes on without one for the user who runs the node"
+    "from now on EVERY node of this cluster requires an API key, on loopback too; "
+    "the user who runs the node can still use `shoal` without a key"
 )
-NO_KEY_LEFT = (
-    "no API key is left: this node asks for none any more, and whoever reaches its port may use it"
-)
+NO_KEY_LEFT = "no API key is left: everyone who can reach this node's port can use it"
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A key's name or id.")]
 Row = Mapping[str, Any]
 
 
 def add(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(help="What the key is called, for people.")],
+    name: Annotated[str, typer.Argument(help="A name for the key.")],
     scope: Annotated[
         Literal["inference", "admin"],
-        typer.Option("--scope", help="inference: ask models and list them; admin: everything."),
+        typer.Option("--scope", help="inference: use and list models; admin: everything."),
     ] = "inference",
     rpm: Annotated[
-        int | None, typer.Option("--rpm", min=1, help="Requests in a minute, on all nodes.")
+        int | None, typer.Option("--rpm", min=1, help="Requests per minute, over all nodes.")
     ] = None,
     concurrent: Annotated[
-        int | None, typer.Option("--concurrent", min=1, help="Requests that run at once.")
+        int | None, typer.Option("--concurrent", min=1, help="Concurrent requests.")
     ] = None,
     tokens_per_day: Annotated[
         int | None,
-        typer.Option("--tokens-per-day", min=1, help="Tokens of prompts and answers, by UTC."),
+        typer.Option("--tokens-per-day", min=1, help="Prompt and answer tokens per UTC day."),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option("--expires", metavar="SPAN", help="How long it lasts: 30d, 12h.")
+        str | None, typer.Option("--expires", metavar="SPAN", help="Lifetime: 30d, 12h.")
     ] = None,
 ) -> None:
-    """Make an API key; it is shown this once."""
+    """Create an API key; it is shown only once."""
     body: dict[str, Any] = {
         "name": name,
         "scope": scope,
@@ -76,10 +74,13 @@ def ls(invocation: Invocation) -> None:
                "last used")  # fmt: skip
     output.table(columns, [_cells(row, now_s) for row in found["keys"]])
     if found["in_settings"]:
-        output.note(f"{found['in_settings']} more in this node's settings (api_keys)")
+        output.note(f"this node's settings (api_keys) contain {found['in_settings']} more")
     if not found["keys"]:
-        asks = "asks for one" if found["asked_for"] else "asks for none"
-        output.note(f"the cluster has no API key, and this node {asks}; `shoal apikey add NAME`")
+        asks = "requires one" if found["asked_for"] else "requires none"
+        output.note(
+            f"the cluster has no API key, and this node {asks}; create one with `shoal "
+            "apikey add NAME`"
+        )
 
 
 def rm(invocation: Invocation, key: Key) -> None:
@@ -87,7 +88,7 @@ def rm(invocation: Invocation, key: Key) -> None:
     api = invocation.api()
     gone = api.delete(f"/apikeys/{quote(_known(api.get('/apikeys'), key), safe='')}")
     invocation.output.document(gone)
-    invocation.output.say(f"{gone['name']} ({gone['id']}) is not taken any more")
+    invocation.output.say(f"revoked {gone['name']} ({gone['id']})")
     if not gone["asked_for"]:
         invocation.output.warn(NO_KEY_LEFT)
 
@@ -97,7 +98,9 @@ def rotate(
     key: Key,
     grace: Annotated[
         str | None,
-        typer.Option("--grace", metavar="SPAN", help="How long the old secret stays: 1h, 2d."),
+        typer.Option(
+            "--grace", metavar="SPAN", help=("How long the old secret stays valid: 1h, 2d.")
+        ),
     ] = None,
 ) -> None:
     """Give an API key another secret; the old one stops, or lasts for a while."""
@@ -107,14 +110,17 @@ def rotate(
     made = api.post(path, {"grace_s": grace_s})
     _show_secret(invocation.output, made)
     if made["old_until_s"] is not None:
-        invocation.output.note(f"the old secret is taken for {span(grace_s)} more")
+        invocation.output.note(f"the old secret stays valid for {span(grace_s)}")
 
 
 def seconds_of(text: str, option: str) -> float:
     """Return a span of time in seconds: `30d`, `12h`, `45m`, `90s`. Raises CliError for no such."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if found is None or not float(found[1]):
-        raise CliError(f"{option} {text}: a number and s, m, h or d, such as 30d", code=USAGE)
+        raise CliError(
+            (f"{option}: {text!r} is not a duration; use a number and s, m, h or d, such as 30d"),
+            code=USAGE,
+        )
     return float(found[1]) * UNITS_S[found[2]]
 
 
@@ -124,7 +130,7 @@ def _known(found: Row, word: str) -> str:
         if row["id"] == word or row["name"].casefold() == word.casefold():
             return row["id"]
     names = ", ".join(row["name"] for row in found["keys"]) or "none"
-    raise CliError(f"there is no API key {word!r}; there is: {names}", code=NOT_FOUND)
+    raise CliError(f"no API key {word!r}; the keys are: {names}", code=NOT_FOUND)
 
 
 def _show_secret(output: Output, made: Row) -> None:
@@ -134,7 +140,7 @@ def _show_secret(output: Output, made: Row) -> None:
     if made["expires_at_s"] is not None:
         output.say(f"until  {_date(made['expires_at_s'])}")
     output.say(f"key    {made['key']}")
-    output.note("the key is shown this once: the cluster keeps its hash alone")
+    output.note("the key is shown only now: the cluster stores only its hash")
 
 
 def _cells(row: Row, now_s: float) -> tuple[str, ...]:

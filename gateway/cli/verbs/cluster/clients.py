@@ -27,10 +27,11 @@ def clients(invocation: Invocation) -> None:
         [client_row(one, now_s) for one in found["clients"]],
     )  # fmt: skip
     if found["trouble"]:
-        output.note(f"{found['trouble']}; what was read before is in force")
+        output.note(f"{found['trouble']}; the last valid version stays in force")
     if not found["clients"]:
         output.note(
-            f"no client has asked yet; profiles: {found['file']} (docs/operations/clients.md)"
+            f"no client has sent a request yet; profiles: {found['file']} "
+            "(docs/operations/clients.md)"
         )
 
 
@@ -57,4 +58,4 @@ def profile_words(profile: Row | None) -> str:
     if profile is None:
         return NONE
     return ", ".join(f"{name} {value:g}" if name in SECONDS else f"{name} {value}"
-                     for name, value in profile.items()) or "says nothing"  # fmt: skip
+                     for name, value in profile.items()) or "no settings"  # fmt: skip

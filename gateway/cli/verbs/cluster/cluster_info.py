@@ -18,13 +18,13 @@ from gateway.cli.output.terminal import Output
 
 HEADINGS = {"mlx_lm": "mlx-lm"}
 SIDE_BY_SIDE = 4
-"""So many nodes are columns of their table; more are its rows."""
+"""Up to this many nodes are columns of the table; more nodes are rows."""
 
 
 def cluster_info(
     invocation: Invocation,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Let any difference between nodes fail.")
+        bool, typer.Option("--strict", help="Fail on any difference between nodes.")
     ] = False,
 ) -> None:
     """Show what every node is and serves, and whether the nodes are alike; fails when they are
@@ -91,19 +91,22 @@ def show(found: ClusterReport, output: Output) -> None:
             output.say(f"{node.name}: {node.health}: {node.message}")
     for node in found.unreachable:
         if node.link == "refused":
-            output.say(f"{node.name} is not of this cluster: {node.why}")
+            output.say(f"{node.name} is not in this cluster: {node.why}")
             continue
-        output.say(f"{node.name} is not reached: {node.why}")
+        output.say(f"cannot reach {node.name}: {node.why}")
         output.say(
-            "  see that its machine is awake and `shoal status` there; gone for good: "
+            "  check that its machine is awake and run `shoal status` there; if it is gone "
+            "for good: "
             f"`shoal nodes forget {node.node}`"
         )
     if found.holder is None:
-        output.say("nobody holds the term")
-        output.say("  the cluster changes nothing now; `shoal status` on each node, voters first")
+        output.say("the cluster has no leader")
+        output.say(
+            "  the cluster cannot change its state; run `shoal status` on each node, voters first"
+        )
     for stranger in found.strangers:
-        output.say(f"nobody of this cluster at {stranger}")
-        output.say("  `shoal doctor` looks into it")
+        output.say(f"no node of this cluster answers at {stranger}")
+        output.say("  run `shoal doctor`")
     count = "one node" if len(found.nodes) == 1 else f"{len(found.nodes)} nodes"
     output.say(f"{count}: {found.verdict}")
 
@@ -117,7 +120,7 @@ def _standing(node: NodeReport) -> tuple[str, ...]:
         node.name,
         node.node,
         node.link,
-        "holds it" if node.holder else "",
+        "leader" if node.holder else "",
         node.health,
         clock(node.clock_offset_s),
         node.facts.get("launch", "?"),

@@ -30,22 +30,25 @@ from gateway.cli.output.errors import FAILED, CliError
 SSH_S = 5
 PROBE_S = 20.0
 MOST_PROBES = 64
-"""Machines that are asked at once; each takes a thread that waits."""
+"""Machines checked at once, with one thread each."""
 PORT = port_of("ring", None)
 
 
 def hostfile(
     invocation: Invocation,
-    file: Annotated[Path, typer.Argument(help="A hostfile of `mlx.launch`.", metavar="FILE")],
+    file: Annotated[Path, typer.Argument(help="An `mlx.launch` hostfile.", metavar="FILE")],
     emit: Annotated[
         Path | None,
-        typer.Option(help="Write what MLX's backends read into this folder.", metavar="DIR"),
+        typer.Option(help="Write the files for MLX's backends to this folder.", metavar="DIR"),
     ] = None,
     port: Annotated[
-        int, typer.Option(min=1024, max=65_000, help="Rank 0's port; a ring's go up from it.")
+        int,
+        typer.Option(
+            min=1024, max=65_000, help=("Port of rank 0; the ring uses the following ones.")
+        ),
     ] = PORT,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Ask each machine over ssh for its RDMA ports.")
+        bool, typer.Option("--probe", help="Check the RDMA ports of each machine over ssh.")
     ] = False,
 ) -> None:
     """Check a hostfile: devices of each pair, cables, addresses. shoal itself needs none."""
@@ -56,7 +59,7 @@ def hostfile(
         raise CliError(f"{file}: {error.strerror or error}") from error
     except (BadHostfile, UnicodeDecodeError) as error:
         raise CliError(
-            f"{file}: {error}", remedy="docs/operations/clusters.md shows some"
+            f"{file}: {error}", remedy="see docs/operations/clusters.md for examples"
         ) from error
     problems = _probed_at_once(hosts) if probe else []
     output, found = invocation.output, pairs(hosts)
@@ -93,13 +96,13 @@ def _show(
 ) -> None:
     output, found = invocation.output, pairs(hosts)
     if len(hosts) == 1:
-        output.say("1 rank: no group is needed")
+        output.say("1 rank: it needs no group")
         return
     output.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
     if found:
         more = len(found) > cables(len(hosts))
-        count = "one of their own, or several" if more else "one of their own"
-        output.say(f"{len(found)} cables: each two machines have {count}")
+        count = "one or more cables" if more else "its own cable"
+        output.say(f"{len(found)} cables: each pair of machines has {count}")
         output.table(("from", "device", "to", "device"), found)
     for host, variables in zip(hosts, ranks, strict=True):
         words = " ".join(f"{key}={value}" for key, value in variables.items())
@@ -130,7 +133,7 @@ def _probed(host: Host) -> list[str]:
     try:
         done = ran(PROBE_S, "ssh", *options, "--", host.ssh, asked)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return [f"{host.ssh}: ssh did not get there ({error})"]
+        return [f"{host.ssh}: ssh failed ({error})"]
     if done.returncode != 0:
         return [f"{host.ssh}: {last_words(done)}"]
     return port_problems(host, rdma_ports(done.stdout)) if any(host.rdma) else []

@@ -27,11 +27,13 @@ from gateway.cli.output.errors import NOT_FOUND, CliError
 INPUT = "-"
 NEXT_STEP = {
     "settled": "",
-    "prepared": "take the new key to every other node (`shoal keys export`, `shoal keys import`), "
-    "then `shoal keys rotate --switch` at each",
-    "switched": "when every node has switched, `shoal keys rotate --finish` at each",
+    "prepared": "copy the new key to every other node (`shoal keys export`, `shoal keys import`), "
+    "then run `shoal keys rotate --switch` on each",
+    "switched": "when every node has switched, run `shoal keys rotate --finish` on each",
 }
-Replace = Annotated[bool, typer.Option("--replace", help="Leave the cluster this node is in.")]
+Replace = Annotated[
+    bool, typer.Option("--replace", help=("Replace the key of this node's current cluster."))
+]
 
 
 def init(invocation: Invocation) -> None:
@@ -39,15 +41,15 @@ def init(invocation: Invocation) -> None:
     file = _folders(invocation)
     if file.exists():
         raise CliError(
-            f"{file} is there already",
-            remedy="`shoal keys show` tells about it; `shoal keys rotate` changes the key",
+            f"{file} already exists",
+            remedy="see it with `shoal keys show`; change it with `shoal keys rotate`",
         )
     keys = ClusterKeys(new_key())
     write_keys(file, keys, replace=False)
-    _tell(invocation, file, keys, "made a cluster key")
+    _tell(invocation, file, keys, "created a cluster key")
     invocation.output.note(
-        "next: take it to the other nodes (`shoal keys export FILE`, then `shoal keys import FILE` "
-        "there); a running node takes it up at its next `shoal up`"
+        "next: copy it to the other nodes (`shoal keys export FILE`, then `shoal keys import FILE` "
+        "there); a running node uses it from its next `shoal up`"
     )
 
 
@@ -67,14 +69,14 @@ def join(
     invocation: Invocation,
     key: Annotated[
         str | None,
-        typer.Argument(metavar="[KEY|-]", help="The key; `-` or none: it is asked for, unseen."),
+        typer.Argument(metavar="[KEY|-]", help="The key; without it or with `-`: a hidden prompt."),
     ] = None,
     replace: Replace = False,
 ) -> None:
     """Take a cluster's key, as `shoal keys show --reveal` shows it there."""
     if key is not None and key != INPUT:
         setproctitle.setproctitle("shoal keys join")
-        invocation.output.note("a key on a command line stays in the shell's history; `-` does not")
+        invocation.output.note("the key is now in your shell's history; use `-` instead")
         text = key
     elif key is None and sys.stdin.isatty():
         text = getpass.getpass("cluster key (not shown): ")
@@ -85,7 +87,9 @@ def join(
 
 def export(
     invocation: Invocation,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="Where to; `-`: standard output.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help=("File to write; `-`: standard output."))
+    ],
 ) -> None:
     """Write this node's keys to a file, 0600, for `shoal keys import` at another node."""
     keys = _there(invocation.settings().cluster_key)
@@ -94,12 +98,16 @@ def export(
         return
     write_keys(Path(file), keys, replace=False)
     _tell(invocation, Path(file), keys, "wrote the keys")
-    invocation.output.note("whoever reads this file can join the cluster: remove it after use")
+    invocation.output.note(
+        "everyone who can read this file can join the cluster: delete it after use"
+    )
 
 
 def take(
     invocation: Invocation,
-    file: Annotated[str, typer.Argument(metavar="FILE|-", help="From where; `-`: standard input.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE|-", help=("File to read; `-`: standard input."))
+    ],
     replace: Replace = False,
 ) -> None:
     """Take the keys that another node exported."""
@@ -110,19 +118,17 @@ def take(
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise CliError(f"{file} cannot be read: {why}", code=NOT_FOUND) from None
+            why = error.strerror if isinstance(error, OSError) else "it is not a text file"
+            raise CliError(f"cannot read {file}: {why}", code=NOT_FOUND) from None
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            invocation.output.note(f"{file} can be read by others; remove it soon")
+            invocation.output.note(f"other users can read {file}; delete it soon")
     _adopt(invocation, parse_keys(text), replace=replace)
 
 
 def rotate(
     invocation: Invocation,
-    switch: Annotated[
-        bool, typer.Option("--switch", help="Step 2: serve with the new key.")
-    ] = False,
-    finish: Annotated[bool, typer.Option("--finish", help="Step 3: forget the old key.")] = False,
+    switch: Annotated[bool, typer.Option("--switch", help="Step 2: use the new key.")] = False,
+    finish: Annotated[bool, typer.Option("--finish", help="Step 3: delete the old key.")] = False,
 ) -> None:
     """Change the cluster's key without an interruption, in three steps.
 
@@ -130,19 +136,19 @@ def rotate(
     old one. Each step is done at every node before the next: the first by export and import.
     """
     if switch and finish:
-        raise typer.BadParameter("--switch and --finish are two steps")
+        raise typer.BadParameter("use --switch or --finish, not both")
     file = invocation.settings().cluster_key
     keys = _there(file)
     try:
         if switch:
-            after, said = keys.switch(), "this node serves with the new key"
+            after, said = keys.switch(), "this node uses the new key"
         elif finish:
-            after, said = keys.finish(), "the old key is forgotten here"
+            after, said = keys.finish(), "deleted the old key on this node"
         else:
-            after, said = keys.prepare(new_key()), "made a new key beside the old one"
+            after, said = keys.prepare(new_key()), "created a new key next to the old one"
     except BadKey as error:
         raise CliError(
-            str(error), remedy=NEXT_STEP[keys.phase] or "begin with `shoal keys rotate`"
+            str(error), remedy=NEXT_STEP[keys.phase] or "start with `shoal keys rotate`"
         ) from None
     write_keys(file, after, replace=True)
     _tell(invocation, file, after, said)
@@ -158,8 +164,11 @@ def check_reach(settings: Settings) -> None:
     beyond = [one for one in beyond if not is_loopback(one)]
     if beyond and read_keys(settings.key_files.key) is None:
         raise CliError(
-            f"{beyond[0]} is beyond this machine, so a cluster key is needed, and there is none",
-            remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
+            f"{beyond[0]} is not on this machine, so the node needs a cluster key, and it has none",
+            remedy=(
+                "run `shoal keys init` on the cluster's first node and `shoal keys join` on "
+                "the others"
+            ),
         )
 
 
@@ -167,20 +176,20 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
     file = _folders(invocation)
     mine = read_keys(file)
     if mine == given:
-        _tell(invocation, file, given, "this node had these keys already")
+        _tell(invocation, file, given, "this node already had these keys")
         return
     if mine is not None and not replace:
         if not mine.is_kin(given):
             raise CliError(
                 f"this node is in another cluster ({mine.current.fingerprint}, not "
                 f"{given.current.fingerprint})",
-                remedy="`--replace` leaves that one",
+                remedy="use `--replace` to leave that cluster",
             )
         _check_forward(mine, given)
     write_keys(file, given, replace=mine is not None)
-    _tell(invocation, file, given, "took the keys")
+    _tell(invocation, file, given, "stored the keys")
     if mine is None:
-        invocation.output.note("next: a running node takes the key up at its next `shoal up`")
+        invocation.output.note("next: a running node uses the key from its next `shoal up`")
 
 
 def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
@@ -194,9 +203,10 @@ def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
         steps.append(mine.finish())
     if given not in steps:
         raise CliError(
-            f"these keys are not one step of a rotation ahead of this node's ({mine.phase} here, "
+            f"these keys are not one rotation step ahead of this node's ({mine.phase} here, "
             f"{given.phase} there)",
-            remedy=NEXT_STEP[mine.phase] or "`shoal keys show` at both nodes tells where they are",
+            remedy=NEXT_STEP[mine.phase]
+            or ("run `shoal keys show` on both nodes to compare their steps"),
         )
 
 
@@ -211,7 +221,10 @@ def _there(file: Path) -> ClusterKeys:
     if keys is None:
         raise CliError(
             f"this node has no cluster key ({file})",
-            remedy="`shoal keys init` at a cluster's first node, `shoal keys join` at the others",
+            remedy=(
+                "run `shoal keys init` on the cluster's first node and `shoal keys join` on "
+                "the others"
+            ),
             code=NOT_FOUND,
         )
     return keys

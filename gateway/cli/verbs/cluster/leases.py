@@ -27,9 +27,11 @@ TTL_S, RENEW_S = 30.0, 5.0
 LOOK_S = 1.0
 MOST_WAIT_S = 3600.0
 SPARE_S = 30.0
-"""So much longer than the node is to wait the command line waits for its answer."""
+"""Extra seconds that the command waits for the node's answer."""
 Row = Mapping[str, Any]
-LeaseName = Annotated[str, typer.Argument(metavar="LEASE", help="A lease, as `lease ls` has it.")]
+LeaseName = Annotated[
+    str, typer.Argument(metavar="LEASE", help=("A lease, as listed by `lease ls`."))
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +48,31 @@ class Terms:
 def run(
     invocation: Invocation,
     command: Annotated[
-        list[str], typer.Argument(metavar="-- PROGRAM", help="What is run, with its arguments.")
+        list[str],
+        typer.Argument(metavar="-- PROGRAM", help=("The program to run, with its arguments.")),
     ],
     size_text: Annotated[
-        str, typer.Option("--size", metavar="BYTES", help="How much memory: 8GB, 512MiB.")
+        str, typer.Option("--size", metavar="BYTES", help="Memory to reserve: 8GB, 512MiB.")
     ],
     owner: Annotated[
-        str, typer.Option("--owner", help="Who has it, for others to read; else the program.")
+        str, typer.Option("--owner", help="Owner shown to others; default: the program.")
     ] = "",
     priority: Annotated[
         int,
-        typer.Option("--priority", min=0, max=1000, help="Smaller is more urgent; requests: 10."),
+        typer.Option(
+            "--priority", min=0, max=1000, help=("Smaller is more urgent; requests have 10.")
+        ),
     ] = 10,
     wait: Annotated[
-        str, typer.Option("--wait", metavar="SPAN", help="How long to wait for it: 90s, 10m.")
+        str,
+        typer.Option("--wait", metavar="SPAN", help=("How long to wait for the memory: 90s, 10m.")),
     ] = "10m",
     on_ask_back: Annotated[
         str,
         typer.Option(
             "--on-ask-back",
             metavar="SIGNAL",
-            help="What the program is sent when it is asked back: TERM, USR1.",
+            help="Signal to send when the memory is asked back: TERM, USR1.",
         ),
     ] = "",
 ) -> None:
@@ -81,7 +87,9 @@ def run(
     api, output = invocation.api(), invocation.output
     lease = _taken(api, terms, output)
     kept = _Kept(api, terms, lease, output)
-    output.note(f"{size(terms.size_bytes)} on {lease['node_name']} are kept: {lease['lease']}")
+    output.note(
+        f"reserved {size(terms.size_bytes)} on {lease['node_name']}: lease {lease['lease']}"
+    )
     try:
         code = _ran(command, kept)
     finally:
@@ -90,7 +98,7 @@ def run(
 
 
 def ls(invocation: Invocation) -> None:
-    """List the leases, and what waits for one."""
+    """List the leases and the waiting requests for one."""
     output, found = invocation.output, invocation.api().get("/leases")
     output.document(found)
     now_s = time.time()
@@ -111,7 +119,7 @@ def ls(invocation: Invocation) -> None:
     for one in found["waits"]:
         output.say(f"{one['model']} waits {span(one['waited_s'])}: {one['why']}")
     if not rows and not found["waits"]:
-        output.note("nothing is leased; `shoal lease run --size 8GB -- PROGRAM` leases memory")
+        output.note("no leases; reserve memory with `shoal lease run --size 8GB -- PROGRAM`")
 
 
 def rm(invocation: Invocation, lease: LeaseName) -> None:
@@ -122,11 +130,11 @@ def rm(invocation: Invocation, lease: LeaseName) -> None:
 
 
 def ask_back(invocation: Invocation, lease: LeaseName) -> None:
-    """Ask who has a lease to give it back."""
+    """Ask the owner of a lease to release it."""
     answer = invocation.api().post(f"/leases/{lease}/ask-back", {})
     invocation.output.document(answer)
     owner = answer["owner"] or "its owner"
-    invocation.output.say(f"{owner} is asked for {lease} at its next renewal")
+    invocation.output.say(f"{owner} will be asked to release {lease} at its next renewal")
 
 
 def bytes_of(text: str, option: str) -> int:
@@ -136,7 +144,9 @@ def bytes_of(text: str, option: str) -> int:
     except ValidationError:
         found = 0
     if found <= 0:
-        raise CliError(f"{option}: {text!r} is no size; try 8GB or 512MiB", code=USAGE)
+        raise CliError(
+            (f"{option}: {text!r} is not a size; use for example 8GB or 512MiB"), code=USAGE
+        )
     return found
 
 
@@ -164,7 +174,7 @@ class _Kept:
             if problem.code == NOT_FOUND:
                 self._lost()
             else:
-                self._say(f"{problem.message}; the lease lasts {TTL_S:.0f} s without a renewal")
+                self._say(f"{problem.message}; without a renewal the lease ends in {TTL_S:.0f} s")
             return ""
         self._renewed_at = time.monotonic()
         asked = str(told["yields_to"])
@@ -180,16 +190,16 @@ class _Kept:
     def _lost(self) -> None:
         """Take the lease anew where its time has ended it; what someone has ended stays so."""
         if time.monotonic() - self._renewed_at < TTL_S:
-            self._say(f"{self.lease} was ended by others; the program goes on without it")
+            self._say(f"another user ended {self.lease}; the program continues without it")
             self.lease = ""
             return
         try:
             told = self._api.post("/leases", _body(self.terms, self._node, 0.0))
         except CliError as problem:
-            self._say(f"the lease has ended, and cannot be had again now: {problem.message}")
+            self._say(f"the lease has ended and cannot be renewed now: {problem.message}")
             return
         self.lease, self._renewed_at = str(told["lease"]), time.monotonic()
-        self._say(f"the lease had ended; its place has {self.lease}")
+        self._say(f"the lease had ended; {self.lease} replaces it")
 
     def _say(self, text: str) -> None:
         """Warn of something, once."""
@@ -222,7 +232,7 @@ def _taken(api: NodeApi, terms: Terms, output: Output) -> Row:
     """Return the lease, on the node that answers; meanwhile say what it waits for."""
     node = api.node_id()
     if node is None:
-        raise CliError(f"{api.url} is no shoal node", code=NO_NODE)
+        raise CliError(f"{api.url} is not a shoal node", code=NO_NODE)
     found: list[Row | CliError] = []
 
     def ask() -> None:
@@ -250,8 +260,8 @@ def _waited_for(api: NodeApi) -> str:
     with contextlib.suppress(CliError):
         whys = [str(one["why"]) for one in api.get("/leases", timeout_s=RENEW_S)["waits"]]
         if whys:
-            return f"waits for memory: {whys[0]}"
-    return "waits for memory"
+            return f"waiting for memory: {whys[0]}"
+    return "waiting for memory"
 
 
 def _ran(command: list[str], kept: _Kept) -> int:
@@ -261,7 +271,7 @@ def _ran(command: list[str], kept: _Kept) -> int:
     try:
         child = subprocess.Popen(command, env=env)
     except OSError as error:
-        text = f"{command[0]} cannot be run: {error.strerror or error}"
+        text = f"cannot run {command[0]}: {error.strerror or error}"
         raise CliError(text, code=NOT_FOUND) from error
     process, asked_before = psutil.Process(child.pid), ""
     with _signals_go_to(child):
@@ -297,7 +307,7 @@ def _signals_go_to(child: subprocess.Popen[bytes]) -> Generator[None]:
 def _wait_s(text: str) -> float:
     found = seconds_of(text, "--wait")
     if found > MOST_WAIT_S:
-        raise CliError(f"--wait {text}: at most {span(MOST_WAIT_S)}", code=USAGE)
+        raise CliError(f"--wait {text} is too long; the limit is {span(MOST_WAIT_S)}", code=USAGE)
     return found
 
 
@@ -307,5 +317,5 @@ def _signal_name(text: str) -> str:
         return ""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     if name not in signal.Signals.__members__:
-        raise CliError(f"--on-ask-back: there is no signal {text!r}; try TERM", code=USAGE)
+        raise CliError(f"--on-ask-back: unknown signal {text!r}; use for example TERM", code=USAGE)
     return name

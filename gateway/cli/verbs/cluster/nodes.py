@@ -23,9 +23,9 @@ def nodes(
         str, typer.Argument(help="list, rename, drain, undrain, forget or remember.")
     ] = "list",
     node: Annotated[str, typer.Argument(help="A node's name or id.")] = "",
-    name: Annotated[str, typer.Argument(help="What `rename` calls it.")] = "",
+    name: Annotated[str, typer.Argument(help="The new name, for `rename`.")] = "",
     drain_s: Annotated[
-        float, typer.Option("--drain", min=0.0, help="Seconds that open requests get.")
+        float, typer.Option("--drain", min=0.0, help="Seconds for open requests to finish.")
     ] = 60.0,
 ) -> None:
     """Show the nodes of the cluster as the one asked sees them, or change one."""
@@ -41,7 +41,7 @@ def nodes(
         "link",
         "host",
         "measured",
-        "found by",
+        "discovered by",
         "term",
         "health",
         ">memory",
@@ -52,26 +52,26 @@ def nodes(
     output.table(columns, [_row(state, one) for one in rows])
     refused = {one["why"]: one["name"] or one["node"] for one in rows if one["link"] == "refused"}
     for why, name in refused.items():
-        output.say(f"{name} is not of this cluster: {why}")
+        output.say(f"{name} is not in this cluster: {why}")
     for stranger in strangers(state):
         if stranger.partition(": ")[2] not in refused:
-            output.say(f"nobody of this cluster at {stranger}")
+            output.say(f"no node of this cluster answers at {stranger}")
     if len(rows) == 1 and not strangers(state):
-        output.note("one node alone; join another with `shoal up --peers HOST:PORT`")
+        output.note("only this node; join another with `shoal up --peers HOST:PORT`")
 
 
 DONE = {
-    "rename": "{node} is called {name} now",
-    "drain": "{node} gets no new work, and what it holds leaves when it is done",
-    "undrain": "{node} may get work again",
-    "forget": "{node} is no longer of this cluster",
-    "remember": "{node} may come back",
+    "rename": "renamed {node} to {name}",
+    "drain": "draining {node}: it gets no new work, and its models are unloaded when they finish",
+    "undrain": "{node} accepts work again",
+    "forget": "removed {node} from this cluster",
+    "remember": "{node} may join again",
 }
 
 
 def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: float) -> None:
     if act not in DONE:
-        raise CliError(f"{act!r} is none of list, {', '.join(DONE)}", code=USAGE)
+        raise CliError(f"unknown action {act!r}; use list, {', '.join(DONE)}", code=USAGE)
     if not node or (act == "rename") != bool(name):
         words = "NODE NAME" if act == "rename" else "NODE"
         raise CliError(f"`shoal nodes {act}` takes {words}", code=USAGE)
@@ -109,7 +109,7 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "node": node,
         "name": name,
         "asked": here,
-        "link": "this one" if here else (link.status if link else "unknown"),
+        "link": "this node" if here else (link.status if link else "unknown"),
         "silent_s": 0.0 if here or link is None else link.silent_s,
         "why": link.why if link else "",
         "host": link.host if link else "",
@@ -149,7 +149,7 @@ def _row(state: NodeState, one: dict[str, Any]) -> tuple[Any, ...]:
         one["host"],
         _speed(one),
         one["found_by"],
-        "holds it" if one["holder"] else "",
+        "leader" if one["holder"] else "",
         one["health"],
         size(one["memory_bytes"]) if one["memory_bytes"] else "",
         sensors.in_short(state.hardware.get(one["node"])),

@@ -14,13 +14,13 @@ from gateway.cli.output.terminal import Output
 
 LOOK_S = 1.0
 Row = Mapping[str, Any]
-PinnedName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+PinnedName = Annotated[str, typer.Argument(help="A model, as listed by `shoal ls`.")]
 
 
 def pool(
     invocation: Invocation,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on showing it, each second, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Repeat each second, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Show which models wait for memory and for what, and how those in memory stand."""
@@ -37,19 +37,19 @@ def pool(
 def pin(
     invocation: Invocation,
     model: PinnedName,
-    by: Annotated[str, typer.Option("--by", help="Who pins it, for others to read.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who pins it; shown to others.")] = "",
 ) -> None:
     """Keep a model in memory, and load it where it is not: nothing makes it leave."""
     answer = invocation.api().post("/pin", {"model": model, "by": by})
     invocation.output.document(answer)
-    invocation.output.say(f"{answer['model']} is pinned")
+    invocation.output.say(f"pinned {answer['model']}")
 
 
 def unpin(invocation: Invocation, model: PinnedName) -> None:
     """Let a pinned model leave memory again, when others need the room or it idles."""
     answer = invocation.api().post("/unpin", {"model": model})
     invocation.output.document(answer)
-    invocation.output.say(f"{answer['model']} is not pinned")
+    invocation.output.say(f"unpinned {answer['model']}")
 
 
 def wait_line(wait: Row) -> str:
@@ -58,9 +58,9 @@ def wait_line(wait: Row) -> str:
     if wait["ready_in_s"] is not None:
         parts.append(f"ready in about {span(wait['ready_in_s'])}")
     if wait["within_s"] is not None:
-        parts.append(f"at most {span(wait['within_s'])} beside the answers that run")
+        parts.append(f"at most {span(wait['within_s'])}, plus the time of running answers")
     if wait["ahead"]:
-        parts.append(f"{wait['ahead']} go first")
+        parts.append(f"{wait['ahead']} ahead in the queue")
     return "; ".join(parts)
 
 
@@ -68,7 +68,7 @@ def copy_lines(copy: Row) -> list[str]:
     """Return why a copy came as a replica, and why it leaves, as people read it."""
     name = f"{copy['model']} ({copy['instance']})"
     came = [f"{name} is a replica: {copy['replica']}"] if copy["replica"] else []
-    return [*came, *([f"{name} leaves: {copy['leaves']}"] if copy["leaves"] else [])]
+    return [*came, *([f"{name} is evicted: {copy['leaves']}"] if copy["leaves"] else [])]
 
 
 def _show(output: Output, found: Row) -> None:
@@ -87,7 +87,7 @@ def _show(output: Output, found: Row) -> None:
         for copy in found["copies"]
     ]
     output.table(
-        ("model", "instance", "use", ">turn left", "yields to", "pinned by", ">load"), rows
+        ("model", "instance", "use", ">min. residency", "evicted for", "pinned by", ">load"), rows
     )
     for copy in found["copies"]:
         for line in copy_lines(copy):
@@ -95,10 +95,10 @@ def _show(output: Output, found: Row) -> None:
     there = {copy["model"] for copy in found["copies"]}
     for one in found["pins"]:
         if one["model"] not in there:
-            output.say(f"{one['model']} is pinned and not in memory")
+            output.say(f"{one['model']} is pinned but not in memory")
     for one in found["leases"]:
         asked = f", asked back for {one['yields_to']}" if one["yields_to"] else ""
         owner = one["owner"] or "someone"
         output.say(f"{size(one['size_bytes'])} on {one['node_name']} leased to {owner}{asked}")
     if not rows and not found["waits"]:
-        output.note("nothing is in memory, and nothing waits for it")
+        output.note("no models in memory, and none waiting")

@@ -20,7 +20,7 @@ KNOWN_S = 5.0
 Quick = Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")]
 Stress = Annotated[bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")]
 Memory = Annotated[
-    int | None, typer.Option("--memory", min=1, help="At most so many MB on each node.")
+    int | None, typer.Option("--memory", min=1, help="Memory limit per node, in MB.")
 ]
 
 
@@ -28,19 +28,21 @@ def rdma_test(
     invocation: Invocation,
     nodes: Annotated[
         str | None,
-        typer.Option("--nodes", help="Names or ids, `a,b,c`, in the order of the ranks; else all."),
+        typer.Option("--nodes", help="Names or ids in rank order, `a,b,c`; default: all."),
     ] = None,
     quick: Quick = False,
     stress: Stress = False,
     backend: Annotated[
         str | None,
-        typer.Option("--backend", help="`ring` or `jaccl`; else JACCL where RDMA joins all."),
+        typer.Option(
+            "--backend", help=("`ring` or `jaccl`; default: JACCL if RDMA connects all nodes.")
+        ),
     ] = None,
     memory_mb: Memory = None,
 ) -> None:
     """Test what joins the nodes: is every element right, how fast is it. Ends with 1 if not."""
     if backend not in (None, "ring", "jaccl"):
-        raise CliError(f"--backend {backend!r}", remedy="it is `ring` or `jaccl`", code=USAGE)
+        raise CliError(f"--backend {backend!r}", remedy="use `ring` or `jaccl`", code=USAGE)
     mode = mode_of(quick=quick, stress=stress)
     named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
     api, output = invocation.api(), invocation.output
@@ -55,7 +57,9 @@ def rdma_test(
 def mode_of(*, quick: bool, stress: bool) -> Mode:
     """Return the mode that the flags mean. Raises CliError for both."""
     if quick and stress:
-        raise CliError("--quick and --stress", remedy="give one of them", code=USAGE)
+        raise CliError(
+            ("--quick and --stress exclude each other"), remedy="use one of them", code=USAGE
+        )
     return "quick" if quick else "stress" if stress else "standard"
 
 
@@ -119,7 +123,7 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
             one["device"],
             _time(one["latency_s"]),
             size(one["peak_bytes"]),
-            "ok" if one["passed"] else "not right" if one["rank"] in wrong_at else "not done",
+            "ok" if one["passed"] else "wrong" if one["rank"] in wrong_at else "not done",
         )
         for one in ranks
     ]
@@ -127,7 +131,7 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
     sizes = [
         (
             size(one["bytes"]),
-            "skipped: over the memory cap" if one["skipped"] else _time(one["mean_s"]),
+            "skipped: above the memory limit" if one["skipped"] else _time(one["mean_s"]),
             "" if one["bytes_per_s"] is None else f"{one['bytes_per_s'] / 1e9:.2f} GB/s",
         )
         for one in report["sizes"]
@@ -144,19 +148,19 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
     right = f"{elements:,} elements in {report['checks']} checks"
     latency = f"latency {_time(report['latency_s'])}: {report['latency_verdict']}"
     if report["passed"]:
-        said = f"{right}, all right; {latency}; {_bandwidth(report)}"
+        said = f"{right}, all correct; {latency}; {_bandwidth(report)}"
         output.say(f"{backend} over {len(ranks)} nodes: {said}")
     for beside in report["beside"]:
-        output.note(f"{beside} was in memory beside the test, which may have slowed it")
+        output.note(f"{beside} was in memory during the test and may have slowed it")
 
 
 def _bandwidth(report: dict[str, Any]) -> str:
     """Return what was measured, with what, what it is worth, and what was left out."""
     if report["bytes_per_s"] is None:
-        return "no bandwidth was measured"
-    verdict = report["bandwidth_verdict"] or "too small to judge the link by"
+        return "bandwidth not measured"
+    verdict = report["bandwidth_verdict"] or "too small to judge the link"
     skipped = report["skipped"]
-    left_out = f" ({skipped} larger sizes were skipped: over the memory cap)" if skipped else ""
+    left_out = f" ({skipped} larger sizes were skipped: above the memory limit)" if skipped else ""
     measured = f"{report['bytes_per_s'] / 1e9:.2f} GB/s with arrays of {size(report['best_bytes'])}"
     return f"bandwidth {measured}: {verdict}{left_out}"
 

@@ -20,7 +20,9 @@ def tasks(
         bool | None,
         typer.Option(
             "--cloud-fallback/--no-cloud-fallback",
-            help="First let providers answer where a task's own models fail, on all nodes; or not.",
+            help=(
+                "First allow (or forbid) providers to answer on all nodes if a task's models fail."
+            ),
         ),
     ] = None,
 ) -> None:
@@ -43,11 +45,11 @@ def tasks(
             [_provider_row(one) for one in found["providers"]],
         )
         allowed = "may" if found["allowCloudFallback"] else "may not"
-        output.say(f"providers {allowed} answer where the candidates before them fail")
+        output.say(f"providers {allowed} answer if the candidates before them fail")
     if found["trouble"]:
-        output.note(f"{found['trouble']}; what was read before is in force")
+        output.note(f"{found['trouble']}; the last valid version stays in force")
     if not found["tasks"] and not found["providers"]:
-        output.note(f"no tasks: write them into {found['file']} (docs/operations/http-api.md)")
+        output.note(f"no tasks; define them in {found['file']} (docs/operations/http-api.md)")
 
 
 def task_row(task: Row) -> tuple[str, ...]:

@@ -17,11 +17,12 @@ from gateway.cli.verbs.store.verified import verified
 def verify(
     invocation: Invocation,
     models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL...]", help="Models, as `shoal ls` does.")
+        list[str] | None,
+        typer.Argument(metavar="[MODEL...]", help=("Models, as listed by `shoal ls`.")),
     ] = None,
     node: Annotated[
         str | None,
-        typer.Option("--node", metavar="NODE", help="The node whose copies of the models to read."),
+        typer.Option("--node", metavar="NODE", help="The node whose model files are verified."),
     ] = None,
     quick: rdma_test.Quick = False,
     stress: rdma_test.Stress = False,
@@ -32,12 +33,12 @@ def verify(
     that are reached. Ends with 1 if anything is amiss."""
     if models:
         if quick or stress or memory_mb is not None:
-            text = "--quick, --stress and --memory are of the cluster's test, not of models"
+            text = "--quick, --stress and --memory apply to the cluster test, not to models"
             raise CliError(text, code=USAGE)
         verified(invocation, models, node)
         return
     if node is not None:
-        raise CliError("--node is of models; name some", code=USAGE)
+        raise CliError("--node applies to models; name at least one", code=USAGE)
     mode = rdma_test.mode_of(quick=quick, stress=stress)
     api, output = invocation.api(), invocation.output
     state = api.state()
@@ -51,10 +52,10 @@ def verify(
         test = rdma_test.tested(api, asked, output)
         rdma_test.show(output, test, state.names)
     elif len(reached) > 1:
-        output.say("what joins the nodes is not tested before they are alike")
+        output.say("the link test needs identical nodes; correct the differences first")
     well = alike and (test is None or bool(test["passed"]))
     cluster = {"well": alike, **cluster_info.as_document(found)}
     output.document({"well": well, "cluster": cluster, "collectives": test})
-    output.say("all is well" if well else "something is amiss")
+    output.say("no problems found" if well else "problems found")
     if not well:
         raise typer.Exit(FAILED)

@@ -71,13 +71,15 @@ class Rounds:
 
 def bench(
     invocation: Invocation,
-    model: Annotated[str | None, typer.Argument(help="A model; the default one without.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help=("A model; default: the node's default model."))
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, max=256)] = 1,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Rounds that count.")] = 3,
-    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Rounds before.")] = 1,
-    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens of each answer.")] = 256,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Measured rounds.")] = 3,
+    warmup: Annotated[int, typer.Option("--warmup", min=0, help="Warm-up rounds.")] = 1,
+    tokens: Annotated[int, typer.Option("--tokens", min=1, help="Tokens per answer.")] = 256,
     prompt_words: Annotated[int, typer.Option("--prompt-words", min=1)] = 64,
-    save: Annotated[Path | None, typer.Option("--save", help="Write the JSON there.")] = None,
+    save: Annotated[Path | None, typer.Option("--save", help="Write JSON to this file.")] = None,
 ) -> None:
     """Measure tokens per second, time to first token and gaps between tokens."""
     api, output = invocation.api(), invocation.output
@@ -206,7 +208,7 @@ def _show(output: Output, told: dict[str, Any]) -> None:
     output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(told))
     least, most, asked = told["tokens_least"], told["tokens_most"], told["tokens_asked"]
     each = f"{least}" if least == most else f"{least} to {most}"
-    short = "" if least == asked else f" ({asked} were asked for; the model's limits end it there)"
+    short = "" if least == asked else f" (requested: {asked}; the model's limits end it earlier)"
     answers = "1 answer" if told["answers"] == 1 else f"{told['answers']} answers"
     peaks = ", ".join(size(one["peak_bytes"]) for one in told["memory"].get("peaks", ()))
     output.say(

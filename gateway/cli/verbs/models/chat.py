@@ -24,28 +24,33 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 
 SILENT_S = 2.0
-"""After so long without a byte of standard input it is said that it is waited for."""
+"""After this many seconds without standard input, a message says that shoal waits for it."""
 HISTORY_FILE = "chat-history"
 HELP = """\
-/bye          leave (Ctrl-D as well)
-/clear        begin a new conversation
-/system TEXT  say how the model should behave, and begin anew
-/help         this
-\"\"\"           begins and ends a message of several lines"""
+/bye          end the chat (also Ctrl-D)
+/clear        start a new conversation
+/system TEXT  set the system prompt and start a new conversation
+/help         show this help
+\"\"\"           start and end a message of several lines"""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """How answers should be made; what is None is the node's to choose."""
 
-    system: Annotated[str | None, typer.Option("--system", help="How it should behave.")] = None
+    system: Annotated[
+        str | None, typer.Option("--system", help=("System prompt: how the model should behave."))
+    ] = None
     temperature: Annotated[
-        float | None, typer.Option("--temperature", min=0.0, help="0 is always the likeliest.")
+        float | None,
+        typer.Option("--temperature", min=0.0, help=("0 always picks the most likely token.")),
     ] = None
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1)] = None
-    seed: Annotated[int | None, typer.Option("--seed", help="The same again for the same.")] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", help=("The same seed gives the same answer."))
+    ] = None
     think: Annotated[
-        bool | None, typer.Option("--think/--no-think", help="Think before answering, or do not.")
+        bool | None, typer.Option("--think/--no-think", help="Think before the answer, or not.")
     ] = None
 
     def body(self, model: str, messages: list[dict[str, str]]) -> dict[str, Any]:
@@ -99,7 +104,7 @@ def run(
     model: ModelName,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(help="What to say; what is piped in follows it. A chat without both."),
+        typer.Argument(help="The prompt; piped input is added to it. Without either: a chat."),
     ] = None,
     *,
     wishes: Wishes,
@@ -114,7 +119,7 @@ def run(
         return
     text = "\n\n".join(part for part in (asked, piped(invocation.output)) if part)
     if not text:
-        raise CliError("there is nothing to say", remedy="give a prompt: `shoal run MODEL hi`")
+        raise CliError("the prompt is empty", remedy="add a prompt: `shoal run MODEL hi`")
     messages = [*wishes.opening(), {"role": "user", "content": text}]
     said = answer(invocation.api(), model, wishes, messages, invocation.output)
     invocation.output.document(_fields(model, said))
@@ -128,7 +133,7 @@ def piped(output: Output) -> str:
         return ""
     with contextlib.suppress(OSError, ValueError):
         if not select.select([sys.stdin], [], [], SILENT_S)[0]:
-            output.note("reads standard input to its end (`</dev/null` gives it none)")
+            output.note("reading standard input to its end (`</dev/null` skips it)")
     try:
         return sys.stdin.read().strip()
     except UnicodeDecodeError as error:
@@ -137,7 +142,9 @@ def piped(output: Output) -> str:
 
 def chat(
     invocation: Invocation,
-    model: Annotated[str | None, typer.Argument(help="A model; the default one without.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(help=("A model; default: the node's default model."))
+    ] = None,
     *,
     wishes: Wishes,
 ) -> None:
@@ -150,7 +157,7 @@ def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
     output, api = invocation.output, invocation.api()
     with _line_editing(invocation):
         if sys.stdin.isatty():
-            output.note(f"{model} at {api.url}; /bye leaves, /help tells more")
+            output.note(f"{model} at {api.url}; /bye ends the chat, /help shows the commands")
         messages = wishes.opening()
         while True:
             try:
@@ -158,7 +165,7 @@ def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
             except EOFError:
                 return
             except KeyboardInterrupt:
-                output.note("\n/bye leaves")
+                output.note("\n/bye ends the chat")
                 continue
             if line.startswith("/"):
                 command, _, rest = line.partition(" ")

@@ -22,22 +22,24 @@ from gateway.cli.verbs.cluster.pool import copy_lines, wait_line
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
-"""The holder looks for another place twice a second."""
+"""The leader searches for another placement twice a second."""
 
 
-ModelName = Annotated[str, typer.Argument(help="A model, as `shoal ls` names it.")]
+ModelName = Annotated[str, typer.Argument(help="A model, as listed by `shoal ls`.")]
 Context = Annotated[
-    int | None, typer.Option("--context", min=1, help="Tokens of context to plan for.")
+    int | None, typer.Option("--context", min=1, help="Context length to plan for, in tokens.")
 ]
 Kv = Annotated[
     str | None,
     typer.Option(
         "--kv",
-        help="How its KV is held: `full`, `8bit`, `4bit`, or as a window of the last tokens, "
-        "`window:4096`; else as its card has it.",
+        help="KV cache: `full`, `8bit`, `4bit`, or a window of the last tokens, "
+        "`window:4096`; default: the model's card.",
     ),
 ]
-Another = Annotated[bool, typer.Option("--another", help="One more copy, even if there is one.")]
+Another = Annotated[
+    bool, typer.Option("--another", help=("Load one more replica, even if the model is in memory."))
+]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
 
 
@@ -97,26 +99,26 @@ def ps(invocation: Invocation) -> None:
         elif (said := _kept_in_full(state, one)) is not None:
             output.say(said)
         if one.unmet:
-            output.say(f"{one.model} is not as it was asked for: {one.unmet}")
+            output.say(f"{one.model} does not match the request: {one.unmet}")
         for line in _rank_lines(state, one):
             output.say(line)
     for node, one in pulls:
         far = f"{100 * one.done_bytes // one.total_bytes} %" if one.total_bytes else one.phase
         output.say(f"{state.names.get(node, node)} pulls {one.model}: {far}")
     if not rows:
-        output.note("no model is loaded; `shoal load MODEL`, or just ask one something")
+        output.note("no model is loaded; use `shoal load MODEL` or `shoal run MODEL`")
 
 
 def load(
     invocation: Invocation,
     model: ModelName,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say where it would go and what it needs.")
+        bool, typer.Option("--dry-run", help="Only show the placement and the memory.")
     ] = False,
     context: Context = None,
     keep_alive_s: Annotated[
         float | None,
-        typer.Option("--keep-alive", help="Idle seconds until it leaves; -1 for never."),
+        typer.Option("--keep-alive", help="Idle seconds until it is unloaded; -1: never."),
     ] = None,
     kv: Kv = None,
     another: Another = False,
@@ -142,7 +144,7 @@ def stop(
     model: Annotated[str, typer.Argument(help="A model in memory, or an instance's id.")],
     drain_s: Annotated[
         float,
-        typer.Option("--drain", min=0.0, max=3600.0, help="Seconds that open requests may take."),
+        typer.Option("--drain", min=0.0, max=3600.0, help="Seconds for open requests to finish."),
     ] = 30.0,
 ) -> None:
     """Unload a model: open requests may finish first."""
@@ -161,7 +163,7 @@ def stop(
     ends_at = time.monotonic() + drain_s + 30.0
     while ids & set(api.state().state.instances):
         if time.monotonic() > ends_at:
-            raise CliError(f"{model} has not left yet", remedy="see `shoal ps`", code=REFUSED)
+            raise CliError(f"{model} is not unloaded yet", remedy="see `shoal ps`", code=REFUSED)
         time.sleep(LOOK_S)
     output.document({"model": found[0].model, "unloaded": sorted(ids)})
     output.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
@@ -195,7 +197,7 @@ def wait_ready(
             if instance is None or instance.status == "failed":
                 after = _placed_again(state, model, older)
                 if after is not None:
-                    output.detail(f"{after.model} is placed again ({after.instance})")
+                    output.detail(f"{after.model} was placed again ({after.instance})")
                     instance_id, patience_at = after.instance, None
                     continue
                 may_follow = instance is not None and instance.place_again is not None
@@ -215,7 +217,7 @@ def wait_ready(
             )
             if time.monotonic() > ends_at:
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
-                raise CliError(text, remedy="it goes on loading; see `shoal ps`", code=REFUSED)
+                raise CliError(text, remedy="it is still loading; see `shoal ps`", code=REFUSED)
             time.sleep(LOOK_S)
 
 
@@ -227,7 +229,7 @@ def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instan
 
 def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     if instance is None:
-        text = f"{instance_id} was removed while it loaded"
+        text = f"{instance_id} was removed while it was loading"
         return CliError(text, remedy="see `shoal logs master`")
     text = f"{instance.model} could not be loaded: {instance.reason}"
     return CliError(text, remedy="see `shoal logs worker`")
@@ -246,7 +248,7 @@ def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
     if process_bytes := sum(rank.process_bytes for rank in ranks):
         memory = f"{memory} (process {size(process_bytes)})"
     figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
-    leaves = "when done" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
+    leaves = "when idle" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
     return (one.model, _status(state, one), one.instance, *figures, leaves)
 
 
@@ -263,7 +265,7 @@ def _rank_lines(state: NodeState, one: Instance) -> list[str]:
     ]
     ended = sum(rank.memory_ends for rank in ranks)
     if ended:
-        lines.append(f"{one.model}: answers cut for want of memory: {ended}")
+        lines.append(f"{one.model}: answers cut for lack of memory: {ended}")
     return lines
 
 
@@ -278,8 +280,8 @@ def _kept_in_full(state: NodeState, one: Instance) -> str | None:
     """Return what is said of a copy whose KV is wider than was decided or set; None of others."""
     reading, card = state.reading_of(one), state.models.get(one.model)
     if one.kv != "full" and reading is not None and reading.kv == "full":
-        said = f"{one.model} holds all of its KV in full width, not as {one.kv}"
-        return f"{said}: its layers keep no KV that can be held so"
+        said = f"{one.model} keeps its KV cache in full precision, not as {one.kv}"
+        return f"{said}: its layers have no KV cache of that kind"
     if card is None or not card.kv_full_because:
         return None
     said = (note for _, note in state.passed_over if note.taken and note.name == one.model)
@@ -290,14 +292,14 @@ def _kept_in_full(state: NodeState, one: Instance) -> str | None:
 
 def _status(state: NodeState, one: Instance) -> str:
     if one.yields_to and one.status == "ready":
-        return f"yields to {one.yields_to}"
+        return f"evicted for {one.yields_to}"
     if one.instance in _replicas(state) and one.status == "ready":
         return "replica"
     far = state.progress_of(one)
     if one.quantizes is not None and one.status == "ready":
         reading = state.reading_of(one)
         done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
-        return f"made of {one.quantizes.source}, {100 * done // max(1, total)} %"
+        return f"quantized from {one.quantizes.source}, {100 * done // max(1, total)} %"
     if far.phase != "fetching":
         return one.status
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
@@ -310,7 +312,7 @@ def _replicas(state: NodeState) -> set[InstanceId]:
 
 def _leaves(state: NodeState, one: Instance, idle_s: float) -> str:
     if one.instance in _replicas(state):
-        return "with its load"
+        return "when it is loaded"
     pin = state.state.pins.get(one.model)
     if pin is not None or one.pinned:
         return f"pinned by {pin.by}" if pin is not None and pin.by else "pinned"

@@ -12,16 +12,16 @@ from gateway.cli.command import Invocation
 
 NONE = "-"
 Row = Mapping[str, Any]
-JobName = Annotated[str, typer.Argument(help="The job, as `shoal jobs ls` shows it.")]
+JobName = Annotated[str, typer.Argument(help="The job, as listed by `shoal jobs ls`.")]
 OfAll = Annotated[
-    bool, typer.Option("--all", "-a", help="Those of every API key; needs one that is admin.")
+    bool, typer.Option("--all", "-a", help="Jobs of every API key; needs an admin key.")
 ]
 
 
 def ls(
     invocation: Invocation,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=100, help="How many, the latest first.")
+        int, typer.Option("--limit", "-n", min=1, max=100, help="Number of jobs, latest first.")
     ] = 20,
     of_all: OfAll = False,
 ) -> None:
@@ -34,7 +34,7 @@ def ls(
     rows = [_cells(row) + key for row, key in zip(found["data"], of, strict=True)]
     output.table((*columns, *(("key",) if of_all else ())), rows)
     if not found["data"]:
-        output.note("no jobs: POST /v1/jobs submits one (docs/operations/http-api.md)")
+        output.note("no jobs; submit one with POST /v1/jobs (docs/operations/http-api.md)")
 
 
 def show(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
@@ -60,7 +60,7 @@ def _show(invocation: Invocation, found: Row) -> None:
         "started": _when(found["started_at"]),
         "ended": _when(found["ended_at"]),
         "kept until": _when(found["expires_at"]),
-        "before it": NONE if found["position"] is None else str(found["position"]),
+        "ahead": NONE if found["position"] is None else str(found["position"]),
         "attempts": str(found["attempts"]),
         "tokens": str(found["progress"]["tokens"]),
         "events": str(found["progress"]["events"]),
@@ -68,9 +68,9 @@ def _show(invocation: Invocation, found: Row) -> None:
     }
     output.table(("what", "value"), list(told.items()))
     if found["result"] is not None:
-        output.note("its result is in --json")
+        output.note("see --json for its result")
     elif found["progress"]["events"]:
-        output.note(f"what it says is at GET /v1/jobs/{found['id']}/events")
+        output.note(f"see GET /v1/jobs/{found['id']}/events for its output")
 
 
 def _cells(row: Row) -> list[str]:

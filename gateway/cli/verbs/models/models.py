@@ -61,10 +61,13 @@ def ls(invocation: Invocation) -> None:
     for node, one in state.passed_over:
         output.note(f"{_word(one)}: {one.path} on {node}: {one.why}; {one.remedy}")
     if state.not_told:
-        output.note(f"and {state.not_told} more that are not taken, too many to be told")
+        output.note(f"and {state.not_told} more entries that are not models")
     said_of_stores(state, output)
     if not models:
-        output.note("no models yet: put a model's folder into <data>/models (`shoal config show`)")
+        output.note(
+            "no models yet; download one with `shoal pull`, or put its folder into "
+            "<data>/models (`shoal config show`)"
+        )
 
 
 def show(invocation: Invocation, model: ModelName) -> None:
@@ -174,7 +177,7 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
     where = f"layers {spans} on {node}"
-    return (part.model, "in part", "-", "-", "-", sizes, "-", where, "-", "-", "-")
+    return (part.model, "partly", "-", "-", "-", sizes, "-", where, "-", "-", "-")
 
 
 def loads_in(model: str, state: NodeState) -> str:
@@ -195,7 +198,7 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
         case "bundled":
             return "shoal itself"
         case "put":
-            return "put there"
+            return "added by the user"
         case "cache":
             return "Hugging Face's cache"
         case "copied":
@@ -203,7 +206,7 @@ def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
         case "pulled":
             return f"pulled from {whence or 'the hub'}"
         case "derived":
-            return f"made of {whence or 'another model'}"
+            return f"made from {whence or 'another model'}"
 
 
 def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
@@ -218,12 +221,12 @@ def _kv(card: ModelCard) -> str:
     grows = card.kv_bytes_per_token
     if window_of(card.kv):
         row = window_bytes(grows, card.kv, card.context_tokens)
-        return f"at most {size(row)} a row ({card.kv}; {size(grows)} a token in full)"
+        return f"at most {size(row)} per row ({card.kv}; {size(grows)} per token in full precision)"
     held = held_bytes(grows, card.kv, card.kv_value_bytes, card.kv_group)
     if card.kv != "full":
-        return f"{size(held)} a token ({card.kv}; {size(grows)} in full width)"
-    stays = f"; always in full width: {card.kv_full_because}" if card.kv_full_because else ""
-    return f"{size(grows)} a token{stays}"
+        return f"{size(held)} per token ({card.kv}; {size(grows)} in full precision)"
+    stays = f"; always in full precision: {card.kv_full_because}" if card.kv_full_because else ""
+    return f"{size(grows)} per token{stays}"
 
 
 def _ago(at_s: float) -> str:
@@ -233,13 +236,13 @@ def _ago(at_s: float) -> str:
 def _word(one: PassedOver) -> str:
     """Return what kind of remark this is."""
     if one.reason == "odd_name":
-        return "goes by another name"
-    return "taken but for this" if one.taken else "not taken"
+        return "has another name"
+    return "usable except for this" if one.taken else "not a model"
 
 
 def stands_for(one: DerivedModel) -> str:
     """Return what a name of a model's is, in words."""
-    whose = f"a name of {one.base}:{one.adapter}" if one.adapter else f"a name of {one.base}"
+    whose = f"an alias of {one.base}:{one.adapter}" if one.adapter else f"an alias of {one.base}"
     plain = DerivedModel(name=one.name, base=one.base, adapter=one.adapter)
     unsaid = {"parent": "", "made_at_s": 0.0, "license": ""}
     added = [
@@ -254,6 +257,6 @@ def stands_for(one: DerivedModel) -> str:
 
 
 def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
-    lost = "" if one.base in state.models else "; that is on no disk"
+    lost = "" if one.base in state.models else "; no disk has it"
     loaded = ", ".join(state.loaded_on(one.base)) or "-"
     return (one.name, "-", "-", "-", "-", "-", "-", f"{stands_for(one)}{lost}", "-", loaded, "-")

@@ -25,27 +25,28 @@ from gateway.cli.verbs.models.instances import (
 )
 
 WIDTH = 96
-"""Of a refusal in the table; with --json it is whole."""
+"""Width of a refusal in the table; --json shows all of it."""
 
 
 def place(
     invocation: Invocation,
     model: ModelName,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what could be done, and what would be.")
+        bool, typer.Option("--dry-run", help="Only show the possible placements and the best one.")
     ] = False,
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, help="At least so many nodes, one rank each.")
+        int, typer.Option("--nodes", min=1, help="Minimum number of nodes, one rank each.")
     ] = 1,
     exclude: Annotated[
-        list[str] | None, typer.Option("--exclude", help="A node that is to have no part in it.")
+        list[str] | None, typer.Option("--exclude", help="A node to exclude.")
     ] = None,
     sharding: Annotated[
-        str | None, typer.Option("--sharding", help="`pipeline` or `tensor`; else the faster.")
+        str | None,
+        typer.Option("--sharding", help=("`pipeline` or `tensor`; default: the faster one.")),
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option("--layers", help="A split by hand, first layers first: `box1=12,box2=20`."),
+        typer.Option("--layers", help="Layers per node, first layers first: `box1=12,box2=20`."),
     ] = None,
     context: Context = None,
     kv: Kv = None,
@@ -54,7 +55,7 @@ def place(
 ) -> None:
     """Place a model on one node or over several, and wait until it is ready."""
     if sharding not in (None, "pipeline", "tensor"):
-        raise CliError(f"--sharding {sharding!r}", remedy="it is `pipeline` or `tensor`", code=2)
+        raise CliError(f"--sharding {sharding!r}", remedy="use `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
     wish |= told({"sharding": sharding, "context_tokens": context, "kv": kv_kind(kv)})
     by_hand = parse_layers(layers) if layers is not None else {}
@@ -80,8 +81,10 @@ def parse_layers(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, count = part.strip().partition("=")
         if not name or not count.isdecimal() or name in found:
-            remedy = "write each node once with its layers: `--layers box1=12,box2=20`"
-            raise CliError(f"--layers: {part.strip()!r} is not NODE=COUNT", remedy=remedy, code=2)
+            remedy = "list each node once with its layers: `--layers box1=12,box2=20`"
+            raise CliError(
+                (f"--layers: {part.strip()!r} is not of the form NODE=COUNT"), remedy=remedy, code=2
+            )
         found[name] = int(count)
     return found
 
@@ -92,14 +95,24 @@ def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
     found = invocation.api().get(f"/instance/previews?{query}")
     output.document(found)
     rows = [_row(one) for one in found["previews"]]
-    columns = ("", ">nodes", "sharding", ">tokens/s", ">to fetch", "layers and memory, or why not")
+    columns = (
+        "",
+        ">nodes",
+        "sharding",
+        ">tokens/s",
+        (">to download"),
+        "layers and memory, or why not",
+    )
     output.table(columns, rows)
     for name, why in found["blocked"].items():
         output.note(f"{name}: {why}")
     if found["refusal"] is not None:
         output.say(f"refused: {found['refusal']['message']}")
     else:
-        output.note("* is what would be done; speeds are predictions, one stream, short context")
+        output.note(
+            "* marks the chosen placement; speeds are predictions for one stream and a "
+            "short context"
+        )
 
 
 def _row(one: dict[str, Any]) -> tuple[Any, ...]:
@@ -138,7 +151,7 @@ def _show_plan(output: Output, plan: dict[str, Any]) -> None:
         how = "measured" if link["measured"] else "assumed"
         output.note(f"{link['from']} - {link['to']}: {speed}, {how}")
     if plan.get("evicts"):
-        output.say(f"{', '.join(plan['evicts'])} would make way: {plan['why']}")
+        output.say(f"{', '.join(plan['evicts'])} would be evicted: {plan['why']}")
 
 
 def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:

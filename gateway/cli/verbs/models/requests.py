@@ -21,27 +21,27 @@ Row = Mapping[str, Any]
 def requests(
     invocation: Invocation,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, the latest last.")
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of rows, latest last.")
     ] = 20,
     errors: Annotated[
-        bool, typer.Option("--errors", help="Only those that did not finish.")
+        bool, typer.Option("--errors", help="Only requests that failed or were cut.")
     ] = False,
-    model: Annotated[str | None, typer.Option("--model", help="Only those of a model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
     client: Annotated[
-        str | None, typer.Option("--client", help="Only those of a client, as it names itself.")
+        str | None, typer.Option("--client", help="Only of this client, by the name it sends.")
     ] = None,
     stats: Annotated[
-        bool, typer.Option("--stats", help="Counts and percentiles, by model and client.")
+        bool, typer.Option("--stats", help="Counts and percentiles per model and client.")
     ] = False,
     minutes: Annotated[
-        float, typer.Option("--minutes", min=0.1, help="With --stats: of the last so many.")
+        float, typer.Option("--minutes", min=0.1, help="With --stats: the last minutes to count.")
     ] = 60.0,
 ) -> None:
     """Show the requests that ended last at this node, and what they took; no word of them."""
     output = invocation.output
     if stats:
         if errors or model or client:
-            text = "--stats is of all requests: it goes without --errors, --model and --client"
+            text = "--stats counts all requests; use it without --errors, --model and --client"
             raise CliError(text, code=USAGE)
         found = invocation.api().get(f"/requests/stats?window_s={minutes * 60:g}")
         output.document(found)
@@ -58,8 +58,8 @@ def requests(
         [_cells(row, now_s) for row in reversed(found["requests"])],
     )  # fmt: skip
     if not found["requests"]:
-        which = "no such request is in the log" if errors or model or client else "the log is empty"
-        output.note(f"{which}; `records.request_rows` says how many it keeps")
+        which = "the log has no such request" if errors or model or client else "the log is empty"
+        output.note(f"{which}; `records.request_rows` sets how many it keeps")
 
 
 def _word(value: object) -> str:

@@ -18,17 +18,17 @@ from gateway.cli.output.terminal import Output
 
 NONE = "-"
 BAR = 40
-"""Characters that a whole request takes."""
+"""Width of a whole request, in characters."""
 Row = Mapping[str, Any]
 TraceName = Annotated[
-    str, typer.Argument(metavar="ID", help="The request, or its answer's id; `latest`: the last.")
+    str, typer.Argument(metavar="ID", help="The id of the request or of its answer, or `latest`.")
 ]
 
 
 def on(
     invocation: Invocation,
     ratio: Annotated[
-        float, typer.Option("--ratio", min=0.0, max=1.0, help="The share that is traced.")
+        float, typer.Option("--ratio", min=0.0, max=1.0, help="Share of the requests to trace.")
     ] = 1.0,
 ) -> None:
     """Trace each request, or a share of them, on every node of the cluster."""
@@ -43,9 +43,9 @@ def off(invocation: Invocation) -> None:
 def ls(
     invocation: Invocation,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=1000, help="How many, the latest last.")
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of rows, latest last.")
     ] = 20,
-    model: Annotated[str | None, typer.Option("--model", help="Only those of a model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
 ) -> None:
     """List the traces that the node keeps, of requests that its gateway answered."""
     output = invocation.output
@@ -55,7 +55,9 @@ def ls(
     columns = ("ended", "request", "model", "why", ">spans", ">seconds", "outcome")
     output.table(columns, [_cells(row) for row in reversed(found["traces"])])
     if not found["traces"]:
-        output.note("no traces: ask with `x_trace: true`, or have all traced by `shoal trace on`")
+        output.note(
+            "no traces; send `x_trace: true` in a request, or trace all with `shoal trace on`"
+        )
 
 
 def show(invocation: Invocation, trace: TraceName) -> None:
@@ -72,7 +74,10 @@ def save(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The file; else one here, by the request."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help=("The file; default: one here, named after the request."),
         ),
     ] = None,
 ) -> None:
@@ -84,7 +89,7 @@ def save(
     content = json.dumps(found).encode()
     write_own(file, content, replace=to is not None)
     output.document({"file": str(file), "bytes": len(content)})
-    output.say(f"{file} ({len(content) / 1000:.0f} kB); https://ui.perfetto.dev opens it")
+    output.say(f"{file} ({len(content) / 1000:.0f} kB); open it in https://ui.perfetto.dev")
 
 
 def _set(invocation: Invocation, ratio: float) -> None:
@@ -92,16 +97,16 @@ def _set(invocation: Invocation, ratio: float) -> None:
     found = invocation.api().put("/v1/tracing", {"ratio": ratio})
     output.document(found)
     if not found["keeps"]:
-        output.warn("this node keeps no traces: `records.trace_rows` is 0 in its settings")
-    said = "each request" if ratio == 1.0 else f"{ratio:.2%} of the requests" if ratio else "none"
-    output.say(f"traced on every node: {said}; those with `x_trace` as well")
+        output.warn("this node stores no traces: its setting `records.trace_rows` is 0")
+    said = "every request" if ratio == 1.0 else f"{ratio:.2%} of the requests" if ratio else "none"
+    output.say(f"traced on every node: {said}, and all requests with `x_trace`")
 
 
 def _path(invocation: Invocation, trace: str) -> str:
     if trace == "latest":
         found = invocation.api().get("/v1/traces?limit=1")["traces"]
         if not found:
-            raise CliError("the node keeps no traces; `shoal trace on` has all requests traced")
+            raise CliError("the node has no traces; trace all requests with `shoal trace on`")
         trace = found[0]["request"]
     return f"/v1/traces/{quote(trace, safe='')}"
 
@@ -131,7 +136,7 @@ def _show(output: Output, found: Row) -> None:
         ]
     output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
     if found.get("ranks"):
-        columns = ("rank", "node", ">from", ">seconds", ">clock error", "its time went to")
+        columns = ("rank", "node", ">from", ">seconds", ">clock error", "time spent in")
         output.table(columns, [_rank_cells(one) for one in found["ranks"]])
     for line in _notes(found):
         output.note(line)
@@ -177,7 +182,7 @@ def _bar(began_s: float, ended_s: float, whole_s: float) -> str:
 def _notes(found: Row) -> Iterable[str]:
     lead = found["lead"]
     if lead is None:
-        yield "the runner told nothing of it: it ended before, or makes no text"
+        yield "no data from the runner: the request ended before it, or its model generates no text"
         return
     clock = lead["clock"]
     yield (

@@ -17,12 +17,12 @@ from gateway.cli.verbs.monitor.words import UNKNOWN, copies_of, count, delay, nu
 
 Told = Mapping[str, Any]
 SILENT_S = 2.4
-"""Nodes tell of themselves each second: one that was not heard of for so long is silent."""
+"""Nodes send a reading each second: a node counts as silent after this time without one."""
 BAR_CELLS = 14
 WITH_BARS = 72
-"""So wide a terminal is told what bars mean; narrower ones have none."""
+"""Minimum terminal width for the legend of the bars."""
 BLOCKS, ASCII = "█▒▓·", "#:=."
-"""A bar of memory: measured in models, all else that is used, promised beyond, free."""
+"""A memory bar: models (measured), other used memory, reserved beyond that, free."""
 HEALTH: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "error": "bad"}
 STATUS: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
 
@@ -89,14 +89,14 @@ def _head(seen: ClusterLook, width: int) -> list[Line]:
     cluster = seen.cluster
     names = {one["node"]: one["name"] for one in cluster["nodes"]}
     holder = cluster["holder"]
-    term = f"term {cluster['term']}, held by {names.get(holder, holder)}"
+    term = f"term {cluster['term']}, leader {names.get(holder, holder)}"
     who = names.get(cluster["node"], cluster["node"])
     kv = f"KV {size(cluster['kv_bytes'])} of {size(cluster['kv_limit_bytes'])}"
     lines: list[Line] = [
         (
             (f"shoal at {who}", "head"),
-            (f"  {term if holder else 'no node holds the term'}", "dim" if holder else "warn"),
-            ("" if cluster["live"] else "  the state is not known yet", "warn"),
+            (f"  {term if holder else 'no leader'}", "dim" if holder else "warn"),
+            ("" if cluster["live"] else "  no state yet", "warn"),
         ),
         (
             (f"{cluster['running']} running, {cluster['waiting']} waiting", ""),
@@ -164,7 +164,7 @@ def bar(node: Told, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
 
 def _legend(blocks: str) -> Line:
     models, others, promised, free = blocks
-    text = f"memory: {models} models {others} all else {promised} promised beyond {free} free"
+    text = f"memory: {models} models {others} other {promised} reserved {free} free"
     return ((text, "dim"),)
 
 
@@ -194,7 +194,7 @@ def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
     names = {one["node"]: one["name"] for one in cluster["nodes"]}
     stands = {one["instance"]: one for one in pool["copies"]}
     columns = (
-        Column("copy of", gives=True),
+        Column("instance of", gives=True),
         Column("status"),
         Column("nodes", spare=2, gives=True),
         Column("rows", right=True),
@@ -242,10 +242,10 @@ def _standing(copy: Told, stand: Told | None) -> str:
     if stand is None:
         return "pinned" if copy["pinned"] else ""
     parts = [
-        f"yields to {stand['yields_to']}" if stand["yields_to"] else "",
+        f"evicted for {stand['yields_to']}" if stand["yields_to"] else "",
         "replica" if stand["replica"] else "",
         "pinned" if stand["pinned_by"] is not None else "",
-        f"turn {span(stand['turn_left_s'])}" if stand["turn_left_s"] else "",
+        f"min. residency {span(stand['turn_left_s'])}" if stand["turn_left_s"] else "",
     ]
     return ", ".join(filter(None, parts))
 
@@ -257,7 +257,7 @@ def _queue(pool: Told, width: int) -> list[list[Line]]:
     queue = pool["queue"]
     waits = {one["model"]: one for one in pool["waits"]}
     if not queue and not waits:
-        return [[(("nothing waits", "dim"),)]]
+        return [[(("no request waits", "dim"),)]]
     columns = (
         Column("priority", right=True),
         Column("waits for", gives=True),
@@ -300,7 +300,7 @@ def _why(wait: Told | None) -> Sequence[Line]:
     if wait["ready_in_s"] is not None:
         parts.append(f"ready in about {span(wait['ready_in_s'])}")
     if wait["ahead"]:
-        parts.append(f"{wait['ahead']} go first")
+        parts.append(f"{wait['ahead']} ahead in the queue")
     tone: Tone = "bad" if wait["phase"] in ("refused", "hopeless") else "warn"
     return ((("; ".join(parts), tone),),)
 
@@ -316,7 +316,7 @@ def _of_queue(pool: Told) -> str:
 
 
 def _latencies(spell: Spell, width: int) -> list[list[Line]]:
-    since = "in all" if spell.seconds is None else f"last {span(spell.seconds)}"
+    since = "total" if spell.seconds is None else f"last {span(spell.seconds)}"
     columns = (
         Column(f"this gateway, {since}", gives=True),
         Column("p50", right=True),

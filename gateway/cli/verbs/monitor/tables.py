@@ -16,7 +16,7 @@ Piece = tuple[str, Tone]
 Line = tuple[Piece, ...]
 GAP = "  "
 LEAST_CELLS = 6
-"""Below this a text is not cut any more."""
+"""Minimum width to which a text is cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ IN_COLUMNS = frozenset(
         "rank",
     )
 )
-"""Fields of an entry that stand in columns of their own, or are told of clocks."""
+"""Fields of an entry with their own column, or about clocks."""
 Row = Mapping[str, Any]
 
 
@@ -41,10 +41,13 @@ def timeline(
     ] = None,
     nodes: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NODE", help="Only this node; may be given again."),
+        typer.Option("--node", metavar="NODE", help="Only this node; may be repeated."),
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=5000, help="How many entries, the last ones.")
+        int,
+        typer.Option(
+            "--limit", "-n", min=1, max=5000, help=("Number of entries, the latest ones.")
+        ),
     ] = 40,
 ) -> None:
     """Show what the runners of all nodes did last, merged by time, also those that ended, were
@@ -58,7 +61,7 @@ def timeline(
     columns = ("runner", "model", "rank", "phase", ">step", ">silent", "last", "note")
     output.table(columns, [_runner(one) for one in runners])
     if not runners:
-        output.note(f"no runner {f'of {model} ' if model else ''}is known there")
+        output.note(f"no runner {f'of {model} ' if model else ''}there")
     for one in cast(list[Row], found["behind"]):
         verb = "stands" if one["ended_at_s"] is None else "stood"
         output.warn(f"{_rank(one)} {verb} behind: {one['why']}")
@@ -79,7 +82,7 @@ def _entries(output: Output, lines: Sequence[Row], limit: int) -> None:
     columns = ("time", "runner", "rank", "phase", ">memory", "what")
     output.table(columns, [_entry(one) for one in lines[-limit:]])
     if len(lines) > limit:
-        output.note(f"{len(lines) - limit} earlier ones are left out; -n shows more")
+        output.note(f"{len(lines) - limit} earlier entries are hidden; show more with -n")
 
 
 def _runner(one: Row) -> list[str]:
@@ -90,7 +93,7 @@ def _runner(one: Row) -> list[str]:
     note = ": ".join(part for part in (ended, one["message"]) if part)
     stacks = one["stacks"]
     if stacks is not None and stacks["threads"]:
-        note = "; ".join(part for part in (note, "its stacks are known (--json)") if part)
+        note = "; ".join(part for part in (note, "see --json for its stacks") if part)
     return [
         f"{one['name']} {one['process']}",
         one["model"] or NONE,
@@ -125,11 +128,11 @@ def _rank(one: Row) -> str:
 def _clock_of(one: Row) -> str:
     """Return what is known of a node's clock, for those who compare its times with others'."""
     if one["offset_s"] is None:
-        return f"the clock of {one['name']} was not measured: its times are its own"
+        return f"the clock of {one['name']} was not measured: its times are not corrected"
     way = "ahead of" if one["offset_s"] >= 0 else "behind"
     return (
-        f"the clock of {one['name']} is {abs(one['offset_s']) * 1000:.1f} ms {way} the asked "
-        f"node's, to within {one['error_s'] * 1000:.1f} ms; its times are told by the asked node's"
+        f"the clock of {one['name']} is {abs(one['offset_s']) * 1000:.1f} ms {way} this "
+        f"node's, +/- {one['error_s'] * 1000:.1f} ms; its times are converted to this node's clock"
     )
 
 

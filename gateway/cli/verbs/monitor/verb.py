@@ -47,10 +47,12 @@ STYLES: Mapping[str, str] = {
 
 def monitor(
     invocation: Invocation,
-    once: Annotated[bool, typer.Option("--once", help="Say it in one line, once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one line once.")] = False,
     interval_s: Annotated[
         float,
-        typer.Option("--interval", min=0.2, max=3600.0, metavar="S", help="Look every S seconds."),
+        typer.Option(
+            "--interval", min=0.2, max=3600.0, metavar="S", help=("Refresh every S seconds.")
+        ),
     ] = 1.0,
 ) -> None:
     """Go on showing what the cluster does: nodes, copies, what waits, latencies, errors.
@@ -100,8 +102,8 @@ class Watcher:
             sentence(seen)
         except (KeyError, TypeError, ValueError) as error:
             raise CliError(
-                f"what {self._api.url} tells is not what this version of shoal knows ({error!r})",
-                remedy="use the `shoal` of the version that the node runs",
+                f"this version of shoal cannot read the answer of {self._api.url} ({error!r})",
+                remedy="use the same version of `shoal` as the node",
             ) from error
         self._last = seen
         return seen
@@ -117,10 +119,10 @@ class Watcher:
         except CliError as problem:
             self._lost_at = now if self._lost_at is None else self._lost_at
             self.trouble = problem.message
-            remark = f"lost for {span(now - self._lost_at)}, trying again: {problem.message}"
+            remark = f"no connection for {span(now - self._lost_at)}, retrying: {problem.message}"
             return ClusterLook(before.cluster, before.pool, before.spell, remark, is_lost=True)
         if self._lost_at is not None:
-            self._back = (now, f"the node is back, after {span(now - self._lost_at)}")
+            self._back = (now, f"the node answers again after {span(now - self._lost_at)}")
             self._lost_at = None
         if self._back is None or now - self._back[0] > BACK_S:
             return seen

@@ -29,7 +29,7 @@ def count(number: int, word: str) -> str:
 
 def copies_of(number: int) -> str:
     """Return a number of copies, in words."""
-    return "1 copy" if number == 1 else f"{number} copies"
+    return "1 instance" if number == 1 else f"{number} instances"
 
 
 def rate(value: float | None) -> str:

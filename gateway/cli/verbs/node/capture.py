@@ -26,19 +26,22 @@ def capture(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="The file; else one here, by the time."
+            "--output",
+            "-o",
+            metavar="FILE",
+            help=("The file; default: one here, named after the time."),
         ),
     ] = None,
     nodes: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NODE", help="Only this node; may be given again."),
+        typer.Option("--node", metavar="NODE", help="Only this node; may be repeated."),
     ] = None,
 ) -> None:
     """Put what is known of each node into one file: stacks of every process, flight recorders, also
     of runners that have ended, memory, the ends of logs, versions, settings. No prompts, answers or
     keys. Nodes that are not reached, and all that could not be had, are named."""
     api, output = invocation.api(), invocation.output
-    output.note("this takes some seconds; a process that stands still, up to a minute")
+    output.note("this takes some seconds, or up to a minute if a process hangs")
     content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)
     manifest = manifest_of(content)
     path = to or Path(f"shoal-capture-{manifest['made_at']}.tar.gz")
@@ -57,7 +60,7 @@ def capture(
             for one in told
         ],
     )
-    output.say(f"{path} ({len(content) / 1000:.0f} kB); `manifest.json` in it says what is missing")
+    output.say(f"{path} ({len(content) / 1000:.0f} kB); its `manifest.json` lists what is missing")
 
 
 def manifest_of(content: bytes) -> dict[str, Any]:
@@ -69,7 +72,9 @@ def manifest_of(content: bytes) -> dict[str, Any]:
                 raise KeyError(MANIFEST)
             return cast(dict[str, Any], json.loads(file.read()))
     except (tarfile.TarError, KeyError, ValueError, EOFError, OSError) as error:
-        raise CliError("the node sent no capture; is it of this version?") from error
+        raise CliError(
+            "the node sent no capture; check that it runs this version of shoal"
+        ) from error
 
 
 def _note(one: dict[str, Any]) -> str:

@@ -21,9 +21,9 @@ from gateway.cli.output.own_editor import asker, open_editor
 
 NOTHING = "nothing was written"
 EVERYWHERE_S = 90.0
-"""What all nodes are asked for may take as long."""
+"""Deadline of a change on all nodes."""
 OF_ALL = typer.Option(
-    "--all", help="On every node of the cluster; this home's node is up, and asks the others."
+    "--all", help="Change every node of the cluster; this home's node must be running."
 )
 
 
@@ -32,7 +32,7 @@ def show(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="Settings (`http_port`) or sections (`runner`); without, all."
+            metavar="NAME", help="Settings (`http_port`) or sections (`runner`); default: all."
         ),
     ] = None,
 ) -> None:
@@ -81,15 +81,15 @@ def set_(
         list[str],
         typer.Argument(
             metavar="NAME VALUE",
-            help="A setting (`runner.max_rows`) and its value, lists with commas; more may follow. "
-            "Before a value below 0: `--`, as in `-- keep_alive_s -1`.",
+            help="Pairs of a setting (`runner.max_rows`) and its value; lists use commas. "
+            "Put `--` before a negative value: `-- keep_alive_s -1`.",
         ),
     ],
     of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
     """Set settings in shoal.toml, and leave the rest of it as it is."""
     if len(words) % 2:
-        text = f"{words[-1]} has no value: settings are given as NAME VALUE"
+        text = f"{words[-1]} has no value; settings are pairs of NAME VALUE"
         raise CliError(text, remedy=f"`shoal config set {words[-1]} VALUE`", code=USAGE)
     wanted = dict(zip(words[::2], words[1::2], strict=True))
     if of_all:
@@ -152,7 +152,7 @@ def edit(invocation: Invocation) -> None:
             raise
         raise CliError(str(error), remedy=kept, code=USAGE) from error
     shutil.rmtree(folder)
-    output.say(f"{paths.config_file} is as it was" if text == before else _written(invocation))
+    output.say(f"{paths.config_file} is unchanged" if text == before else _written(invocation))
 
 
 def _chosen(
@@ -168,8 +168,8 @@ def _chosen(
         if name not in known:
             near = meant(name, known)
             raise CliError(
-                f"there is no setting {name}" + (f"; did you mean {near}?" if near else ""),
-                remedy="`shoal config show` lists the settings",
+                f"no setting {name}" + (f"; did you mean {near}?" if near else ""),
+                remedy="list the settings with `shoal config show`",
                 code=USAGE,
             )
     wanted = tuple(names)
@@ -191,7 +191,7 @@ def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str])
     try:
         change(paths, put, drop)
     except ConfigError as error:
-        remedy = f"{NOTHING}; `shoal config show` lists the settings"
+        remedy = f"{NOTHING}; list the settings with `shoal config show`"
         raise CliError(str(error), remedy=remedy, code=USAGE) from error
     output = invocation.output
     settings = invocation.settings()
@@ -203,7 +203,7 @@ def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str])
         told[key] = {"value": masked(key, value), "source": source, "restart": _waits(key, ran)}
         output.say(f"{key} is {_plain(masked(key, value))}, from {source}")
         if key in put and not source.startswith("file "):
-            output.warn(f"{source} goes before shoal.toml: {key} stays as it is there")
+            output.warn(f"{source} overrides shoal.toml: {key} keeps the value from there")
         elif _waits(key, ran):
             output.note(f"{key}: {_when(key)}")
     output.document({"file": str(paths.config_file), "settings": told})
@@ -222,14 +222,16 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
             if other["name"] in names:
                 output.warn(f"{other['name']}: {key} is {_plain(other['value'])} there")
         if key in body.get("set", ()) and not row["source"].startswith("file "):
-            output.warn(f"{row['source']} goes before shoal.toml: {key} stays as it is here")
+            output.warn(f"{row['source']} overrides shoal.toml: {key} keeps its value on this node")
         elif row["takes"] != "at once":
-            output.note(f"{key}: `shoal restart` on each node applies it")
+            output.note(f"{key}: run `shoal restart` on each node to apply it")
     missing = [one for one in found["nodes"] if one["why"]]
     if missing:
         raise CliError(
             "; ".join(f"not on {one['name']}: {one['why']}" for one in missing),
-            remedy="what was written elsewhere stays; say it again once they take it",
+            remedy=(
+                "the other nodes keep the new value; repeat the command when these nodes accept it"
+            ),
         )
     output.document({"node": found["node"], "nodes": found["nodes"], "settings": rows})
 
@@ -239,8 +241,8 @@ def _written(invocation: Invocation) -> str:
     settings = invocation.settings()
     paths = settings.paths
     waiting = [key for key in differing(paths, settings) if key not in HOT]
-    later = f"; `shoal restart` applies {', '.join(waiting)}" if waiting else ""
-    return f"{paths.config_file} was written{later}"
+    later = f"; run `shoal restart` to apply {', '.join(waiting)}" if waiting else ""
+    return f"wrote {paths.config_file}{later}"
 
 
 def _waits(key: str, ran: Mapping[str, Any]) -> bool:
@@ -248,7 +250,7 @@ def _waits(key: str, ran: Mapping[str, Any]) -> bool:
 
 
 def _when(key: str) -> str:
-    return "running processes take it at once" if key in HOT else "`shoal restart` applies it"
+    return "running processes apply it at once" if key in HOT else "run `shoal restart` to apply it"
 
 
 def _plain(value: object) -> str:

@@ -51,7 +51,7 @@ def down(invocation: Invocation) -> None:
         return
     output.say(f"{settings.node_name} is down ({ended.took_s:.1f} s)")
     if ended.killed:
-        output.note(f"had to kill: {', '.join(ended.killed)}")
+        output.note(f"killed: {', '.join(ended.killed)}")
 
 
 def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownReport:
@@ -64,7 +64,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
             supervisor.shutdown()
             ended.orderly = until(ORDERLY_S, lambda: not _running(paths, known))
         except ShoalError as error:
-            output.note(f"supervisord would not: {error}")
+            output.note(f"supervisord refused: {error}")
     left = _running(paths, known)
     if left:
         ended.terminated = list(map(str, left))
@@ -80,7 +80,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
     if left:
         raise CliError(
             f"still running: {processes.named(left)}",
-            remedy="they are stuck in the kernel or belong to another user; see `ps -fp PID`",
+            remedy="they hang in the kernel or belong to another user; see `ps -fp PID`",
         )
     processes.sweep(paths)
     ended.took_s = time.monotonic() - began

@@ -85,7 +85,7 @@ def lab(
         LabNode(f"lab-{n}", folder / f"node-{n}", base_port + SPAN * (n - 1))
         for n in range(1, count + 1)
     ]
-    ending = f"`shoal lab down{at_home(invocation.home)}` ends"
+    ending = f"`shoal lab down{at_home(invocation.home)}` stops"
     _refuse_second(folder, ending)
     _prepare(nodes)
     _start(nodes, output)
@@ -104,10 +104,10 @@ def lab(
 
 def _counted(what: str, base_port: int) -> int:
     if not what.isdecimal() or not 2 <= int(what) <= MOST:
-        raise CliError(f"{what!r} is neither a number from 2 to {MOST} nor `down`")
+        raise CliError(f"{what!r} is not valid; use a number from 2 to {MOST}, or `down`")
     if base_port < 1024 or base_port + SPAN * int(what) > HIGHEST_BASE_PORT:
         raise CliError(
-            f"base port {base_port} leaves no room for {what} nodes of {SPAN} ports each",
+            f"base port {base_port} is too high for {what} nodes of {SPAN} ports each",
             remedy=f"choose one from 1024 to {HIGHEST_BASE_PORT - SPAN * int(what)}",
         )
     return int(what)
@@ -116,7 +116,7 @@ def _counted(what: str, base_port: int) -> int:
 def _refuse_second(folder: Path, ending: str) -> None:
     running = [home.name for home in _homes(folder) if processes.leftovers(find_paths(home))]
     if running:
-        raise CliError(f"a lab runs already ({', '.join(running)})", remedy=f"{ending} it")
+        raise CliError(f"a lab is already running ({', '.join(running)})", remedy=f"{ending} it")
 
 
 def _homes(folder: Path) -> list[Path]:
@@ -166,7 +166,7 @@ def _start(nodes: list[LabNode], output: Output) -> None:
             said, _ = child.communicate(timeout=UP_S)
         except subprocess.TimeoutExpired:
             child.kill()
-            said = "it did not come up in time"
+            said = "it did not start in time"
         if child.returncode != 0:
             lines = said.strip().splitlines()
             told = "\n".join(line for line in lines if not line.startswith("next: "))
@@ -177,9 +177,9 @@ def _start(nodes: list[LabNode], output: Output) -> None:
         for node in nodes:
             _take_down(node.home, output)
         raise CliError(
-            "the lab could not be started",
+            "cannot start the lab",
             details=failed,
-            remedy="where a port is taken, `--base-port N` moves the whole lab",
+            remedy="if a port is in use, move the whole lab with `--base-port N`",
         )
 
 
@@ -220,7 +220,7 @@ def _started_at(node: LabNode) -> float:
     """Return when the node's switchboard was started last, by its own log."""
     said_at = _last_said_at(node, "bus", "started")
     if said_at is None:
-        raise CliError(f"{node.name}'s switchboard has logged nothing")
+        raise CliError(f"the switchboard of {node.name} logged nothing")
     return said_at
 
 
@@ -261,7 +261,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
                     first_s = time.monotonic() - began
                 words += text
     output.say(
-        f"{model} is held by {len(instance.shards)} ranks ({instance.sharding}) after "
+        f"{model} runs on {len(instance.shards)} ranks ({instance.sharding}); loaded after "
         f"{loaded_s:.1f} s; first token after {first_s or 0:.3f} s"
     )
     output.say(f"> {ASKED}\n{words}")
@@ -279,7 +279,7 @@ def _down(folder: Path, output: Output) -> None:
     homes = _homes(folder)
     ended = [home.name for home in homes if _take_down(home, output)]
     output.document({"ended": ended})
-    output.say(f"ended {', '.join(ended)}" if ended else "no lab runs")
+    output.say(f"stopped {', '.join(ended)}" if ended else "no lab is running")
 
 
 def _take_down(home: Path, output: Output) -> bool:

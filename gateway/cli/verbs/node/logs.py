@@ -29,12 +29,14 @@ QUIET_S = 5.0
 def logs(
     invocation: Invocation,
     process: Annotated[
-        str | None, typer.Argument(help="A process (`gateway`, `runner:00`); all without.")
+        str | None, typer.Argument(help="A process (`gateway`, `runner:00`); default: all.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")
+        bool, typer.Option("--follow", "-f", help="Print new lines as they are written.")
     ] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="The last so many.")] = 40,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help=("Number of lines, the latest ones."))
+    ] = 40,
 ) -> None:
     """Read what the processes have logged; `--json` gives the lines as they are on disk."""
     settings, output = invocation.settings(), invocation.output
@@ -124,13 +126,13 @@ def _files(settings: Settings, process: str | None) -> list[Path]:
     there = sorted(folder.glob("*.log")) if folder.is_dir() else []
     if process is None:
         if not there:
-            text = f"no logs in {folder}: this node has not been up yet"
-            raise CliError(text, remedy="`shoal up` starts it", code=NOT_FOUND)
+            text = f"no logs in {folder}: this node has never run"
+            raise CliError(text, remedy="start it with `shoal up`", code=NOT_FOUND)
         return there
     path = folder / file_of(process)
     if path not in there:
         names = ", ".join(process_of(one.name) for one in there) or "none yet"
-        raise CliError(f"no log of {process!r}", remedy=f"there are: {names}", code=NOT_FOUND)
+        raise CliError(f"no log of {process!r}", remedy=f"the logs are: {names}", code=NOT_FOUND)
     return [path]
 
 

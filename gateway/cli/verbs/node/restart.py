@@ -29,7 +29,7 @@ def restart(
     invocation: Invocation,
     *,
     wait_s: Annotated[
-        float, typer.Option("--wait", help="Seconds until everything has to be up.", min=1.0)
+        float, typer.Option("--wait", help="Seconds to wait until everything is up.", min=1.0)
     ] = 180.0,
 ) -> None:
     """Stop the node and start it again, as it was started; for after an update."""
@@ -41,7 +41,7 @@ def restart(
     environment = _environment_of(pid)
     by = environment.get(LAUNCHED_BY, "")
     if (remedy := _by_system(by, paths)) is not None:
-        raise CliError(f"{by} started this node and holds it", remedy=remedy)
+        raise CliError(f"{by} started and manages this node", remedy=remedy)
     flags = _remembered(paths)
     with processes.alone(paths):
         ended = bring_down(paths, supervisor, output)
@@ -55,9 +55,9 @@ def _by_system(by: str, paths: Paths) -> str | None:
     """Return how a node is started anew by the system that holds it; None where none does."""
     name = f"shoal-{paths.runtime.name}" if paths.chosen else "shoal"
     if by == "systemd":
-        return f"`systemctl restart {name}`, with `--user` where the service is your own"
+        return f"run `systemctl restart {name}`, with `--user` for a user service"
     if by == "launchd":
-        return f"`sudo launchctl kickstart -k system/local.{name.replace('-', '.')}`"
+        return f"run `sudo launchctl kickstart -k system/local.{name.replace('-', '.')}`"
     return None
 
 

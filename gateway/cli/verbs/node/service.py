@@ -30,10 +30,10 @@ from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
 TOLD_S = 120.0
-"""What systemd or launchd may take to start or stop a node."""
+"""Deadline for systemd or launchd to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 KEPT = (*XDG, "HF_HOME", "HF_HUB_CACHE")
-"""Variables that say where things lie; settings belong into shoal.toml."""
+"""Variables with paths; settings belong into shoal.toml."""
 
 
 class Scope(StrEnum):
@@ -48,16 +48,16 @@ class ServiceOptions:
     """Whose service it is to be, and whether it is only shown."""
 
     user: Annotated[
-        str | None, typer.Option("--user", help="Whom the node runs as.", metavar="NAME")
+        str | None, typer.Option("--user", help="User that runs the node.", metavar="NAME")
     ] = None
     scope: Annotated[
         Scope | None,
         typer.Option(
-            help="The machine's service, or (systemd only) your own. [default: by rights]"
+            help="A system service, or (systemd only) a user service. [default: by your rights]"
         ),
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be written and run; do nothing.")
+        bool, typer.Option("--dry-run", help="Only show the files and commands.")
     ] = False
 
 
@@ -66,7 +66,7 @@ def install(
     *,
     wanted: ServiceOptions,
     start: Annotated[
-        bool, typer.Option("--start/--no-start", help="Start it now, and with the machine.")
+        bool, typer.Option("--start/--no-start", help="Start it now and with the machine.")
     ] = True,
 ) -> None:
     """Have the node of this home started with the machine, and again when it fails."""
@@ -77,7 +77,9 @@ def install(
     _check_rights(made, "install")
     path = Path(made.path)
     if path.exists() and not units.is_ours(path.read_text(errors="replace")):
-        raise CliError(f"{path} is there already, and not from shoal", remedy="move it away first")
+        raise CliError(
+            (f"{path} exists, and shoal did not write it"), remedy="move the file away first"
+        )
     if start:
         _check_start(made.service)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,7 +89,7 @@ def install(
         for one in made.before:
             with contextlib.suppress(CliError):
                 _tell((one,), "there was none")
-        _tell(made.start, f"{path} was written, but could not be started")
+        _tell(made.start, f"wrote {path}, but could not start the service")
     _done(invocation, made, "installed" if start else "written")
     if not start:
         invocation.output.note(f"start it with {_lines(made.start)}")
@@ -108,12 +110,14 @@ def uninstall(
         return
     path = Path(made.path)
     if not path.exists():
-        raise CliError(f"no service is installed ({path} is not there)", code=NOT_FOUND)
+        raise CliError(f"no service is installed ({path} does not exist)", code=NOT_FOUND)
     if not units.is_ours(path.read_text(errors="replace")):
-        raise CliError(f"{path} is not from shoal", remedy="remove it by hand if it has to go")
+        raise CliError(
+            f"shoal did not write {path}", remedy=("remove the file yourself if you do not need it")
+        )
     _check_rights(made, "uninstall")
     if stop:
-        _tell(made.stop, f"{path} is still there, for the service could not be stopped")
+        _tell(made.stop, f"cannot stop the service; {path} was not removed")
     path.unlink()
     _done(invocation, made, "removed")
 
@@ -121,7 +125,7 @@ def uninstall(
 def _plan(invocation: Invocation, wanted: ServiceOptions) -> Plan:
     system = sys.platform
     if system not in ("linux", "darwin"):
-        raise CliError(f"services are for Linux and macOS, not {system}")
+        raise CliError(f"services need Linux or macOS; this is {system}")
     whole = system == "darwin" or wanted.user is not None or os.geteuid() == 0
     scope = (wanted.scope or (Scope.system if whole else Scope.user)).value
     paths = find_paths(invocation.home)
@@ -144,16 +148,16 @@ def _account(user: str | None, scope: units.Scope) -> Account:
     if scope == "user":
         if user not in (None, me.pw_name):
             raise CliError(
-                f"{user}'s own service can be installed by {user} alone",
-                remedy="`--scope system` runs the machine's service as that user",
+                f"only {user} can install a user service of {user}",
+                remedy="use `--scope system` for a system service that runs as that user",
                 code=USAGE,
             )
         return Account(me.pw_name, me.pw_dir)
     name = user or os.environ.get("SUDO_USER") or ("" if me.pw_uid == 0 else me.pw_name)
     if not name:
         raise CliError(
-            "whom is the node to run as?",
-            remedy="`--user NAME` (root only if you mean it)",
+            "the node needs a user to run as",
+            remedy="add `--user NAME` (root only if you intend it)",
             code=USAGE,
         )
     try:
@@ -178,8 +182,8 @@ def _check_rights(made: Plan, act: str) -> None:
         again = shlex.join(made.service.shoal("service", act))
         own = "" if sys.platform == "darwin" else ", or without root: `--scope user`"
         raise CliError(
-            f"{made.path} belongs to the system, and this is not root",
-            remedy=f"`sudo {again} --user {me}`{own}; `--dry-run` shows what it does",
+            f"writing {made.path} needs root",
+            remedy=f"run `sudo {again} --user {me}`{own}; see its effect with `--dry-run`",
             code=FAILED,
         )
 
@@ -204,13 +208,14 @@ def _check_start(service: Service) -> None:
     # A node whose API does not answer ends `status` with 3 as well, and tells its processes.
     if done.returncode == 0 or (done.returncode == NO_NODE and _tells_processes(done.stdout)):
         raise CliError(
-            "the node of this home runs already", remedy="`shoal down`, then install the service"
+            "the node of this home is already running",
+            remedy=("run `shoal down`, then install the service"),
         )
     if done.returncode != NO_NODE:
         raise CliError(
             f"{account.name} cannot run shoal",
             details=(done.stderr or done.stdout).strip(),
-            remedy=f"let {account.name} read {sys.prefix} and the home's folders",
+            remedy=f"allow {account.name} to read {sys.prefix} and the home's folders",
         )
 
 
@@ -230,7 +235,7 @@ def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
         except (OSError, subprocess.TimeoutExpired) as error:
             said, bad = str(error), True
         if bad:
-            raise CliError(trouble, details=said, remedy=f"try it by hand: {_lines(waiting)}")
+            raise CliError(trouble, details=said, remedy=f"run it yourself: {_lines(waiting)}")
         del waiting[0]
 
 
@@ -244,7 +249,7 @@ def _show(
     for one in commands:
         output.say(f"# would run: {shlex.join(one)}")
     if made.needs_root and os.geteuid() != 0:
-        output.note("this takes root")
+        output.note("this needs root")
 
 
 def _done(invocation: Invocation, made: Plan, words: str) -> None:

@@ -25,8 +25,8 @@ from gateway.cli.output.errors import NO_NODE, CliError
 from gateway.cli.output.terminal import Output
 
 NO_KEYS = (
-    "no API key is known, so this node answers 401 to all but its owner; `shoal apikey add NAME` "
-    "makes one"
+    "this node has no API key and answers 401 to everyone but its owner; create one with "
+    "`shoal apikey add NAME`"
 )
 
 
@@ -120,7 +120,7 @@ def _say_node(output: Output, state: NodeState | None, links: Sequence[dict[str,
     sensed = state.hardware.get(state.asked)
     output.say(f"hardware: {sensors.in_a_line(sensed)}")
     for one in () if sensed is None else sensed.untold:
-        output.detail(f"not told by {one.source}: {one.why}")
+        output.detail(f"not reported by {one.source}: {one.why}")
     for link in links:
         output.say(measured_links.in_a_line(link))
 
@@ -142,8 +142,9 @@ def _say_what_is_amiss(
     for node, change in undone:
         ago = span(max(0.0, wall() - change.at_s))
         output.say(
-            f"undone {ago} ago at {node}, whose log gave way to another: {change.what}: "
-            f"{change.about}; repeat it if it is still wanted"
+            f"lost {ago} ago on {node}, because another node's log replaced its log: "
+            f"{change.what}: "
+            f"{change.about}; repeat it if you still need it"
         )
 
 
@@ -208,4 +209,4 @@ def _about(process: SupervisedProcess, state: NodeState | None) -> str:
         for rank in one.ready
         if (rank.node, rank.process, rank.pid) == mine
     ]
-    return ready[0] if ready else "no model yet: it loads, or is the spare"
+    return ready[0] if ready else "no model: loading, or spare"

@@ -24,15 +24,13 @@ MAX_TEXT = 160
 
 def tap(
     invocation: Invocation,
-    pattern: Annotated[str, typer.Argument(help="Topics, as a shell pattern: 'event.*'.")] = "*",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="The bytes as they cross the wire, in hexadecimal.")
-    ] = False,
+    pattern: Annotated[str, typer.Argument(help="Topics, as shell patterns: 'event.*'.")] = "*",
+    raw: Annotated[bool, typer.Option("--raw", help="Print the raw bytes in hexadecimal.")] = False,
     count: Annotated[
-        int | None, typer.Option("--count", "-n", min=1, help="End after so many messages.")
+        int | None, typer.Option("--count", "-n", min=1, help="Stop after this many messages.")
     ] = None,
     for_s: Annotated[
-        float | None, typer.Option("--for", min=0.0, help="End after so many seconds.")
+        float | None, typer.Option("--for", min=0.0, help="Stop after this many seconds.")
     ] = None,
 ) -> None:
     """Listen to the bus of this node: events, readings, tokens, as they pass.
@@ -46,7 +44,7 @@ def tap(
         raise no_node_in(settings.paths.home, chosen=settings.paths.chosen)
     ends_at = time.monotonic() + (math.inf if for_s is None else for_s)
     seen = 0
-    output.detail(f"listening at {settings.endpoints.tap}; Ctrl-C ends")
+    output.detail(f"listening at {settings.endpoints.tap}; stop with Ctrl-C")
     with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
         for one in tapped:
             if one is not None:

@@ -67,11 +67,11 @@ from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
 
 LOOK_S = 0.25
 SUPERVISORD_START_S = 45.0
-"""It imports the services first: about a second, several where no bytecode lies there yet."""
+"""It imports the services first: about 1 s, or several seconds without bytecode."""
 LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
-NO_HOLDER = "nobody holds the term yet"
+NO_HOLDER = "no leader yet"
 
 
 def up(
@@ -79,21 +79,23 @@ def up(
     *,
     flags: Flags,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay here; Ctrl-C takes the node down.")
+        bool, typer.Option("--foreground", help="Stay in the foreground; Ctrl-C stops the node.")
     ] = False,
     stay: Annotated[
         bool,
-        typer.Option("--stay", help="With --foreground: stay, even when not all is up in time."),
+        typer.Option(
+            "--stay", help=("With --foreground: stay, even if not everything is up in time.")
+        ),
     ] = False,
     write_venv_conf: Annotated[
         bool,
         typer.Option(
             "--write-venv-conf",
-            help="Let a plain `supervisorctl` of this environment find the node.",
+            help="Write the configuration for this environment's `supervisorctl`.",
         ),
     ] = False,
     wait_s: Annotated[
-        float, typer.Option("--wait", help="Seconds until everything has to be up.", min=1.0)
+        float, typer.Option("--wait", help="Seconds to wait until everything is up.", min=1.0)
     ] = 180.0,
 ) -> None:
     """Start a node and wait until it answers."""
@@ -107,7 +109,7 @@ def up(
     check_reach(settings)
     trouble = readable_key(settings.paths.config_file)
     if trouble is not None:
-        output.note(f"{trouble}: `chmod 600 {settings.paths.config_file}`")
+        output.note(f"{trouble}; run `chmod 600 {settings.paths.config_file}`")
     for note in pair_notes(settings):
         output.note(note)
     began = time.monotonic()
@@ -133,14 +135,14 @@ def _welcome(
 ) -> None:
     output = invocation.output
     output.document(_summary(settings, supervisor, "started", took_s))
-    output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); from here on:")
+    output.say(f"{settings.node_name} is up at {settings.url} ({took_s:.1f} s); next:")
     for line in next_steps(program(), settings, home=invocation.home):
         output.note(f"  {line}")
     for trouble in _troubles(settings):
         output.warn(trouble)
     if settings.api and not is_loopback(settings.http_host) and not settings.api_keys:
-        told = "so every client needs an API key: `shoal apikey add NAME` makes one"
-        output.warn(f"http_host {settings.http_host} is reached from other machines, {told}")
+        told = "so every client needs an API key; create one with `shoal apikey add NAME`"
+        output.warn(f"other machines can reach http_host {settings.http_host}, {told}")
 
 
 def _troubles(settings: Settings) -> list[str]:
@@ -159,7 +161,9 @@ def _hold(child: subprocess.Popen[bytes]) -> None:
     code = child.wait()
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        raise CliError(f"supervisord ended by itself ({how})", remedy="`shoal up` starts the node")
+        raise CliError(
+            (f"supervisord exited unexpectedly ({how})"), remedy="start the node with `shoal up`"
+        )
 
 
 def wait_until_up(
@@ -251,7 +255,7 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     return CliError(
         verdict.why,
         details=f"the end of {process}'s log:\n{said}" if said else "",
-        remedy=f"see `shoal logs {process}` and `shoal doctor`; `shoal down` takes the rest down",
+        remedy=f"see `shoal logs {process}` and `shoal doctor`; stop the rest with `shoal down`",
     )
 
 
@@ -271,7 +275,7 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
         again = " ".join(flag_of(key, value) for key, value in {**there, **asked}.items())
         for key in missed:
             now = flag_of(key, values[key])
-            output.warn(f"{flag_of(key, asked[key])} is not taken: the node runs with {now}")
+            output.warn(f"{flag_of(key, asked[key])} has no effect: the node runs with {now}")
         where = at_home(invocation.home)
         output.say(f"to change it: `shoal down{where}`, then `shoal up {again}{where}`")
 
@@ -293,17 +297,17 @@ def _summary(
 def _clear_the_way(settings: Settings, output: Output) -> None:
     """Wait for what an earlier node left behind, and for the port. Raises CliError."""
     if processes.leftovers(settings.paths):
-        output.note("processes of an earlier node are still ending")
+        output.note("processes of an earlier node are still stopping")
         until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
             text = "processes of an earlier node of this home still run: "
-            raise CliError(text + processes.named(left), remedy="`shoal down` ends them")
+            raise CliError(text + processes.named(left), remedy="end them with `shoal down`")
     processes.sweep(settings.paths)
     # A client's outgoing connection may hold an ephemeral port for a moment.
     until(PORT_GRACE_S, lambda: not any("taken" in one for one in _needed(settings).values()))
     if taken := _needed(settings):
-        remedy = f"{processes.moved(settings)}, or end its owner"
+        remedy = f"{processes.moved(settings)}, or stop the program that uses it"
         raise CliError("; ".join(dict.fromkeys(taken.values())), remedy=remedy)
 
 
@@ -327,7 +331,7 @@ def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
     """Make folders and supervisord's configuration; at the first start, settings, and a measure."""
     make_folders(settings.paths)
     if write_first(settings.paths):
-        output.note(f"the settings may be changed in {settings.paths.config_file}")
+        output.note(f"change settings in {settings.paths.config_file}")
     blas = prepared_blas(settings)
     if blas.trouble:
         output.note(f"BLAS: {blas.trouble}")
@@ -360,10 +364,10 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment, "umask": 0o077}
         done = processes.ran(SUPERVISORD_START_S, *command, **how)
     except subprocess.TimeoutExpired as error:
-        raise CliError("supervisord did not go into the background in time") from error
+        raise CliError("supervisord did not daemonize in time") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise CliError("supervisord could not be started", details=said, remedy="`shoal doctor`")
+        raise CliError("cannot start supervisord", details=said, remedy="run `shoal doctor`")
     return None
 
 

@@ -60,55 +60,57 @@ def add(
     model: ModelName,
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Settings to add, such as temperature=0.2."),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help=("Settings to add, for example temperature=0.2.")
+        ),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="A card to write, whole; -: standard input."),
+        typer.Option("--from", metavar="FILE", help="File with a whole card; -: standard input."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Write the file where there is a card already.")
+        bool, typer.Option("--replace", help="Replace an existing card by the file.")
     ] = False,
 ) -> None:
     """Have a model's card say more, on all nodes that have the model, or write it from a file."""
     api, output = invocation.api(), invocation.output
     if not settings and source is None:
-        remedy = "`shoal card add MODEL temperature=0.2`, or `--from FILE`"
-        raise CliError("nothing is said that the card is to say", remedy=remedy, code=USAGE)
+        remedy = "use `shoal card add MODEL temperature=0.2`, or `--from FILE`"
+        raise CliError("no settings for the card", remedy=remedy, code=USAGE)
     found = _card(api, model)
     text = found["toml"] or ""
     if source is not None:
         if found["toml"] is not None and not replace:
             remedy = "add `--replace`, or change it with `shoal card edit`"
-            raise CliError(f"{found['model']} has a card", remedy=remedy, code=REFUSED)
+            raise CliError(f"{found['model']} already has a card", remedy=remedy, code=REFUSED)
         text = read_text(source)
     try:
         for one in settings or ():
             key, is_pair, value = one.partition("=")
             if not is_pair:
-                raise CliError(f"{one!r} is not KEY=VALUE", code=USAGE)
+                raise CliError(f"{one!r} is not of the form KEY=VALUE", code=USAGE)
             text = with_setting(text, key.strip(), value.strip())
         read_card(text.encode())
     except BadCard as error:
-        remedy = "nothing was written; `shoal card edit` shows every key"
-        raise CliError(f"the card is refused: {error}", remedy=remedy, code=USAGE) from error
+        remedy = "nothing was written; see every key with `shoal card edit`"
+        raise CliError(f"invalid card: {error}", remedy=remedy, code=USAGE) from error
     _write(api, output, found, text)
 
 
 def remove(
     invocation: Invocation,
     model: ModelName,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Take a model's card away, from all nodes that have the model."""
     api, output = invocation.api(), invocation.output
     if not yes:
         if output.as_json or not output.err.is_terminal:
-            raise CliError(f"the card of {model} would be taken away", remedy="say so with --yes")
-        typer.confirm(f"Take the card of {model} away from all nodes?", abort=True, err=True)
+            raise CliError(f"this deletes the card of {model}", remedy="confirm with --yes")
+        typer.confirm(f"Delete the card of {model} on all nodes?", abort=True, err=True)
     told = api.delete(_path(model), timeout_s=REMOVE_S)
     output.document(told)
-    _say_nodes(output, told, "took the card of {} away")
+    _say_nodes(output, told, "deleted the card of {}")
 
 
 def export(invocation: Invocation, model: ModelName) -> None:
@@ -122,7 +124,7 @@ def export(invocation: Invocation, model: ModelName) -> None:
         text = found["toml"]
         output.write(text if text.endswith("\n") else f"{text}\n")
     if found["refused"]:
-        output.warn(f"this card is not in force: {found['refused']}")
+        output.warn(f"this card has no effect: {found['refused']}")
 
 
 def _path(model: str) -> str:
@@ -142,7 +144,7 @@ def _write(api: NodeApi, output: Output, found: Row, text: str) -> None:
         output.warn(remark)
     later = [name for name in told["card"] or () if found["settings"].get(name, {}).get("remark")]
     if later:
-        output.note(f"{', '.join(later)}: from the model's next load on; all else at once")
+        output.note(f"{', '.join(later)}: from the model's next load; the rest applies at once")
 
 
 def _say_nodes(output: Output, told: Row, words: str) -> None:
@@ -153,7 +155,7 @@ def _say_nodes(output: Output, told: Row, words: str) -> None:
         if not node["done"] and (node["kept"] or node["unknown"]):
             output.warn(f"not on {node['name']}: {node['kept'] or node['unknown']}")
     if not told["in_force"]:
-        output.note("not every node has said yet that it goes by it; see `shoal card show`")
+        output.note("not every node has confirmed the card yet; see `shoal card show`")
 
 
 def _written(found: Row) -> str:
@@ -168,6 +170,6 @@ def _written(found: Row) -> str:
 def _on_node(node: Row) -> str:
     """Return what there is of the card on a node, in words."""
     if node["unknown"]:
-        return f"not known: {node['unknown']}"
+        return f"no answer: {node['unknown']}"
     what = "this card" if node["is_newest"] else "an older card" if node["has_card"] else "no card"
-    return f"{what}, which stays so: {node['kept']}" if node["kept"] else what
+    return f"{what}, not changed: {node['kept']}" if node["kept"] else what

@@ -28,10 +28,10 @@ def read_text(source: str, remedy: str = "") -> str:
         data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
         return data.decode()
     except UnicodeDecodeError as error:
-        raise CliError(f"{source} is no text in UTF-8: {error}", code=USAGE) from error
+        raise CliError(f"{source} is not UTF-8 text: {error}", code=USAGE) from error
     except OSError as error:
         why = error.strerror or str(error)
-        raise CliError(f"{source} cannot be read: {why}", remedy=remedy, code=USAGE) from error
+        raise CliError(f"cannot read {source}: {why}", remedy=remedy, code=USAGE) from error
 
 
 @contextlib.contextmanager
@@ -54,7 +54,10 @@ def edited(
         if file.read_text(errors="replace") == text:
             shutil.rmtree(folder)
             raise
-        kept = f"your text is in {file}; `shoal card add {model} --from {file} --replace` writes it"
+        kept = (
+            f"your text is in {file}; write it with `shoal card add {model} --from {file} "
+            "--replace`"
+        )
         remedy = f"{problem.remedy}; {kept}" if problem.remedy else kept
         raise CliError(
             problem.message, remedy=remedy, details=problem.details, code=problem.code
@@ -69,7 +72,7 @@ def _until_valid(file: Path, again: Callable[[str], bool]) -> str:
         try:
             read_card(data)
         except BadCard as error:
-            text = f"the card is refused: {error}"
+            text = f"invalid card: {error}"
             if not again(text):
                 raise CliError(text, remedy="nothing was written", code=USAGE) from error
         else:

@@ -18,8 +18,8 @@ from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState, adapter_named
 from gateway.cli.output.errors import CliError
 
-Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A model, or a name of one.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is to go by as well.")]
+Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A model or one of its names.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The additional name.")]
 
 
 def cp(invocation: Invocation, source: Source, name: Name) -> None:
@@ -32,18 +32,18 @@ def cp(invocation: Invocation, source: Source, name: Name) -> None:
         raise CliError(f"{name} is {taken}", remedy="choose another name")
     api.post("/api/copy", {"source": source, "destination": name})
     output.document({"name": plain_name(name), "source": source, "model": model})
-    output.say(f"{plain_name(name)} is a name of {model} now, on every node")
+    output.say(f"{plain_name(name)} is now an alias of {model} on every node")
 
 
 def taken_by(state: NodeState, name: str) -> str | None:
     """Return what a name stands for already, in words; None for a free one."""
     known = state.models
     if (model := model_named(name, {ModelId(one) for one in known})) is not None:
-        return f"what requests call {model}, which is on disk"
+        return f"the name of {model}, which is on disk"
     if (derived := derived_named(name, state.state.derived)) is not None:
-        return f"a name of {derived.base} already (`shoal rm {derived.name}` takes it away)"
+        return f"already an alias of {derived.base} (delete it with `shoal rm {derived.name}`)"
     if (card := aliased(state, name)) is not None:
-        return f"a name that {card.model}'s own card gives it"
+        return f"an alias in the card of {card.model}"
     beside = adapter_named(state, name)
     return None if beside is None else f"{beside[0].model} with one of its adapters"
 
@@ -70,4 +70,4 @@ def forget(invocation: Invocation, names: Iterable[DerivedModel]) -> None:
     api = invocation.api()
     for one in names:
         api.delete("/api/delete", {"model": one.name})
-        invocation.output.say(f"{one.name} is no name of {one.base} any more; {one.base} stays")
+        invocation.output.say(f"deleted the alias {one.name}; {one.base} stays")

@@ -23,10 +23,10 @@ from gateway.cli.verbs.store.pull_plan import show_plan
 
 EVERYWHERE = "all"
 REMARK_S = 10.0
-"""Where no bar can be drawn, a line now and then says how far it is."""
+"""Without a progress bar, seconds between two lines of progress."""
 LOOK_S = 0.25
 KNOWN_S = 5.0
-"""A process that answers may hear of what was begun, or ended, so much later."""
+"""Delay with which the answering process may learn of a start or an end."""
 LISTED_S = 20.0
 
 
@@ -35,23 +35,23 @@ def pull(
     model: Annotated[
         str,
         typer.Argument(
-            help="A repository of the hub, or a name that people know, such as qwen3:4b.",
+            help="A hub repository, or a common name such as qwen3:4b.",
             metavar="OWNER/NAME[@REVISION]",
         ),
     ],
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="NODE|all", help="The node whose disk it goes to, else this one."
+            "--to", metavar="NODE|all", help="The node that stores it; default: this one."
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only show what would come, and where it would fit."),
+        typer.Option("--dry-run", help="Only show the files and the nodes where it fits."),
     ] = False,
     anyway: Annotated[
         bool,
-        typer.Option("--anyway", help="Pull it even where no nodes could ever hold it in memory."),
+        typer.Option("--anyway", help="Pull it even if it fits into no node's memory."),
     ] = False,
 ) -> None:
     """Get a model from the Hugging Face hub, or from a node that has it. Ctrl-C stops it; what came
@@ -59,8 +59,8 @@ def pull(
     output = invocation.output
     if dry_run:
         if to == EVERYWHERE:
-            remedy = "name one: `--to NODE`, or none for this node"
-            raise CliError("--dry-run tells of one node, not of all", remedy=remedy, code=2)
+            remedy = "use `--to NODE`, or omit it for this node"
+            raise CliError("--dry-run works for one node only", remedy=remedy, code=2)
         body = {"model": model, "to": to, "dry_run": True}
         show_plan(output, cast(dict[str, Any], invocation.api().post("/models/pull", body)))
         return
@@ -70,7 +70,7 @@ def pull(
     last = _to_one(invocation, model, to, anyway=anyway)
     output.document(last)
     if not last["note"]:
-        output.note(f'`shoal run {last["model"]} "..."` asks it something')
+        output.note(f'try it: `shoal run {last["model"]} "..."`')
 
 
 def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[st
         except CliError as error:
             failed.append(f"{name}: {error}")
     if failed:
-        raise CliError(f"{len(failed)} of {len(others) + 1} nodes lack it: {'; '.join(failed)}")
+        raise CliError(f"{len(failed)} of {len(others) + 1} nodes failed: {'; '.join(failed)}")
     return ended
 
 
@@ -106,7 +106,7 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
                     output.note(f"{event['known_as']} stands for {event['model']}")
                 last = event
                 if event["unreckoned"]:
-                    output.note(f"pulled without knowing whether it fits: {event['unreckoned']}")
+                    output.note(f"pulled without a memory estimate: {event['unreckoned']}")
                 remarks.say(event)
                 show(
                     _words(event, names),
@@ -116,20 +116,24 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
                     total=event["total"] or None,
                 )
     except KeyboardInterrupt:
-        output.note("stopped; what came is kept, and the same `shoal pull` goes on with it")
+        output.note("stopped; the downloaded part is kept, and the same `shoal pull` resumes")
         raise
     if last.get("status") != "done":
-        raise CliError("the node ended the pull without a word", remedy="see `shoal logs worker`")
+        raise CliError("the node ended the pull without a reason", remedy="see `shoal logs worker`")
     if last["note"]:
         output.say(f"{last['model']}: {last['note']}")
         return last
-    came = "copied from other nodes" if last["sources"] else f"{size(last['received_bytes'])} came"
+    came = (
+        "copied from other nodes"
+        if last["sources"]
+        else (f"{size(last['received_bytes'])} downloaded")
+    )
     output.say(f"pulled {last['model']} ({size(last['total'])}, {came})")
     return last
 
 
 _COUNTED = re.compile(r"waits \d+ s: ")
-"""What of a note says how long yet, and so changes each second."""
+"""The remaining time in a note: it changes each second."""
 
 
 class PaceColumn(ProgressColumn):
@@ -182,15 +186,15 @@ def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
 def quantize(
     invocation: Invocation,
     model: ModelName,
-    bits: Annotated[int, typer.Option("--bits", help="4, 6 or 8 bits a weight.")] = 4,
+    bits: Annotated[int, typer.Option("--bits", help="Bits per weight: 4, 6 or 8.")] = 4,
     name: Annotated[
-        str | None, typer.Option("--name", help="What it is to be called, else MODEL-4bit.")
+        str | None, typer.Option("--name", help="Name of the new model; default: MODEL-4bit.")
     ] = None,
     group_size: Annotated[
-        int, typer.Option("--group-size", help="Weights that share a scale: 32, 64 or 128.")
+        int, typer.Option("--group-size", help="Weights per scale: 32, 64 or 128.")
     ] = 64,
     on: Annotated[
-        str | None, typer.Option("--on", metavar="NODE", help="The node that makes it.")
+        str | None, typer.Option("--on", metavar="NODE", help="The node that quantizes.")
     ] = None,
 ) -> None:
     """Make a model of another in fewer bits, on a node that has that. Ctrl-C ends it, and leaves
@@ -203,8 +207,8 @@ def quantize(
     card = _listed(api, made)
     output.document(card)
     before, after = begun["source_bytes"], card["size_bytes"]
-    output.say(f"made {made} of {begun['source']} ({size(before)} became {size(after)})")
-    output.note(f'`shoal run {made} "..."` asks it something')
+    output.say(f"made {made} from {begun['source']} ({size(before)} to {size(after)})")
+    output.note(f'try it: `shoal run {made} "..."`')
 
 
 def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
@@ -227,14 +231,14 @@ def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
                 reading = cast(dict[str, Any], found["reading"] or {})
                 if one["status"] == "failed":
                     raise CliError(
-                        f"{made} was not made: {one['why']}", remedy="see `shoal logs`", code=FAILED
+                        f"cannot make {made}: {one['why']}", remedy="see `shoal logs`", code=FAILED
                     )
                 done, total = reading.get("done_bytes", 0), reading.get("total_bytes", 0)
                 words = f"making {made}" + (f": {100 * done // total} %" if total else "")
                 show(words, description="making", completed=done, total=total or None)
                 time.sleep(LOOK_S)
     except KeyboardInterrupt:
-        output.note("ended; nothing of it is left")
+        output.note("cancelled; its files were deleted")
         api.delete(f"/instance/{instance}")
         raise
 
@@ -247,5 +251,5 @@ def _listed(api: NodeApi, made: str) -> dict[str, Any]:
         if card is not None:
             return card.model_dump(mode="json")
         time.sleep(LOOK_S)
-    text = f"{made} was ended before it was made, or no node lists it yet"
+    text = f"making {made} was cancelled, or no node lists it yet"
     raise CliError(text, remedy="see `shoal ls` and `shoal logs worker`", code=FAILED)

@@ -9,9 +9,9 @@ from gateway.cli.output.terminal import Output
 
 WORDS = {
     "now": "it fits",
-    "later": "it fits once others have left",
-    "never": "it fits nowhere",
-    "unknown": "unknown: it could not be reckoned",
+    "later": "it fits after others are evicted",
+    "never": "it fits on no node",
+    "unknown": "unknown: no memory estimate",
 }
 
 
@@ -31,7 +31,7 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
     if plan["why"]:
         output.say(plan["why"])
     if plan["fits"] == "never":
-        output.note("`shoal pull` refuses it; with `--anyway` it is pulled all the same")
+        output.note("`shoal pull` refuses it; use `--anyway` to pull it anyway")
 
 
 def _rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
@@ -61,7 +61,7 @@ def _fetch(plan: dict[str, Any]) -> str:
     if plan["sources"]:
         return f"{size(plan['fetch_bytes'])} from {', '.join(plan['sources'])}"
     here = plan["total_bytes"] - plan["fetch_bytes"]
-    kept = f", {size(here)} of it is here" if here else ""
+    kept = f", {size(here)} is already here" if here else ""
     return f"{size(plan['fetch_bytes'])} ({plan['files']} files at {plan['hub']}{kept})"
 
 
@@ -69,7 +69,7 @@ def _disk(disk: dict[str, Any] | None) -> str:
     """Return what is free on the disk, and what it lacks."""
     if disk is None:
         return ""
-    lacks = f", which lacks {size(disk['missing_bytes'])}" if disk["missing_bytes"] else ""
+    lacks = f", {size(disk['missing_bytes'])} too little" if disk["missing_bytes"] else ""
     return f"{size(disk['free_bytes'])} free{lacks}"
 
 
@@ -77,7 +77,7 @@ def _node(one: dict[str, Any]) -> tuple[str, ...]:
     """Return a row of the nodes."""
     missing = f"{size(one['missing_bytes'])} now" if one["missing_bytes"] else "-"
     if one["never_bytes"]:
-        missing += f", {size(one['never_bytes'])} for ever"
+        missing += f", {size(one['never_bytes'])} even when empty"
     if not one["has_slot"]:
         missing += ", a runner slot"
     give, ever = size(one["usable_bytes"]), size(one["ceiling_bytes"])

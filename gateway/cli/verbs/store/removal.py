@@ -33,9 +33,11 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.naming import aliased, forget, made_name
 
 FETCHED = ("copied", "pulled", "derived")
-"""Where what can be had again comes from."""
+"""Origins of models that can be downloaded again."""
 EVERYWHERE_S = 60.0
-Names = Annotated[list[str], typer.Argument(metavar="MODEL...", help="Models, as `shoal ls` does.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help=("Models, as listed by `shoal ls`."))
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +55,9 @@ def rm(
     invocation: Invocation,
     models: Names,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Delete it from the disks of all nodes.")
+        bool, typer.Option("--everywhere", help="Delete it on all nodes.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete models, or parts of them, from this node's disk; they have to be unloaded first. Of a
     name that `shoal cp` made the name goes, on every node, and the model stays."""
@@ -82,7 +84,7 @@ def rm(
     forget(invocation, names.values())
     output.document({"deleted": [_fields(one) for one in doomed], "names": list(names)})
     if doomed:
-        output.note("the node notices within some 2 s")
+        output.note("the node notices it within 2 s")
 
 
 def _delete(invocation: Invocation, one: _Doomed, root: Path) -> None:
@@ -102,7 +104,7 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
     if yes:
         return
     if output.as_json or not output.err.is_terminal:
-        raise CliError(f"{what} would be deleted", remedy="say so with --yes")
+        raise CliError(f"this deletes {what}", remedy="confirm with --yes")
     typer.confirm(f"Delete {what}?", abort=True, err=True)
 
 
@@ -120,7 +122,10 @@ def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
         return
     card = state.on_disk(name)
     if not isinstance(card, PartialModel) and card.bundled:
-        raise CliError(f"{card.model} comes with shoal and stays", remedy="it takes 10 MB at most")
+        raise CliError(
+            (f"{card.model} is part of shoal and cannot be deleted"),
+            remedy="it takes at most 10 MB",
+        )
     _check_unheld(state, card.model)
     if isinstance(card, PartialModel):
         yield _Doomed(card.model, _own(Path(card.path), root), card.have_bytes, fetched=True)
@@ -140,12 +145,14 @@ def _check_own_name(state: NodeState, name: str) -> None:
     """Raise CliError for the name of an adapter, which is taken out of its model's folder, and for
     one that a model's card gives it."""
     if (card := aliased(state, name)) is not None:
-        remedy = f"take it out of `aliases` (`shoal card edit {card.model}`), or name the model"
-        raise CliError(f"{name} is a name that {card.model}'s own card gives it", remedy=remedy)
+        remedy = (
+            f"remove it from `aliases` (`shoal card edit {card.model}`), or use the model's name"
+        )
+        raise CliError(f"{name} is an alias in the card of {card.model}", remedy=remedy)
     if name not in state.models and (beside := adapter_named(state, name)) is not None:
         card, adapter = beside
-        remedy = f"take the folder adapters/{adapter} out of the model's on its nodes"
-        raise CliError(f"{adapter} is an adapter of {card.model}, which stays", remedy=remedy)
+        remedy = f"delete the folder adapters/{adapter} in the model's folder on its nodes"
+        raise CliError(f"{adapter} is an adapter of {card.model}, not a model", remedy=remedy)
 
 
 def _check_unheld(state: NodeState, model: str) -> None:
@@ -193,8 +200,8 @@ def _everywhere(
     output.document({"models": answers, "names": [one.name for one in names]})
     kept = [one for answer in answers for one in answer["nodes"] if not one["deleted"]]
     if kept:
-        text = f"{len(kept)} of the copies stay"
-        raise CliError(text, remedy="see above for each; `shoal ls` shows what is left")
+        text = f"{len(kept)} copies were not deleted"
+        raise CliError(text, remedy="see the reasons above; list the rest with `shoal ls`")
 
 
 def _anywhere(state: NodeState, name: str) -> str:

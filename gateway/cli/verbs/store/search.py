@@ -20,13 +20,13 @@ NONE = "-"
 def search(
     invocation: Invocation,
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="WORDS", help="What its name holds.")
+        list[str] | None, typer.Argument(metavar="WORDS", help="Words in the model's name.")
     ] = None,
     author: Annotated[
-        str | None, typer.Option("--author", metavar="ORG", help="Of this owner alone.")
+        str | None, typer.Option("--author", metavar="ORG", help="Only models of this owner.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=MOST, help="So many at most.")
+        int, typer.Option("--limit", "-n", min=1, max=MOST, help="Maximum number of models.")
     ] = 20,
 ) -> None:
     """Find models of the Hugging Face hub that run here, those made for MLX first."""
@@ -39,15 +39,15 @@ def search(
     if found["models"]:
         output.table(columns, [_cells(one) for one in found["models"]])
     else:
-        output.say(f"{found['hub']} has none that runs here")
+        output.say(f"{found['hub']} has no matching model that runs here")
     if found["left_out"]:
-        output.note(f"{found['left_out']} more were found that do not run here")
+        output.note(f"{found['left_out']} more matches do not run here")
     for one in found["models"]:
         if one["gated"]:
-            output.note(f"{one['model']} is gated: its license is accepted at {found['hub']}")
+            output.note(f"{one['model']} is gated: accept its license at {found['hub']}")
     wanted = next((one["model"] for one in found["models"] if not one["here"]), None)
     if wanted is not None:
-        output.note(f"`shoal pull {wanted}` gets it; `--dry-run` tells whether it fits")
+        output.note(f"download it with `shoal pull {wanted}`; check that it fits with `--dry-run`")
 
 
 def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from gateway.cli.output.terminal import Output
 
 PURGE_S = 600.0
 TOLD_S = 3_600.0
-"""What was let go is told by `shoal ls` for so long."""
+"""How long `shoal ls` shows deleted models."""
 Row = Mapping[str, Any]
 
 
@@ -35,7 +35,7 @@ def show(invocation: Invocation) -> None:
         )
         for node in found["nodes"]
     ]
-    columns = ("node", ">fetched", ">at most", ">put there", ">made", ">free on disk")
+    columns = ("node", ">fetched", ">limit", ">added by user", ">made", ">free on disk")
     output.table(columns, rows)
     for node in found["nodes"]:
         for one in node["models"]:
@@ -49,10 +49,10 @@ def show(invocation: Invocation) -> None:
 def purge(
     invocation: Invocation,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Delete nothing; tell what would go.")
+        bool, typer.Option("--dry-run", help="Only show what would be deleted.")
     ] = False,
     node: Annotated[
-        str | None, typer.Option("--node", help="A node by its id or name, or `all`.")
+        str | None, typer.Option("--node", help="A node's id or name, or `all`.")
     ] = None,
 ) -> None:
     """Delete now what shoal fetched itself and can be had again: nothing that is in use, that a
@@ -70,7 +70,7 @@ def purge(
         for one in told["stays"]:
             output.say(f"kept {_words(one)} on {name}: {one['why']}")
         if not (told["would_go"] or told["let_go"] or told["stays"]):
-            output.note(f"{name} has nothing that shoal fetched")
+            output.note(f"{name} has no downloaded models")
 
 
 def said_of_stores(state: NodeState, output: Output) -> None:
@@ -82,8 +82,12 @@ def said_of_stores(state: NodeState, output: Output) -> None:
             going = next(
                 (one for one in told.models if one.what == "fetched" and not one.why), None
             )
-            text = f"{name} has fetched {size(told.fetched_bytes)}, of at most"
-            then = f"{going.model} goes next" if going else "none of it may go: `shoal store show`"
+            text = f"{name} has {size(told.fetched_bytes)} of downloaded models; the limit is"
+            then = (
+                f"{going.model} is deleted next"
+                if going
+                else ("none can be deleted; see `shoal store show`")
+            )
             output.note(f"{text} {size(told.limit_bytes)}; {then}")
         for one in (one for one in told.let_go if wall() - one.at_s < TOLD_S):
             output.note(_gone(name, one.model_dump(mode="json")))
@@ -102,4 +106,4 @@ def _words(one: Row) -> str:
 
 def _gone(node: str, one: Row) -> str:
     ago = span(max(0.0, wall() - one["at_s"]))
-    return f"{node} let {_words(one)} go {ago} ago: {one['why']}"
+    return f"{node} deleted {_words(one)} {ago} ago: {one['why']}"

@@ -22,14 +22,10 @@ MOST_NAMED = 5
 
 def sync(
     invocation: Invocation,
-    to: Annotated[
-        str, typer.Option("--to", metavar="NODE|all", help="The node whose disk they go to.")
-    ],
+    to: Annotated[str, typer.Option("--to", metavar="NODE|all", help="The node that stores them.")],
     models: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[MODEL...]", help="Models of any node; without, all of this node's own."
-        ),
+        typer.Argument(metavar="[MODEL...]", help="Models of any node; default: all of this node."),
     ] = None,
 ) -> None:
     """Copy models to another node, or to all, from nodes that have them. What is there already
@@ -51,14 +47,14 @@ def sync(
                     words = f"copying {size(done)} of {size(total)}" + (f", {pace}" if pace else "")
                     show(words, description="copying", pace=pace, completed=done, total=total)
     except KeyboardInterrupt:
-        output.note("stopped; what came is kept, and the same `shoal sync` goes on with it")
+        output.note("stopped; the copied part is kept, and the same `shoal sync` resumes")
         raise
     if last.get("status") != "done":
-        raise CliError("the node ended the copying without a word", remedy="see `shoal logs`")
+        raise CliError("the node ended the copy without a reason", remedy="see `shoal logs`")
     output.document(last)
     for node in dict.fromkeys(one["node"] for one in last["there"]):
         there = [one["model"] for one in last["there"] if one["node"] == node]
-        output.say(f"{_listed(there)} {_is(there)} on {names.get(node, node)} already")
+        output.say(f"{_listed(there)} {_is(there)} already on {names.get(node, node)}")
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -98,10 +94,10 @@ class _Copies:
         begins = event["status"] == "copying" != known.get("status")
         if event["status"] == "done":
             sources = " and ".join(map(self._named, event["sources"]))
-            since = f"from {sources}" if sources else "it had come already"
+            since = f"from {sources}" if sources else "already there"
             self.output.say(f"copied {what} ({size(event['total'])}, {since})")
         elif event["status"] == "failed":
-            self.output.note(f"could not copy {what}: {event['message']}")
+            self.output.note(f"cannot copy {what}: {event['message']}")
         elif not self.output.live and (begins or time.monotonic() - self.said_at >= REMARK_S):
             self.said_at = time.monotonic()
             share = 100 * event["completed"] // max(1, event["total"])

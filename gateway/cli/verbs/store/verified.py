@@ -15,8 +15,8 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.pull import PaceColumn, pace_of
 
 FETCHED = {
-    "pulled": "`shoal rm {0}` and `shoal pull {0}` get it anew",
-    "copied": "`shoal rm {0}` takes it away; loading it here copies it again",
+    "pulled": "get it again with `shoal rm {0}` and `shoal pull {0}`",
+    "copied": "delete it with `shoal rm {0}`; loading it here copies it again",
 }
 
 
@@ -40,7 +40,7 @@ def verified(invocation: Invocation, models: list[str], node: str | None) -> Non
                     total=last["total"] or None,
                 )
         if last.get("status") != "done":
-            text = "the node ended the verification without a word"
+            text = "the node ended the verification without a reason"
             raise CliError(text, remedy="see `shoal logs worker`")
         found.append(last)
         _say(output, state, last)
@@ -55,19 +55,19 @@ def _say(output: Output, state: NodeState, found: dict[str, Any]) -> None:
     model, where = found["model"], state.names.get(found["node"], found["node"])
     what = f"{model} on {where}: {found['files']} files, {size(found['total'])}"
     if found["intact"] and found["against"] == "hashes":
-        output.say(f"{what}, all with the hashes that they came with")
+        output.say(f"{what}, all hashes match")
     elif found["intact"]:
-        output.say(f"{what}, all readable, and the headers of the weights whole")
-        output.note("it came with no hashes, so that a byte that changed would not be noticed")
+        output.say(f"{what}, all readable, with intact weight headers")
+        output.note("it has no hashes, so changed bytes cannot be detected")
     if found["unlisted"]:
-        output.note(f"{found['unlisted']} of them came later, without a hash, and are readable")
+        output.note(f"{found['unlisted']} of them have no hash and are readable")
     if found["intact"]:
         return
-    output.say(f"{what}, of which {found['wrong_count']} are not as they have to be:")
+    output.say(f"{what}, {found['wrong_count']} damaged:")
     for one in found["wrong"]:
         output.say(f"  {one['path']}: {one['what']}")
     if found["wrong_count"] > len(found["wrong"]):
         output.say(f"  and {found['wrong_count'] - len(found['wrong'])} more")
     cards = (one for card in state.cards if card.node == found["node"] for one in card.models)
     origin = next((one.origin for one in cards if one.model == model), "put")
-    output.note(FETCHED.get(origin, "get it anew from where it came").format(model))
+    output.note(FETCHED.get(origin, "get it again from its source").format(model))

@@ -198,7 +198,7 @@ class ResponsesStreamOptionsBody(Closed):
     """What a stream carries beside the answer."""
 
     include_obfuscation: Unused = no_effect(
-        "padding against traffic analysis; frames are not padded"
+        "padding against traffic analysis; events are not padded"
     )
 
 

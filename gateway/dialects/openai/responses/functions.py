@@ -84,7 +84,7 @@ def _allowed_of(
 
 def _check_any(tools: Sequence[ToolSpec]) -> None:
     if not tools:
-        raise bad_field("tool_choice", "'required' needs a tool that the client runs")
+        raise bad_field("tool_choice", "'required' needs a client tool")
 
 
 def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:

@@ -52,7 +52,7 @@ class ResponsesMediaPartBody(Closed):
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the part is refused whole"
     type: Literal["input_image", "input_file", "input_audio"] = refused(
-        "models here read text only; send its text instead"
+        "the models read only text; send its text instead"
     )
 
 

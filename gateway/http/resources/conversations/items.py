@@ -41,7 +41,7 @@ class ConversationItems(ConversationResource):
             case "full":
                 raise HttpFaultRaised(conversation_full("items"))
             case "there":
-                text = "an item of one of these ids is in the conversation already; leave it out"
+                text = "the conversation already has an item with one of these ids; omit it"
                 raise bad_field("items", text)
             case "added":
                 contents = [content for _, content in items]
@@ -59,7 +59,7 @@ class ConversationItems(ConversationResource):
                 owner, found.request, asked.limit, asked.after, descends=asked.descends
             )
         if page is None:
-            raise bad_field("after", f"nothing here has the id '{asked.after[:80]}'")
+            raise bad_field("after", f"no object with the id '{asked.after[:80]}'")
         resp.data = shapes.items(page.items, page.has_more, asked.includes)
 
 

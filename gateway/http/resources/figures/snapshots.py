@@ -51,7 +51,7 @@ class MetricsHistory(Resource):
         try:
             points = await asyncio.to_thread(HistoryFile(Path(path)).points) if path else []
         except OSError as error:
-            text = f"the history cannot be read: {error}"
+            text = f"cannot read the history: {error}"
             raise HttpFaultRaised(HttpFault(503, "history_unreadable", text)) from error
         history: HistoryAnswer = {
             "node": self.service.options.node,
@@ -79,7 +79,7 @@ def keep_history(service: HttpService) -> None:
         except OSError as error:
             if str(error) not in told:
                 told.add(str(error))
-                service.log.warning(f"what was measured cannot be kept: {error}")
+                service.log.warning(f"cannot store the history: {error}")
 
     def begin() -> None:
         """Begin to note a point; the task is held until it is done."""

@@ -298,5 +298,5 @@ async def _found(service: HttpService, request: str) -> bytes:
 
 
 def _no_trace(name: RequestId) -> HttpFaultRaised:
-    text = f"there is no trace of {name[:MOST_NAME]!r}"
+    text = f"no trace of {name[:MOST_NAME]!r}"
     return HttpFaultRaised(HttpFault(404, "trace_not_found", text))

@@ -142,7 +142,7 @@ class BackgroundCancel(AnswerCancel):
         if job.is_open:
             job = await stopped(service, job)
         elif job.state != "cancelled":
-            text = f"only an answer that is being made can be stopped; this one is '{job.state}'"
+            text = f"only a running answer can be cancelled; this one is '{job.state}'"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
         resp.data = _stands(job)
 

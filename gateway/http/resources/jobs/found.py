@@ -43,16 +43,16 @@ async def recorded(question: Awaitable[_T]) -> _T:
 async def submitted(service: HttpService, new: NewJob) -> Job:
     """Submit a job; it outlives this process when this returns. Raises HttpFaultRaised (429)."""
     if not service.options.records_file:
-        raise HttpFaultRaised(records_unavailable("this node keeps no records, and so no jobs"))
+        raise HttpFaultRaised(records_unavailable("this node stores no records and no jobs"))
     found = await recorded(service.jobs.here.submit(new))
     if isinstance(found, JobsFull):
         bounds = service.jobs.here.bounds
         if found.open_of_client >= bounds.per_client:
-            text = f"{found.open_of_client} jobs of this client are open, the most that may be"
+            text = f"this client has {found.open_of_client} open jobs, its limit"
         elif found.kept >= bounds.kept:
-            text = f"{found.kept} jobs are kept here, the most that may be; delete some"
+            text = f"this node stores {found.kept} jobs, its limit; delete some"
         else:
-            text = f"jobs take {found.bytes} bytes here already; delete some that have ended"
+            text = f"jobs on this node take {found.bytes} bytes, the limit; delete finished ones"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=60.0))
     service.job_runner.wake()
     return found
@@ -68,7 +68,7 @@ async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
     if wanted in ("false", "0"):
         return await owner_of_kept(req, service.options)
     caller = caller_of(req)
-    assert caller is not None, "no path of jobs is open"
+    assert caller is not None, "no jobs folder is open"
     check_scope(caller, "admin", "?all=true")
     await check_owner(req, service.options, "?all=true")
     return None
@@ -130,7 +130,7 @@ class JobReader:
         """Yield what is told of each event, once, and of the job when it has ended."""
         service = self._service
         if service.jobs.here.readers >= MOST_READERS:
-            yield sse.comment("too many read the events of jobs; go on with starting_after")
+            yield sse.comment("too many clients read job events; resume later with starting_after")
             return
         service.jobs.here.readers += 1
         watch = asyncio.ensure_future(self._watch())
@@ -138,12 +138,12 @@ class JobReader:
         try:
             while not self._gone.is_set():
                 if service.dispatcher.draining:
-                    yield sse.comment("this gateway is shutting down; go on with starting_after")
+                    yield sse.comment("this gateway is shutting down; resume with starting_after")
                     return
                 try:
                     job, events = await self._more()
                 except RecordsElsewhere as error:
-                    yield sse.comment(f"{error}; go on with starting_after")
+                    yield sse.comment(f"{error}; resume with starting_after")
                     return
                 if events:
                     self._first += len(events)

@@ -54,7 +54,7 @@ class JobResource(Resource):
         service = self.service
         found = await _found(service, req, job)
         if found.is_open:
-            text = f"the job is {found.state}: stop it first (POST /v1/jobs/{job}/cancel)"
+            text = f"the job is {found.state}; cancel it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
         await recorded(service.jobs.remove(found.request, found.owner))
         removed: RemovedJob = {
@@ -75,7 +75,7 @@ class JobCancel(Resource):
         if found.is_open:
             found = await stopped(service, found)
         elif found.state != "cancelled":
-            text = f"only a job that has not ended can be stopped; this one is {found.state}"
+            text = f"only a job that has not ended can be cancelled; this one is {found.state}"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
         resp.data = await _told(service, found)
 

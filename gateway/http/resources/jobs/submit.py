@@ -56,7 +56,7 @@ class JobBody(Closed):
     path: str = Field(description="the route of the request, such as /v1/chat/completions")
     body: dict[str, Any] = Field(description="the body of the request")
     ttl_s: Annotated[float, Field(ge=1.0, le=MOST_TTL_S)] | None = Field(
-        default=None, description="seconds that the result is kept"
+        default=None, description="seconds to store the result"
     )
     metadata: Annotated[dict[LabelName, Label], Field(max_length=16)] | None = Field(
         default=None, description="labels, echoed"
@@ -140,7 +140,7 @@ async def _understood(service: HttpService, req: Request, asked: JobBody) -> tup
     the request would."""
     endpoint = asked_at(asked.path)
     if endpoint is None:
-        raise bad_field("path", "must be one that asks a model, as /v1/chat/completions")
+        raise bad_field("path", "must be the path of a model request, such as /v1/chat/completions")
     fields = asked.body
     if "x_priority" not in fields and not any(
         fields.get(name) in values for name, values in SAYS_PRIORITY.items()
@@ -156,7 +156,7 @@ async def _understood(service: HttpService, req: Request, asked: JobBody) -> tup
         field = "body" if error.field is None else f"body.{error.field}"
         raise BadRequest(f"body: {error.message}", field=field) from None
     if parsed.background is not None:
-        raise bad_field("body.background", "a job runs without its client; leave it out")
+        raise bad_field("body.background", "a job runs without its client; omit it")
     if not service.catalog.known:
         await service.catalog.wait_known()
     if not service.tasks.table.means(parsed.model):

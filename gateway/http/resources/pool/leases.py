@@ -36,7 +36,7 @@ ROOM_S = 10.0
 ASK_S, AGAIN_S = 5.0, 1.0
 """How long the holder is asked at once, and how long after a refusal it is asked again."""
 MOST_WAIT_S = 3600.0
-GONE = "who asked for it has gone"
+GONE = "the client that requested it has gone"
 
 
 class LeaseBody(Closed):
@@ -189,7 +189,7 @@ async def _taken(
             if give_up_at - now <= AGAIN_S:
                 wait = wait_of(service.readings, ModelId(command.lease), now)
                 why = fault.message if wait is None else wait.why
-                text = f"no room came free within {wait_s:.0f} s: {why}"
+                text = f"no memory became free within {wait_s:.0f} s: {why}"
                 fault = HttpFault(503, "no_capacity", text, retry_after_s=fault.retry_after_s)
                 raise HttpFaultRaised(fault) from None
         await asyncio.sleep(AGAIN_S)

@@ -145,9 +145,9 @@ class ModelCardResource(Resource):
             read_card(text.encode())
             return text
         except BadCard as error:
-            raise BadRequest(f"the card is refused: {error}", field=error.key or None) from error
+            raise BadRequest(f"invalid card: {error}", field=error.key or None) from error
         except UnicodeEncodeError as error:
-            raise BadRequest("the card is refused: it has half a character") from error
+            raise BadRequest("invalid card: it contains half a character") from error
 
     async def _noticed(self, model: ModelId, found: Sequence[CardOnNode]) -> bool:
         """Wait until this process hears that each of the nodes goes by its card; returns whether it
@@ -209,8 +209,8 @@ def _check_done(model: ModelId, found: Sequence[CardOnNode]) -> None:
     kept = [one for one in found if one.kept]
     if kept:
         text = "; ".join(f"{one.name}: {one.kept}" for one in kept)
-        raise HttpFaultRaised(HttpFault(409, "card_kept", f"the card stays as it is: {text}"))
-    text = "; ".join(one.unknown for one in found) or f"no node has {model} any more"
+        raise HttpFaultRaised(HttpFault(409, "card_kept", f"the card was not changed: {text}"))
+    text = "; ".join(one.unknown for one in found) or f"no node has {model}"
     raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=RETRY_S))
 
 

@@ -125,9 +125,9 @@ def _plan(held: HeldPull, node: NodeId, target: PullTarget) -> PullPlan:
 def _speed(fit: Fit, no_speed: str) -> tuple[float | None, str]:
     """Return the predicted speed, or None and why there is none."""
     if fit.verdict == "unknown":
-        return None, "whether it has a place could not be reckoned"
+        return None, "its memory could not be estimated"
     if fit.plan is None:
-        return None, "it has no place now"
+        return None, "it does not fit now"
     return (None, no_speed) if no_speed else (fit.plan["tokens_per_s"], "")
 
 

@@ -174,7 +174,7 @@ async def answer_pull(service: HttpService, req: Request, resp: Response, asked:
     await service.catalog.wait_known()
     here = None if asked.revision else model_named(asked.model, service.catalog.names())
     if here is not None and "/" not in here:
-        text = f"{here} is here already; models of a hub are named OWNER/NAME"
+        text = f"{here} is already here; hub models are named OWNER/NAME"
         raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
     target = pull_target(asked.model, asked.revision, service.options.pull_names)
     node = service.bus.speaker.node

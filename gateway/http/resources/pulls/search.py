@@ -95,12 +95,12 @@ async def _found(service: HttpService, asked: AskSearch) -> SearchFound:
         silent = OwnerSilent(f"the worker of node {service.options.node}", ANSWER_S)
         raise HttpFaultRaised(owner_silent(silent)) from None
     except BadMessage as error:
-        text = f"the worker of this node answers what this gateway does not know: {error}"
+        text = f"the worker of this node sent an unknown answer: {error}"
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text)) from None
     if isinstance(answer, SearchRefused):
         raise HttpFaultRaised(faults.of_pull(answer))
     if not isinstance(answer, SearchFound):
-        text = "the worker of this node answers something else; is it of another version?"
+        text = "the worker of this node sent an unknown answer; check that it has the same version"
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text))
     return answer
 

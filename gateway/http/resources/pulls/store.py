@@ -52,7 +52,7 @@ OF_STORES = ("disk_full", "disk_low", "download_failed")
 NOT_TOLD = {
     "level": "warn",
     "code": "store_untold",
-    "message": "its worker has not told what lies on its disk",
+    "message": "its worker has not reported its disk",
     "remediation": "see `shoal status` on that node (worker)",
 }
 
@@ -196,7 +196,7 @@ class PurgeStaging(Resource):
         node = own if word is None else node_named(service, word, "node")
         mine = [one for one in told if one.node == node]
         if not mine:
-            text = "the node has not told yet what lies on its disk; is its worker running?"
+            text = "the node has not reported its disk yet; check that its worker is running"
             raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=2.0))
         return mine
 

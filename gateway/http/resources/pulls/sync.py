@@ -160,7 +160,7 @@ class SyncModels(Resource):
         here = (card.models for card in self.service.readings.cards(now) if card.node == own)
         found = sorted(one.model for models in here for one in models if not one.bundled)
         if not found:
-            text = "this node has no models but those that come with shoal; name one of another"
+            text = "this node has only the bundled model; name a model of another node"
             raise HttpFaultRaised(_refused("models", text))
         return found
 

@@ -14,6 +14,6 @@ def node_named(service: HttpService, word: str, field: str) -> NodeId:
     if len(found) != 1:
         names = ", ".join(sorted(f"{card.name} ({card.node})" for card in cards))
         what = "more than one node is" if found else "no node is"
-        text = f"{what} named {word[:80]!r}; there are {names}"
+        text = f"{what} named {word[:80]!r}; the nodes are {names}"
         raise HttpFaultRaised(HttpFault(404, "node_not_found", text, field=field))
     return found.pop()

@@ -98,7 +98,7 @@ class VerifyModel(Resource):
         node = node_named(service, word, "node")
         if node not in having:
             names = ", ".join(sorted(having.values()))
-            text = f"{model} is not whole on that node's disk; it is on {names}"
+            text = f"{model} is not complete on that node's disk; it is on {names}"
             raise HttpFaultRaised(HttpFault(404, "model_not_found", text, field="node"))
         return node
 

@@ -97,7 +97,7 @@ class ExtractPage(Resource):
         """Answer with the main text of the page at `url`, or of `html`."""
         asked = await self.read(req, ExtractPageBody)
         if (asked.url is None) == (asked.html is None):
-            raise bad_field("url", "say one of 'url' and 'html'")
+            raise bad_field("url", "send either 'url' or 'html'")
         tools, asker = self.service.tools, _asker(self, req)
         with _told(self, asks_url=asked.url is not None):
             if asked.url is not None:
@@ -117,7 +117,7 @@ class WebSearch(Resource):
         """Answer with titles, URLs and snippets. 403 where no engine is configured."""
         asked = await self.read(req, WebSearchBody)
         if not asked.query.strip():
-            raise bad_field("query", "say what to search for")
+            raise bad_field("query", "the query is empty")
         with _told(self, asks_url=False):
             found = await self.service.tools.search(asked.query, asked.count, _asker(self, req))
         answer_json(resp, FoundPages(results=tuple(found)).model_dump())

@@ -27,6 +27,9 @@ def test_no_file_is_well_and_a_sound_one_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[clients.ann]\ncooldown = 1\n", "[clients\nx = 1"])
 def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str) -> None:
-    for running, words in ((False, "no profile is known"), (True, "stays in force")):
+    for running, words in (
+        (False, ("the node has no profiles")),
+        (True, "keeps the last valid version"),
+    ):
         found = found_in(tmp_path, text, running)
         assert found.level == "error" and "line" in found.found and words in found.remedy

@@ -62,10 +62,10 @@ def test_pmset_tells_when_a_mac_sleeps_and_what_keeps_it_awake() -> None:
 @pytest.mark.parametrize(
     ("sleep", "level", "word"),
     [
-        (MacSleep(0, False, ()), "ok", "does not sleep"),
-        (MacSleep(10, True, ()), "ok", "does not sleep"),
+        (MacSleep(0, False, ()), "ok", "does not go to sleep"),
+        (MacSleep(10, True, ()), "ok", "does not go to sleep"),
         (MacSleep(10, False, ("powerd",)), "warn", "powerd"),
-        (MacSleep(None, False, ()), "warn", "does not say"),
+        (MacSleep(None, False, ()), "warn", "does not report it"),
     ],
 )
 def test_a_mac_that_sleeps_by_itself_is_warned_of(sleep: MacSleep, level: str, word: str) -> None:

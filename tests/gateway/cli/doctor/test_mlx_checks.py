@@ -48,8 +48,8 @@ def test_a_gpu_that_mlx_leaves_idle_is_told_with_what_to_install(
     ("here", "word"),
     [
         (MlxHere("0.32.4", "Device(gpu, 0)"), "not needed: MLX computes on Device(gpu, 0)"),
-        (MlxHere("0.32.4", "Device(cpu, 0)"), "slow on prompts"),
-        (MlxHere(trouble="no libcuda.so.1"), "slow on prompts"),
+        (MlxHere("0.32.4", "Device(cpu, 0)"), "prompts are slow"),
+        (MlxHere(trouble="no libcuda.so.1"), "prompts are slow"),
     ],
 )
 def test_blas_matters_where_the_processor_multiplies(

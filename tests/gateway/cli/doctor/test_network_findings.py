@@ -54,13 +54,19 @@ def told(check: Finding) -> tuple[str, str]:
     [
         ("127.0.0.1", (), (HOME, WIRE), "ok", "other machines cannot reach this node"),
         ("127.0.0.1", ("127.0.0.1:1",), (HOME,), "ok", "other machines cannot"),
-        ("127.0.0.1", ("studio.local:1",), (HOME, WIRE), "warn", "studio.local:1 cannot dial it"),
-        ("", (), (WIRE,), "ok", "nobody is let in"),
+        (
+            "127.0.0.1",
+            ("studio.local:1",),
+            (HOME, WIRE),
+            "warn",
+            ("which studio.local:1 cannot reach"),
+        ),
+        ("", (), (WIRE,), "ok", "other nodes cannot join"),
         ("0.0.0.0", (), (HOME, AIR, WIRE), "ok", "10.0.0.1 (thunderbolt), 192.168.1.5 (wifi)"),
         ("10.0.0.1", (), (HOME, WIRE), "ok", "listens at 10.0.0.1"),
-        ("10.0.0.9", (), (HOME, WIRE), "error", "10.0.0.9 is not of this machine"),
+        ("10.0.0.9", (), (HOME, WIRE), "error", "10.0.0.9 is not an address of this machine"),
         ("studio.local", (), (WIRE,), "ok", "listens at studio.local"),
-        ("0.0.0.0", (), (HOME,), "warn", "no address beyond loopback"),
+        ("0.0.0.0", (), (HOME,), "warn", "only a loopback address"),
     ],
 )
 def test_where_a_node_can_be_reached_is_said(
@@ -90,7 +96,7 @@ LOOK = PeerLook("10.0.0.2:24154", linked=False)
         ({"greeting": NULL}, False, False, "ok", "NULL"),
         ({"greeting": CURVE, "address": "127.0.0.1:1"}, False, False, "ok", "CURVE"),
         (
-            {"greeting": CURVE, "address": "127.0.0.1:1", "said": "nobody answers"},
+            {"greeting": CURVE, "address": "127.0.0.1:1", "said": "no answer"},
             False,
             False,
             "error",
@@ -98,11 +104,11 @@ LOOK = PeerLook("10.0.0.2:24154", linked=False)
         ),
         ({"greeting": CURVE}, False, False, "error", "`shoal keys join` with that"),
         ({"greeting": NULL}, True, False, "error", "`shoal keys join` there"),
-        ({"greeting": b"HTTP/1.1 400"}, True, False, "error", "no shoal node"),
-        ({"greeting": CURVE, "said": "nobody answers"}, True, False, "error", "fingerprints"),
-        ({"greeting": NULL, "said": "nobody answers"}, False, False, "error", "does not answer"),
-        ({"greeting": CURVE, "said": "cluster 'x'"}, True, False, "error", "refuses this node"),
-        ({"outcome": "closed"}, True, False, "error", "nobody listens"),
+        ({"greeting": b"HTTP/1.1 400"}, True, False, "error", "not a shoal node"),
+        ({"greeting": CURVE, "said": "no answer"}, True, False, "error", "fingerprints"),
+        ({"greeting": NULL, "said": "no answer"}, False, False, "error", "does not answer"),
+        ({"greeting": CURVE, "said": "cluster 'x'"}, True, False, "error", "rejects this node"),
+        ({"outcome": "closed"}, True, False, "error", "nothing listens"),
         ({"outcome": "unknown", "why": "no name"}, True, False, "error", "no such host"),
         ({"outcome": "silent", "why": "timed out"}, True, True, "error", "firewall"),
         ({"outcome": "unreachable", "why": "No route"}, True, False, "error", "firewall"),
@@ -187,7 +193,7 @@ def test_somebody_else_at_the_port_is_no_node() -> None:
         server.listen()
         look = dial(f"127.0.0.1:{server.getsockname()[1]}")
     assert look.outcome == "open" and mechanism(look.greeting) is None
-    assert "no shoal node" in peer_check(look, has_key=False, macos=False).found
+    assert "not a shoal node" in peer_check(look, has_key=False, macos=False).found
 
 
 def test_a_door_that_is_not_this_nodes_is_an_error_whatever_answers_there() -> None:
@@ -212,7 +218,7 @@ def a_state(*peers: PeerReading, strangers: tuple[str, ...] = ()) -> NodeState:
 def test_what_is_dialled_is_looked_at_once() -> None:
     lost = peer("a", addresses=("a:1", "a:2")).model_copy(update={"status": "silent"})
     gone = peer("b", addresses=("b:1",)).model_copy(update={"status": "left"})
-    reading = PeersReading(node=NODE, peers=(lost, gone), strangers=("s:1: nobody answers",))
+    reading = PeersReading(node=NODE, peers=(lost, gone), strangers=("s:1: no answer",))
     assert dialled(("a:1", "c:1"), reading) == ["a:1", "c:1", "s:1"]
     assert dialled(("c:1",), None) == ["c:1"]
 
@@ -232,7 +238,7 @@ def test_a_linked_peer_is_not_dialled_and_a_stranger_is(
     there = open_link(None)
     configure(tmp_path, "[cluster]", 'listen = ""', f'peers = ["127.0.0.1:9", "{there}"]')
     linked = peer("a", addresses=("127.0.0.1:9",), host="127.0.0.1")
-    found = checks(tmp_path, a_state(linked, strangers=(f"{there}: nobody answers",)))
+    found = checks(tmp_path, a_state(linked, strangers=(f"{there}: no answer",)))
     assert found["peer 127.0.0.1:9"].found == "linked"
     assert found[f"peer {there}"].level == "error"
     assert "does not answer" in found[f"peer {there}"].found
@@ -245,14 +251,14 @@ def test_a_node_of_another_key_is_told_from_one_that_is_away(
     write_keys(theirs, ClusterKeys(new_key()), replace=False)
     there = open_link(theirs)
     configure(home, "[cluster]", 'listen = ""', f'peers = ["{there}"]')
-    strange = a_state(strangers=(f"{there}: nobody answers",))
+    strange = a_state(strangers=(f"{there}: no answer",))
     wanted = checks(home, strange)[f"peer {there}"]
     assert wanted.level == "error" and "this machine's key" in wanted.found
     mine = load_settings(home=home).key_files.key
     mine.parent.mkdir(parents=True)
     write_keys(mine, ClusterKeys(new_key()), replace=False)
     refused = checks(home, strange)[f"peer {there}"]
-    assert refused.level == "error" and "does not take this node's cluster key" in refused.found
+    assert refused.level == "error" and "rejects this node's cluster key" in refused.found
     mine.chmod(0o644)
     assert checks(home, strange)["cluster key"].level == "error"
 
@@ -263,7 +269,7 @@ def test_without_a_node_a_peers_port_is_tried_and_no_more_claimed(
     there = open_link(None)
     configure(tmp_path, "[cluster]", 'listen = ""', f'peers = ["{there}"]')
     found = checks(tmp_path, None)[f"peer {there}"]
-    assert found.level == "ok" and "whether it lets this node in" in found.found
+    assert found.level == "ok" and "whether it accepts this node" in found.found
 
 
 def a_server_below_the_ephemeral_ports() -> socket.socket:

@@ -31,7 +31,10 @@ def test_a_sound_file_is_counted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ['[tasks.a]\ncandidate = ["m"]\n', "[tasks\nx = 1"])
 def test_a_broken_file_is_an_error_with_its_line(tmp_path: Path, text: str) -> None:
-    for running, words in ((False, "no task is known"), (True, "stays in force")):
+    for running, words in (
+        (False, "the node has no tasks"),
+        (True, ("keeps the last valid version")),
+    ):
         found = found_in(tmp_path, text, running)
         assert found.level == "error" and "line" in found.found and words in found.remedy
 

@@ -130,19 +130,19 @@ def two(**more: Any) -> list[dict[str, Any]]:
         (json.dumps([{"ips": ["1.2.3.4"]}]), "rank 0 has no usable ssh name"),
         (json.dumps([{"ssh": "-oProxyCommand=x", "ips": ["1.2.3.4"]}]), "no usable ssh name"),
         (json.dumps([{"ssh": "a"}]), "rank 0 (a) has no address"),
-        (json.dumps([{"ssh": "a", "ips": ["box"]}]), "'box' is no IP address"),
+        (json.dumps([{"ssh": "a", "ips": ["box"]}]), "'box' is not an IP address"),
         (json.dumps([{"ssh": "a", "ips": "10.0.0.1"}]), "ips is not a list"),
         (json.dumps([{"ssh": "a", "ips": ["10.0.0.1"], "user": "x"}]), "unknown field 'user'"),
-        (json.dumps(two(ssh="a")), "ranks 0 and 1 are one machine (a, a)"),
-        (json.dumps(two(ssh="me@A.")), "ranks 0 and 1 are one machine (a, me@A.)"),
+        (json.dumps(two(ssh="a")), "ranks 0 and 1 are the same machine (a, a)"),
+        (json.dumps(two(ssh="me@A.")), "ranks 0 and 1 are the same machine (a, me@A.)"),
         (json.dumps(two(ips=["10.0.0.1"])), "ranks 0 and 1 both have the address 10.0.0.1"),
-        (json.dumps(two(rdma=[["rdma_en4", "rdma_en5"], None])), "names 1 back"),
+        (json.dumps(two(rdma=[["rdma_en4", "rdma_en5"], None])), "lists 1 back"),
         (json.dumps(two(rdma=[["rdma_en4", "rdma_en4"], None])), "a device has one cable"),
-        (json.dumps(two(rdma=[["rdma_en4", 3], None])), "neither text nor null"),
-        (json.dumps(two(rdma=["rdma_en4"])), "rank 1 (b) names 1 devices for 2 ranks"),
+        (json.dumps(two(rdma=[["rdma_en4", 3], None])), "only strings and null"),
+        (json.dumps(two(rdma=["rdma_en4"])), "rank 1 (b) lists 1 devices for 2 ranks"),
         (json.dumps(two(rdma=["rdma_en4", "rdma_en5"])), "a device to itself"),
-        (json.dumps(two(rdma=[None, None])), "rank 1 (b) names no device to rank 0 (a)"),
-        (json.dumps(two(rdma=[3, None])), "neither text nor null"),
+        (json.dumps(two(rdma=[None, None])), "rank 1 (b) lists no device to rank 0 (a)"),
+        (json.dumps(two(rdma=[3, None])), "only strings and null"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_rank(found: str, why: str) -> None:
@@ -173,7 +173,7 @@ def mesh(*rows: list[Any]) -> str:
 
 def test_a_device_leads_to_one_peer() -> None:
     text = mesh([None, "e1", "e1"], ["e1", None, "e2"], ["e1", "e2", None])
-    with pytest.raises(BadHostfile, match=r"rank 0 \(m0\) names e1 to rank 1 and to rank 2"):
+    with pytest.raises(BadHostfile, match=r"rank 0 \(m0\) lists e1 for rank 1 and for rank 2"):
         parse_hostfile(text)
 
 
@@ -257,7 +257,7 @@ def test_the_verb_writes_what_mlx_reads(tmp_path: Path, name: str, written: str)
 
 def test_the_verb_tells_cables_and_refuses_in_words(tmp_path: Path) -> None:
     assert "6 cables" in run(str(EXAMPLES / "hosts-4-jaccl.json")).output
-    assert "no group is needed" in run(str(EXAMPLES / "hosts-1.json")).output
+    assert "it needs no group" in run(str(EXAMPLES / "hosts-1.json")).output
     bad = tmp_path / "bad.json"
     bad.write_text(json.dumps(two(rdma=[None, None])))
     refused = run(str(bad))

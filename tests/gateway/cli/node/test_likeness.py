@@ -85,7 +85,7 @@ def test_nodes_that_are_alike_are_aligned() -> None:
         ({"mlx_lm_version": "0.31.0"}, "mlx_lm", "on mini: `pip install mlx-lm==0.32.2`"),
         ({"shoal_version": "0.0.9"}, "shoal", "on mini: install shoal 0.1.0"),
         ({"tree": "ffffffff"}, "code", "(0a1b2c3d on desk; ffffffff on mini)"),
-        ({"python_version": "3.12.9"}, "python", "on mini: make shoal's environment anew"),
+        ({"python_version": "3.12.9"}, "python", "on mini: recreate shoal's environment"),
     ],
 )
 def test_a_required_difference_is_named_with_who_has_to_move(
@@ -127,7 +127,7 @@ def test_a_patch_of_python_is_no_difference_and_a_fact_that_is_not_told_is_noted
     assert len({node.fingerprint for node in found.nodes}) == 1
     found = reported(cluster(mlx_lm_version="", mlx_version="unknown"))
     assert found.verdict == "mixed"
-    assert {one.field: one.values["not told"] for one in found.differences} == {
+    assert {one.field: one.values["not reported"] for one in found.differences} == {
         "mlx": ("mini",),
         "mlx_lm": ("mini",),
     }
@@ -164,19 +164,19 @@ def test_a_node_that_is_not_reached_fails_and_is_not_compared(status: Any) -> No
     assert [(one.name, one.why) for one in found.unreachable] == [("mini", "it went away")]
     code, output = run(body)
     assert code == 1
-    how = "of this cluster" if status == "refused" else "reached"
-    assert f"mini is not {how}: it went away" in output
+    words = "mini is not in this cluster" if status == "refused" else "cannot reach mini"
+    assert f"{words}: it went away" in output
 
 
 def test_a_linked_node_without_a_card_and_a_stranger_fail_too() -> None:
     silent = PeerReading(node=NodeId("n-new"), name="new", status="linked")
-    body = cluster(silent, strangers=("10.0.0.9:24154: nobody answers",))
+    body = cluster(silent, strangers=("10.0.0.9:24154: no answer",))
     why = {one.name: one.why for one in reported(body).unreachable}
-    assert why["new"] == "it has not said yet what it is"
+    assert why["new"] == "it has not reported its description yet"
     code, output = run(body)
     assert code == 1
-    assert "nobody of this cluster at 10.0.0.9:24154" in output
-    assert run(cluster(strangers=("10.0.0.9:24154: nobody answers",)))[0] == 1
+    assert "no node of this cluster answers at 10.0.0.9:24154" in output
+    assert run(cluster(strangers=("10.0.0.9:24154: no answer",)))[0] == 1
 
 
 def test_what_ails_a_node_is_said_in_words() -> None:
@@ -192,7 +192,7 @@ def test_what_ails_a_node_is_said_in_words() -> None:
 
 def test_a_cluster_that_nobody_leads_is_not_well() -> None:
     code, output = run({**cluster(), "live": False})
-    assert code == 1 and "nobody holds the term" in output
+    assert code == 1 and "the cluster has no leader" in output
     assert json.loads(run({**cluster(), "holder": None}, "--json")[1])["well"] is False
 
 

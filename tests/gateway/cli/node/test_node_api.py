@@ -38,9 +38,9 @@ def test_the_homes_own_node_is_known_by_its_id(tmp_path: Path) -> None:
     [
         ((200, {"status": "ok", "node": "n2"}), NOBODY, "n2"),
         ((200, {"status": "ok"}), (200, {"node": "n2"}), "n2"),
-        ((200, {"status": "ok"}), NOBODY, "something else"),
-        ((200, ["ok"]), (200, []), "something else"),
-        (NOBODY, NOBODY, "something else"),
+        ((200, {"status": "ok"}), NOBODY, "another program"),
+        ((200, ["ok"]), (200, []), "another program"),
+        (NOBODY, NOBODY, "another program"),
     ],
 )
 def test_another_node_or_server_is_told_from_the_homes_own(

@@ -61,6 +61,6 @@ def test_parts_of_models_are_told_apart_from_models_with_their_bytes() -> None:
     state = replace(parsed(), cards=(card,))
     assert state.parts == [("box", part)] and state.models == {}
     row = part_row(*state.parts[0])
-    assert row[:2] == ("org/m", "in part")
+    assert row[:2] == ("org/m", "partly")
     assert row[7] == "layers 0 to 1, 4 to 4 on box"
     assert "of" in row[5]

@@ -109,7 +109,7 @@ def test_an_http_process_whose_parent_was_killed_is_ours_and_no_stranger(paths: 
         found = processes.leftovers(paths)
         for one in (orphan, elsewhere):
             one.kill()
-    assert [(one.role, one.pid) for one in found] == [("HTTP process of gateway", orphan.pid)]
+    assert [(one.role, one.pid) for one in found] == [("gateway HTTP process", orphan.pid)]
 
 
 def test_a_node_whose_supervisord_does_not_answer_is_told_from_one_that_does_not_run(
@@ -147,7 +147,11 @@ def test_down_where_nothing_runs_is_no_error(paths: Paths) -> None:
 
 
 def test_two_cannot_start_or_stop_one_home_at_once(paths: Paths) -> None:
-    with processes.alone(paths), pytest.raises(CliError, match="at work"), processes.alone(paths):
+    with (
+        processes.alone(paths),
+        pytest.raises(CliError, match=("is running")),
+        processes.alone(paths),
+    ):
         pass
     with processes.alone(paths):
         assert sorted(one.name for one in paths.state.iterdir()) == []
@@ -159,7 +163,7 @@ def test_a_taken_port_names_its_owner() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         trouble = processes.port_problem("127.0.0.1", port)
-        assert trouble is not None and f"port {port} is taken" in trouble
+        assert trouble is not None and f"port {port} is in use" in trouble
         assert str(os.getpid()) in trouble
     assert processes.port_problem("127.0.0.1", port) is None
 

@@ -62,7 +62,7 @@ def test_the_steps_are_awaited_in_order_and_counted() -> None:
 def test_what_supervisord_gave_up_is_named_at_once() -> None:
     look = Look(with_worker(status="fatal", description="no such file"))
     verdict = StartWatch(SERVICES).judge(look)
-    assert verdict == Stuck("worker does not stay up: fatal (no such file)", "worker")
+    assert verdict == Stuck("worker keeps stopping: fatal (no such file)", "worker")
 
 
 def test_a_service_that_keeps_ending_is_stuck_after_its_third_life() -> None:

@@ -60,7 +60,7 @@ def test_what_no_node_gives_is_refused_and_is_well_where_it_lies() -> None:
 def test_another_content_of_that_name_is_refused_by_the_nodes_name() -> None:
     refused = planned(node(A, model()), node(B, model(digest="e")))
     assert isinstance(refused, Refusal) and refused.reason == "conflict"
-    assert "node-a has another content under the name m" in refused.message
+    assert "node-a has different content under the name m" in refused.message
     assert isinstance(planned(node(A, model()), node(B, model(digest=""))), SyncPlan)
 
 

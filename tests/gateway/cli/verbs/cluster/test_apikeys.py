@@ -46,7 +46,9 @@ def test_each_line_of_the_page_runs_as_printed_and_says_what_it_did(
     assert "EVERY node" not in second.stderr
     table = said["shoal apikey ls"].stdout
     assert "0 of 60" in table and "0 of 2000000" in table and "0 of 4" in table
-    assert "1 h more" in said["shoal apikey rotate ci --grace 1h"].stderr.replace("60 min", "1 h")
+    assert "valid for 1 h" in said[("shoal apikey rotate ci --grace 1h")].stderr.replace(
+        "60 min", "1 h"
+    )
     left = json.loads(said["shoal apikey ls --json"].stdout)["keys"]
     assert [one["name"] for one in left] == ["ci", "ops"]
     assert left[0]["old_until_s"] and left[1]["old_until_s"] is None
@@ -57,9 +59,9 @@ def test_each_line_of_the_page_runs_as_printed_and_says_what_it_did(
 
 def test_what_cannot_be_is_said_with_its_exit_code(made: GatewayTestbed, tmp_path: Path) -> None:
     for line, code, words in (
-        ("shoal apikey rm nobody", 4, "there is: none"),
-        ("shoal apikey rotate nobody", 4, "there is: none"),
-        ("shoal apikey add a --expires soon", 2, "--expires soon"),
+        ("shoal apikey rm nobody", 4, "the keys are: none"),
+        ("shoal apikey rotate nobody", 4, "the keys are: none"),
+        ("shoal apikey add a --expires soon", 2, "--expires: 'soon'"),
         ("shoal apikey add a --scope root", 2, "root"),
         ("shoal apikey add 'two words'", 1, "cannot be the name"),
     ):

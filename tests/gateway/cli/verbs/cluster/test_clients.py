@@ -61,4 +61,4 @@ def test_a_client_that_rests_says_how_long() -> None:
         "calm", "key", "1.5k", "2", "1", "13", "-", "60 s ago", "3", "4 s",
         "cooldown_s 5, priority 20",
     )  # fmt: skip
-    assert profile_words(None) == "-" and profile_words({}) == "says nothing"
+    assert profile_words(None) == "-" and profile_words({}) == "no settings"

@@ -46,7 +46,7 @@ def test_init_makes_a_private_key_once_and_shows_its_fingerprint(nodes: list[Nod
     assert made["exit"] == 0 and made["file"] == str(first.file)
     assert stat.S_IMODE(first.file.stat().st_mode) == 0o600
     again = first("init")
-    assert again.exit_code == 1 and "there already" in again.stderr
+    assert again.exit_code == 1 and "already exists" in again.stderr
     plain = first("show")
     assert made["current"] in plain.stdout and first.key not in plain.stdout + plain.stderr
     assert first.key in first("show", "--reveal").stdout
@@ -104,7 +104,7 @@ def test_export_and_import_carry_the_keys_in_a_private_file(
     assert third("import", "-", say=first("export", "-").stdout).exit_code == 0
     assert third.json("show")["current"] == cluster
     file.chmod(0o644)
-    assert "read by others" in second("import", str(file)).stderr
+    assert "other users can read" in second("import", str(file)).stderr
     assert second("import", str(tmp_path / "none")).exit_code == 4
 
 
@@ -156,7 +156,7 @@ def test_an_import_neither_undoes_a_step_nor_takes_two(nodes: list[Node], tmp_pa
     assert second("import", str(tmp_path / "switched")).exit_code == 1
     assert second("import", str(tmp_path / "prepared")).exit_code == 0
     back = second("import", str(tmp_path / "settled"))
-    assert back.exit_code == 1 and "not one step" in back.stderr
+    assert back.exit_code == 1 and "not one rotation step" in back.stderr
     assert second("import", str(tmp_path / "switched")).exit_code == 0
     assert second.json("show")["phase"] == "switched"
 

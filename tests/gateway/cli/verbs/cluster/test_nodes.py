@@ -31,7 +31,7 @@ def cluster_state() -> dict[str, Any]:
         ),
         PeerReading(node=NodeId("n-old"), name="old", status="silent", silent_s=90.0),
     )
-    reading = PeersReading(node=NODE, peers=peers, strangers=("10.0.0.9:24154: nobody answers",))
+    reading = PeersReading(node=NODE, peers=peers, strangers=("10.0.0.9:24154: no answer",))
     found["telemetry"]["peers"] = {NODE: reading.model_dump(mode="json")}
     ways = tuple(
         MeasuredLink(
@@ -83,19 +83,19 @@ def run(*words: str, status: int = 200) -> tuple[int, str, list[tuple[str, str, 
 def test_nodes_shows_who_is_linked_who_is_not_and_who_was_dialled_in_vain() -> None:
     code, output, _ = run("nodes")
     assert code == 0
-    assert "this one" in output
+    assert "this node" in output
     assert "10.0.0.2" in output
     assert "silent for 1 min" in output or "silent for 90 s" in output
-    assert "nobody of this cluster at 10.0.0.9:24154" in output
+    assert "no node of this cluster answers at 10.0.0.9:24154" in output
     head, *lines = output.splitlines()
     (mini,) = (line for line in lines if line.startswith("mini"))
     under = {
-        "link": "linked ", "measured": "130 us, 100.0 MB/s", "found by": "mdns ",
+        "link": "linked ", "measured": "130 us, 100.0 MB/s", "discovered by": "mdns ",
     }  # fmt: skip
     for column, said in under.items():
         assert mini[head.index(column) :].startswith(said)
-    holder = next(line for line in lines if "holds it" in line)
-    assert holder[head.index("term") :].startswith("holds it ")
+    holder = next(line for line in lines if "leader" in line)
+    assert holder[head.index("term") :].startswith("leader ")
     assert holder[head.index("health") :].startswith("ok ")
 
 
@@ -104,7 +104,7 @@ def test_nodes_in_json_names_links_and_holder() -> None:
     assert code == 0
     said = json.loads(output)
     links = {one["name"]: one["link"] for one in said["nodes"]}
-    assert links == {"desk": "this one", "mini": "linked", "old": "silent"}
+    assert links == {"desk": "this node", "mini": "linked", "old": "silent"}
     mini = next(one for one in said["nodes"] if one["name"] == "mini")
     assert mini["found_by"] == "mdns"
     assert [(one["host"], one["at_least"]) for one in mini["measured"]] == [
@@ -158,7 +158,7 @@ def test_a_wrong_change_asks_nothing_and_says_how(words: tuple[str, ...]) -> Non
     code, output, asked = run("nodes", *words)
     assert code == 2
     assert asked == []
-    assert "takes NODE" in output or "is none of" in output
+    assert "takes NODE" in output or "unknown action" in output
 
 
 @pytest.mark.parametrize("words", [("1",), ("17",), ("three",), ("3", "--base-port", "32600")])
@@ -173,7 +173,7 @@ def test_a_lab_of_the_wrong_size_or_place_is_refused(
 def test_without_a_lab_down_says_so(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["lab", "down", "--home", str(tmp_path)])
     assert result.exit_code == 0
-    assert "no lab runs" in result.output
+    assert "no lab is running" in result.output
 
 
 def test_a_cluster_has_formed_when_all_know_one_holder_and_each_other() -> None:
@@ -210,4 +210,4 @@ def test_a_link_is_told_with_its_age_or_with_why_it_was_not_measured() -> None:
     links |= {"links": [], "latency_every_s": 10.0}
     links["resting"] = [{"peer": "n-mini", "why": "busy_there"}]
     (told, _) = links_of(parse_state(found), 1005.0)
-    assert in_a_line(told).endswith("; not measured (not while it works)")
+    assert in_a_line(told).endswith("; not measured (not while it is busy)")

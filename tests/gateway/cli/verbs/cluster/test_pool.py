@@ -23,11 +23,11 @@ WAIT: dict[str, Any] = {
     [
         ({}, []),
         ({"ready_in_s": 30.0}, ["ready in about 30 s"]),
-        ({"within_s": 45.0}, ["at most 45 s beside the answers that run"]),
-        ({"ahead": 3}, ["3 go first"]),
+        ({"within_s": 45.0}, ["at most 45 s, plus the time of running answers"]),
+        ({"ahead": 3}, ["3 ahead in the queue"]),
         (
             {"ready_in_s": 0.0, "within_s": 90.0, "ahead": 1},
-            ["ready in about 0 s", "at most 90 s", "1 go first"],
+            ["ready in about 0 s", "at most 90 s", "1 ahead in the queue"],
         ),
     ],
 )
@@ -47,4 +47,4 @@ def test_a_copy_says_why_it_came_as_a_replica_and_why_it_leaves() -> None:
     came = copy_lines(copy | {"replica": "for 30 s its copy had too much to do"})
     assert came == ["a (inst-1) is a replica: for 30 s its copy had too much to do"]
     left = copy_lines(copy | {"leaves": "makes way for b"})
-    assert left == ["a (inst-1) leaves: makes way for b"]
+    assert left == ["a (inst-1) is evicted: makes way for b"]

@@ -67,11 +67,11 @@ def test_all_right_is_exit_code_0_with_verdicts_and_what_was_skipped() -> None:
     result, asked = run(last=standing_of("t", None, [reading(0), reading(1)]))
     assert result.exit_code == 0, result.output
     assert "latency 50 us: excellent" in result.output
-    left_out = "(2 larger sizes were skipped: over the memory cap)"
-    said = f"with arrays of 262.1 kB: too small to judge the link by {left_out}"
+    left_out = "(2 larger sizes were skipped: above the memory limit)"
+    said = f"with arrays of 262.1 kB: too small to judge the link {left_out}"
     assert f"bandwidth 2.62 GB/s {said}" in result.output
-    assert "skipped: over the memory cap" in result.output
-    assert "org/m (i9) was in memory beside the test" in result.output
+    assert "skipped: above the memory limit" in result.output
+    assert "org/m (i9) was in memory during the test" in result.output
     assert ("POST", "/rdma-test", {"nodes": [], "mode": "standard"}) in asked
 
 
@@ -130,8 +130,8 @@ def test_verify_tells_of_the_nodes_and_tests_what_joins_them() -> None:
     last = standing_of("t", None, [reading(0), reading(1)])
     result, asked = verified(cluster(), last, "--quick", "--memory", "500")
     assert result.exit_code == 0, result.output
-    assert "2 nodes: aligned" in result.output and "all right" in result.output
-    assert "all is well" in result.output
+    assert "2 nodes: aligned" in result.output and "all correct" in result.output
+    assert "no problems found" in result.output
     body = {"nodes": [MINI, NODE], "mode": "quick", "memory_bytes": 500_000_000}
     assert ("POST", "/rdma-test", body) in asked
     said = json.loads(verified(cluster(), last, "--json")[0].stdout)
@@ -141,9 +141,9 @@ def test_verify_tells_of_the_nodes_and_tests_what_joins_them() -> None:
 def test_verify_fails_with_either_half() -> None:
     wrong = standing_of("t", None, [reading(0), reading(1, wrong=2)])
     result, _ = verified(cluster(), wrong)
-    assert result.exit_code == 1 and "something is amiss" in result.output
+    assert result.exit_code == 1 and "problems found" in result.output
     apart, asked = verified(cluster(mlx_version="0.1.0"), wrong)
-    assert apart.exit_code == 1 and "not tested before they are alike" in apart.output
+    assert apart.exit_code == 1 and "needs identical nodes" in apart.output
     assert not any(path == "/rdma-test" for _, path, _ in asked)
 
 

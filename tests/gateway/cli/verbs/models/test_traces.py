@@ -70,4 +70,4 @@ def test_a_saved_file_is_sound_its_owner_s_and_replaces_none_unasked(
 
 def test_what_is_not_there_is_said(made: GatewayTestbed, tmp_path: Path) -> None:
     found = typed(made, tmp_path, "shoal trace show req-n1-h0-b1-77")
-    assert found.returncode == 4 and "there is no trace" in found.stderr
+    assert found.returncode == 4 and "no trace of" in found.stderr

@@ -39,7 +39,7 @@ def test_each_line_that_ends_runs_as_printed(
         assert len(told["cluster"]["instances"]) == 1
         assert set(told["pool"]) >= {"queue", "loads", "waits", "copies", "pins"}
     else:
-        assert "1 copy, 1 ready" in said
+        assert "1 instance, 1 ready" in said
 
 
 @pytest.mark.parametrize("line", [one for one in examples("monitor") if "--once" not in one])
@@ -55,7 +55,7 @@ def test_each_line_that_goes_on_says_a_line_and_ends_with_ctrl_c(
     )  # fmt: skip
     try:
         assert program.stdout is not None
-        assert "1 copy, 1 ready" in program.stdout.readline()
+        assert "1 instance, 1 ready" in program.stdout.readline()
         program.send_signal(signal.SIGINT)
         _, said = program.communicate(timeout=30)
         assert program.returncode == 130 and "Traceback" not in said

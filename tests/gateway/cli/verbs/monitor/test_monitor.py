@@ -52,7 +52,7 @@ def test_once_is_one_line(url: str, tmp_path: Path) -> None:
     assert found.exit_code == 0, found.output
     (line,) = found.stdout.splitlines()
     at, _, said = line.partition("  ")
-    assert at.endswith("Z") and said.startswith("1 node ok; 1 copy, 1 ready; 3 running")
+    assert at.endswith("Z") and said.startswith("1 node ok; 1 instance, 1 ready; 3 running")
     assert "m 2 at 5" in said
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_goes_away_is_waited_for_and_both_is_said(url: str, gateway:
     gateway.is_away = True
     lost = watcher.look_again()
     assert lost.is_lost and lost.cluster == first.cluster
-    assert lost.remark.startswith("lost for 0 s, trying again: it is starting")
+    assert lost.remark.startswith("no connection for 0 s, retrying: it is starting")
     gateway.is_away = False
     back = watcher.look_again()
-    assert not back.is_lost and back.remark.startswith("the node is back, after ")
+    assert not back.is_lost and back.remark.startswith("the node answers again after ")

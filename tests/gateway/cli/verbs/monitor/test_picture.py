@@ -89,7 +89,7 @@ def test_copies_tell_their_rows_speed_and_who_they_make_way_for() -> None:
     lines = shown(BUSY, width=160)
     first = next(line for line in lines if line.startswith("org/a-model"))
     assert "reef, kelp" in first and "3 of 32" in first and "42.4" in first and "10%" in first
-    assert "yields to third, pinned, turn 30 s" in first
+    assert "evicted for third, pinned, min. residency 30 s" in first
     assert "loading 25%" in next(line for line in lines if line.startswith("third"))
     assert lines[next(n for n, x in enumerate(lines) if x.startswith("other")) + 1].strip() == (
         "it crashed 5 times"
@@ -115,7 +115,7 @@ def test_latencies_and_errors_are_told() -> None:
     assert "2 errors" in line_with(lines, "ended: stop 7")
     nothing = shown(seen(cluster([node("reef")], []), counts=counters()))
     assert line_with(nothing, "time to first token").split()[4:] == ["-"] * 4
-    assert "no model is in memory" in nothing and "nothing waits" in nothing
+    assert "no model is in memory" in nothing and "no request waits" in nothing
 
 
 def test_a_lost_connection_is_said_and_what_was_known_stays() -> None:
@@ -153,14 +153,14 @@ def test_one_line_tells_the_same() -> None:
     assert "\n" not in said
     for part in (
         "4 nodes (kelp error: 2 % of the disk is free, tide silent 8 s, far silent)",
-        "3 copies, 1 ready",
+        "3 instances, 1 ready",
         "4 waiting (third 3 at 5, org/a-model 1 at 10, third: other makes way",
         "142 tokens/s",
         "ttft 50 ms / 95 ms",
         "2 errors",
     ):
         assert part in said
-    assert sentence(seen(cluster([node("reef")], []))).startswith("1 node ok; 0 copies, 0 ready")
+    assert sentence(seen(cluster([node("reef")], []))).startswith("1 node ok; 0 instances, 0 ready")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_each_line_of_the_page_runs_as_printed(
         told = json.loads(found.stdout)
         assert [one["name"] for one in told["unreached"]] == ["desk"], "it has no worker"
     else:
-        assert "desk" in found.stderr and "is known there" in found.stderr
+        assert "desk" in found.stderr and "no runner" in found.stderr
 
 
 def test_who_stands_behind_and_who_was_not_reached_is_said_above_the_entries(
@@ -80,6 +80,6 @@ def test_who_stands_behind_and_who_was_not_reached_is_said_above_the_entries(
     assert "1 earlier" in found.stderr
     assert "step=14" in found.stdout and "step=13" not in found.stdout
     assert "halted" in found.stdout and "5.0 MB" in found.stdout
-    assert "the clock of kelp is 12.3 ms behind the asked node's, to within 0.4 ms" in found.stderr
-    assert "the clock of crab was not measured: its times are its own" in found.stderr
+    assert "the clock of kelp is 12.3 ms behind this node's, +/- 0.4 ms" in found.stderr
+    assert "the clock of crab was not measured: its times are not corrected" in found.stderr
     assert "clock of reef" not in found.stderr and "error" not in found.stdout

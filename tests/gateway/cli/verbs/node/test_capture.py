@@ -68,7 +68,7 @@ def test_what_does_not_answer_is_named_and_the_rest_is_there(
     whats = [what for what, _ in missing]
     assert "processes.json" in whats and whats.count("node.json") >= 2
     whys = " ".join(why for _, why in missing)
-    assert "telemetry sends no readings" in whys and "no account of" in whys
+    assert "telemetry sends no readings" in whys and "no data about" in whys
 
 
 def test_an_unknown_node_is_refused_with_those_that_there_are(
@@ -83,7 +83,7 @@ def test_an_unknown_node_is_refused_with_those_that_there_are(
 def test_a_place_that_cannot_be_written_is_named(made: GatewayTestbed, tmp_path: Path) -> None:
     found = typed(made, tmp_path, "shoal capture -o no/such/folder.tar.gz")
     assert found.returncode == FAILED
-    assert "no/such/folder.tar.gz cannot be written" in found.stderr
+    assert "no/such/folder.tar.gz: No such file" in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_file_that_is_refused_is_mended_by_word_and_by_hand(
 def test_what_goes_before_the_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_SLOTS", "3")
     done = config(tmp_path, "set", "slots", "5")
-    assert "environment SHOAL_SLOTS goes before shoal.toml" in done.stderr.replace("\n", " ")
+    assert "environment SHOAL_SLOTS overrides shoal.toml" in done.stderr.replace("\n", " ")
     assert tomllib.loads(file_of(tmp_path).read_text())["slots"] == 5
 
 
@@ -92,7 +92,7 @@ def test_a_running_node_waits_for_a_restart_but_for_the_log_level(tmp_path: Path
     told = json.loads(done.stdout)["settings"]
     assert (told["slots"]["restart"], told["log_level"]["restart"]) == (True, False)
     shown = config(tmp_path, "show")
-    assert "slots: the node runs with 8; `shoal restart` applies it" in shown.stderr
+    assert "slots: the node runs with 8; run `shoal restart` to apply it" in shown.stderr
     assert "log_level" not in shown.stderr
     found = json.loads(config(tmp_path, "show", "--json").stdout)["settings"]
     assert found["slots"]["running"] == 8 and "running" not in found["log_level"]
@@ -127,7 +127,7 @@ def test_an_edited_file_is_written_when_a_node_would_take_it(
     assert load_settings(home=home).slots == 6
     [kept] = tmp_path.glob("shoal-config-*")
     assert "slots = 0" in (kept / "shoal.toml").read_text() and kept.name in refused.stderr
-    assert "is as it was" in config(home, "edit").stdout.replace("\n", " ")
+    assert "is unchanged" in config(home, "edit").stdout.replace("\n", " ")
     assert [kept] == list(tmp_path.glob("shoal-config-*"))
 
 

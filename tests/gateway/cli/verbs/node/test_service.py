@@ -176,7 +176,7 @@ def test_a_file_of_somebody_else_is_neither_overwritten_nor_removed(tmp_path: Pa
     for act in (("install", "--no-start"), ("uninstall", "--no-stop")):
         refused = run(*act, *words, **own)
         assert refused.exit_code == 1
-        assert "not" in refused.output and "from shoal" in refused.output
+        assert "not" in refused.output and "shoal did" in refused.output
     assert path.read_text() == "mine"
 
 
@@ -250,8 +250,8 @@ def test_a_node_in_the_foreground_fails_when_its_supervisord_is_killed() -> None
 @pytest.mark.parametrize(
     ("said", "code", "refused"),
     [
-        ('{"node": "box", "processes": []}', 0, "runs already"),
-        ('{"node": "box", "processes": [], "answers": false}', 3, "runs already"),
+        ('{"node": "box", "processes": []}', 0, "already running"),
+        ('{"node": "box", "processes": [], "answers": false}', 3, "already running"),
         ('{"error": {"message": "no node runs", "code": 3}}', 3, ""),
         ("Permission denied", 1, "cannot run shoal"),
     ],

@@ -37,7 +37,7 @@ def test_a_taken_port_is_said_with_its_owner_and_nothing_is_started(
         found = up(tmp_path, "--http-port", str(port), "--json")
     error = json.loads(found.stdout)["error"]
     assert found.exit_code == 1
-    assert f"port {port} is taken by" in error["message"] and "--base-port" in error["remedy"]
+    assert f"port {port} is in use by" in error["message"] and "--base-port" in error["remedy"]
     assert not (tmp_path / "state" / "supervisord.conf").exists()
 
 
@@ -50,7 +50,7 @@ def test_a_taken_port_of_the_cluster_is_said_before_anything_is_started(
     with socket.create_server(("127.0.0.1", base + 4)):
         found = up(tmp_path, "--base-port", str(base), "--json")
     error = json.loads(found.stdout)["error"]
-    assert found.exit_code == 1 and f"port {base + 4} is taken by" in error["message"]
+    assert found.exit_code == 1 and f"port {base + 4} is in use by" in error["message"]
     assert f"--base-port {base}`" not in error["remedy"] and "--base-port" in error["remedy"]
     assert not (tmp_path / "state" / "supervisord.conf").exists()
 
@@ -108,7 +108,7 @@ def test_a_look_tells_what_the_api_misses(tmp_path: Path) -> None:
     leaderless = {**state([card("shoal-tiny", Path("/x"))], []), "live": False}
     with serving(lambda *_: (200, leaderless)) as url:
         look = look_at(settings, Listing("x"), NodeApi(url))
-    assert look.http == "nobody holds the term yet"
+    assert look.http == "no leader yet"
     assert look.models == (ModelLook("shoal-tiny", "waiting"),)
     (settings.paths.state / "node-id").write_text("n2\n")
     with serving(lambda *_: (200, leaderless)) as url:

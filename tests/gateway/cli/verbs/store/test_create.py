@@ -30,8 +30,8 @@ def test_the_lines_of_the_page_run_as_printed(made: GatewayTestbed, tmp_path: Pa
     (tmp_path / "Modelfile").write_text(page_modelfile())
     told = [typed(made, tmp_path, line) for line in examples("create")]
     assert [one.returncode for one in told] == [0, 0, 0, 0], [one.stderr for one in told]
-    assert "pirate is made, on every node" in told[0].stdout
-    assert "a name of shoal-tiny, with a system prompt, temperature 0.5" in told[2].stdout
+    assert "created pirate on every node" in told[0].stdout
+    assert "an alias of shoal-tiny, with a system prompt, temperature 0.5" in told[2].stdout
     assert not made.do(lambda: made.holder.state.derived)
 
 
@@ -52,12 +52,12 @@ def test_a_modelfile_comes_from_standard_input_too(made: GatewayTestbed, tmp_pat
 @pytest.mark.parametrize(
     ("modelfile", "says"),
     [
-        (None, "Modelfile cannot be read: No such file or directory next: name the Modelfile with"),
+        (None, "cannot read Modelfile: No such file or directory next: pass the Modelfile with"),
         ("SYSTEM You are.", "from is required"),
         ("FROM nowhere", "nowhere"),
-        ("FROM ./weights.gguf", "FROM names a model"),
-        ("FROM shoal-tiny\nFORM x", "'form' is none of FROM"),
-        ("FROM shoal-tiny\nPARAMETER temperature hot", "'hot' is no number"),
+        ("FROM ./weights.gguf", "FROM must name a model"),
+        ("FROM shoal-tiny\nFORM x", "unknown instruction 'form'; use FROM"),
+        ("FROM shoal-tiny\nPARAMETER temperature hot", "'hot' is not a number"),
         ("FROM shoal-tiny\nPARAMETER temprature 1", "temprature"),
     ],
 )

@@ -60,17 +60,17 @@ def test_the_lines_of_the_page_run_as_printed_one_after_the_other(
     told = [shoal(line) for line in lines]
     assert [one.returncode for one in told] == [0] * len(lines), [one.stderr for one in told]
     first, shown, second, gone = (one.stdout for one in told)
-    assert "helper is a name of shoal-tiny now" in first
-    assert "helper, a name of shoal-tiny" in shown
-    assert "second-helper is a name of shoal-tiny now" in second
-    assert "helper is no name of shoal-tiny any more; shoal-tiny stays" in gone
+    assert "helper is now an alias of shoal-tiny" in first
+    assert "helper, an alias of shoal-tiny" in shown
+    assert "second-helper is now an alias of shoal-tiny" in second
+    assert "deleted the alias helper; shoal-tiny stays" in gone
     assert names(made) == []
 
 
 def test_a_name_is_listed_as_what_it_is_and_shown_with_what_it_stands_for(shoal: Any) -> None:
     assert shoal("cp other worker").returncode == 0
     (row,) = [line for line in shoal("ls").stdout.splitlines() if line.startswith("worker")]
-    assert "a name of org/other" in row
+    assert "an alias of org/other" in row
     (listed,) = json.loads(shoal("ls --json").stdout)["derived"]
     assert (listed["name"], listed["base"]) == ("worker", "org/other")
     shown = json.loads(shoal("show worker --json").stdout)
@@ -87,19 +87,27 @@ def test_a_copy_of_what_was_made_has_what_that_was_made_with(
     copied = next(one for one in reversed(commands) if isinstance(one, DeriveModel)).derived
     assert (copied.name, copied.base, copied.system) == ("short", "shoal-tiny", "Be brief.")
     assert copied.max_tokens == 3
-    assert "a name of shoal-tiny, with a system prompt, num_predict 3" in shoal("ls").stdout
+    assert "an alias of shoal-tiny, with a system prompt, num_predict 3" in shoal("ls").stdout
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("sahol-tiny one", 4, "there is no model 'sahol-tiny'"),
+        ("sahol-tiny one", 4, "no model 'sahol-tiny'"),
         ("sahol-tiny one", 4, "models here: org/other, shoal-tiny"),
-        ("shoal-tiny org/other", 1, "org/other is what requests call org/other, which is on disk"),
-        ("shoal-tiny other", 1, "other is what requests call org/other, which is on disk"),
-        ("org/other held", 1, "held is a name of shoal-tiny already (`shoal rm held`"),
-        ("org/other Held:latest", 1, "is a name of shoal-tiny already (`shoal rm held`"),
-        ("shoal-tiny 'two words'", 1, "cannot be the name of a model"),
+        ("shoal-tiny org/other", 1, "org/other is the name of org/other, which is on disk"),
+        ("shoal-tiny other", 1, "other is the name of org/other, which is on disk"),
+        (
+            "org/other held",
+            1,
+            ("held is already an alias of shoal-tiny (delete it with `shoal rm held`"),
+        ),
+        (
+            "org/other Held:latest",
+            1,
+            ("is already an alias of shoal-tiny (delete it with `shoal rm held`"),
+        ),
+        ("shoal-tiny 'two words'", 1, "is not a valid model name"),
         ("shoal-tiny ''", 1, "destination: is required"),
     ],
 )
@@ -133,8 +141,8 @@ def test_rm_takes_names_and_no_others_away(made: GatewayTestbed, shoal: Any) -> 
 def test_a_name_says_whose_it_is_and_what_it_adds() -> None:
     base = ModelId("m")
     plain = DerivedModel(name=ModelId("n"), base=base, made_at_s=5.0)
-    assert stands_for(plain) == "a name of m"
-    assert stands_for(plain.model_copy(update={"adapter": "fox"})) == "a name of m:fox"
-    assert stands_for(BRIEF) == "a name of shoal-tiny, with a system prompt, num_predict 3"
+    assert stands_for(plain) == "an alias of m"
+    assert stands_for(plain.model_copy(update={"adapter": "fox"})) == "an alias of m:fox"
+    assert stands_for(BRIEF) == "an alias of shoal-tiny, with a system prompt, num_predict 3"
     thinks = plain.model_copy(update={"thinking": False})
-    assert stands_for(thinks) == "a name of m, with defaults of its own"
+    assert stands_for(thinks) == "an alias of m, with defaults of its own"

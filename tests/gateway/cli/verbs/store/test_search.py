@@ -52,7 +52,7 @@ def test_what_was_found_is_a_table_with_what_is_known(
     for word in ("mlx", "qwen3", "600.0M", "4-bit", "335.0 MB", "12.3k", "desk"):
         assert word in first, found.stdout
     assert second.split() == ["org/other", "any", "-", "text", "-", "-", "-", "-", "-"]
-    for word in ("4 more were found", "org/other is gated", "`shoal pull org/other` gets it"):
+    for word in ("4 more matches", "org/other is gated", "`shoal pull org/other`"):
         assert word in found.stderr, found.stderr
     told, _ = searched(tmp_path, answer, "qwen3", "--json")
     assert json.loads(told.stdout)["models"] == [MODEL, OTHER]
@@ -62,10 +62,13 @@ def test_nothing_found_and_what_the_hub_refuses_are_said(tmp_path: Path) -> None
     none: dict[str, Any] = {"query": "x", "author": "", "left_out": 0, "models": []}
     nothing = 200, {**none, "hub": "https://hub"}
     found, _ = searched(tmp_path, nothing, "x")
-    assert found.exit_code == 0 and "https://hub has none that runs here" in found.stdout
+    assert (
+        found.exit_code == 0
+        and ("https://hub has no matching model that runs here") in found.stdout
+    )
     for status, code, exit_code, words in (
         (429, "hub_rate_limited", 5, "wait, then try again"),
-        (502, "hub_unreachable", 1, "whether this node reaches it"),
+        (502, "hub_unreachable", 1, "this node can reach the hub"),
         (502, "hub_unauthorized", 1, "then try again"),
         (409, "offline", 5, "offline = false"),
     ):
