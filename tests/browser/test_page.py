@@ -144,7 +144,7 @@ def test_tools_that_are_no_json_are_refused_in_words(tab: Tab) -> None:
     page.fill("#parameter-tools", "{no")
     page.keyboard.press("Escape")
     ask(page, "Hello!")
-    expect(page.locator("article.answer .bad")).to_contain_text("no JSON")
+    expect(page.locator("article.answer .bad")).to_contain_text("not a JSON")
 
 
 def test_what_a_model_writes_stays_text(tab: Tab) -> None:
@@ -172,7 +172,7 @@ def test_an_open_request_is_listed_and_cancelled(tab: Tab, node: Node) -> None:
     tab.view("requests")
     stream = node.stream("What is shoal?", min_tokens=3500, max_tokens=3600)
     page.get_by_role("button", name="Cancel req-").first.click()
-    expect(page.get_by_role("status").filter(has_text="told to stop")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Cancelling it")).to_be_visible()
     stream.wait(30)
     assert stream.usage is None or stream.usage["completion_tokens"] < 3500
     expect(page.locator("tbody .bar-cell .part").first).to_be_visible()
@@ -235,7 +235,7 @@ def test_the_keyboard_alone_is_enough(tab: Tab, node: Node) -> None:
     tab.open("/#watch")
     page.wait_for_selector(".pulse.good")
     page.keyboard.press("Tab")
-    assert focused(page) == "To the content"
+    assert focused(page) == "Skip to the content"
     reach(page, lambda: focused(page) == "Models", "the link to the models")
     page.keyboard.press("Enter")
     page.wait_for_selector(".chip")
@@ -244,7 +244,7 @@ def test_the_keyboard_alone_is_enough(tab: Tab, node: Node) -> None:
     assert focused(page) == f"Load {MODEL}", "what is shown anew keeps the focus"
     page.keyboard.press("Enter")
     page.wait_for_selector(".plan form")
-    reach(page, lambda: focused(page) == "Not now", "the way back")
+    reach(page, lambda: focused(page) == "Cancel", "the way back")
     page.keyboard.press("Enter")
     page.wait_for_selector(".plan form", state="detached")
     page.evaluate("document.querySelector('.skip').focus()")
@@ -272,7 +272,7 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(
         for view in VIEWS:
             page.click(f"nav a[href='#{view}']")
             page.wait_for_selector(f"main.{view} h1")
-            eventually(lambda: page.get_by_text("Asking …").count() == 0, 15, f"{view} is drawn")
+            eventually(lambda: page.get_by_text("Loading …").count() == 0, 15, f"{view} is drawn")
             assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
             page.evaluate(axe)
             found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
@@ -295,7 +295,7 @@ def test_the_page_comes_back_by_itself_when_its_gateway_restarts(
         began = kill(node.pid("gateway"))
         expect(page.get_by_text("no connection for")).to_be_visible()
         print(f"it says that the connection is gone after {time.monotonic() - began:.2f} s")
-        expect(page.get_by_text("The connection is back")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("Connected again")).to_be_visible(timeout=60_000)
         print(f"it is back after {time.monotonic() - began:.2f} s")
         page.wait_for_selector(".pulse.good")
         assert page.evaluate("window.mark") == 1, "without being loaded anew"

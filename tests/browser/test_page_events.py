@@ -75,7 +75,7 @@ def test_all_that_is_held_is_shown_by_keyboard(tab: Tab, node: Node) -> None:
 
 def test_what_a_process_logs_is_shown(tab: Tab, node: Node) -> None:
     page = tab.page
-    log = section(page, "What a process of this node logs")
+    log = section(page, "Log of a process of this node")
     expect(log.locator("option", has_text="worker")).to_have_count(1)
     log.get_by_label("Process", exact=True).select_option("worker")
     message = node.log_lines("worker")[0]["message"]
@@ -110,7 +110,7 @@ def test_a_gateway_that_began_anew_is_followed_again(browser: Browser, node: Nod
         expect(section(page, "Events of the log").locator("tbody tr").first).to_be_visible()
         before = node.pid("gateway")
         kill(before)
-        expect(page.get_by_text("The connection is back")).to_be_visible(timeout=60_000)
+        expect(page.get_by_text("Connected again")).to_be_visible(timeout=60_000)
         turn = 0
 
         def is_told() -> bool:

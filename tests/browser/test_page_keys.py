@@ -40,7 +40,7 @@ def test_a_wrong_key_is_told_and_the_right_one_opens(tab: Tab) -> None:
     page = tab.page
     page.wait_for_selector("#key:focus")
     enter(tab, "sk-wrong")
-    expect(page.get_by_role("alert")).to_have_text("This key is not known here.")
+    expect(page.get_by_role("alert")).to_have_text("Unknown API key.")
     enter(tab, KEY)
     page.wait_for_selector(".pulse.good")
     page.fill("#message", "What is shoal?")
@@ -65,7 +65,7 @@ def test_a_key_is_this_tabs_alone_and_can_be_forgotten(
     other.goto(locked.url)
     other.wait_for_selector("#key")
     other.close()
-    page.get_by_role("button", name="Forget the key").click()
+    page.get_by_role("button", name="Delete the key").click()
     page.wait_for_selector("#key")
     assert page.evaluate("sessionStorage.length") == 0
     assert page.locator(".node-card").count() == 0
@@ -79,7 +79,7 @@ def test_a_key_for_inference_opens_the_chat_alone(tab: Tab, locked: Node) -> Non
     key = {"Authorization": f"Bearer {made.json()['key']}"}
     eventually(lambda: locked.http.get("/v1/models", headers=key).is_success, 30, "it opens")
     enter(tab, made.json()["key"])
-    expect(page.locator(".pulse")).to_contain_text("the chat alone")
+    expect(page.locator(".pulse")).to_contain_text("only use the chat")
     page.fill("#message", "What is shoal?")
     page.press("#message", "Enter")
     page.wait_for_selector(".acts")
@@ -96,9 +96,9 @@ def test_who_is_not_the_owner_has_the_chat_and_the_rest_by_the_owner_s_token(
         page = tab.page
         page.set_extra_http_headers({"x-forwarded-for": "192.0.2.7"})
         tab.open()
-        expect(page.locator(".pulse")).to_contain_text("the chat alone")
+        expect(page.locator(".pulse")).to_contain_text("only use the chat")
         tab.view("cluster")
-        expect(page.locator("main")).to_contain_text("for the user who runs this node")
+        expect(page.locator("main")).to_contain_text("need the user who runs this node")
         page.get_by_role("button", name="I have a key").click()
         enter(tab, token)
         page.wait_for_selector(".pulse.good")

@@ -171,13 +171,13 @@ def changed(page: Page) -> None:
 def test_a_rank_that_told_nothing_is_named_with_the_reason(tab: Tab, traced: Told) -> None:
     changed(tab.page)
     lanes = shown(tab.page, traced)
-    expect(lane(tab.page, 1)).to_contain_text(f"told nothing: {WHY}")
+    expect(lane(tab.page, 1)).to_contain_text(f"no data: {WHY}")
     expect(lane(tab.page, 1).locator(".phase")).to_have_count(0)
     expect(table_of(lanes, 0).nth(1)).to_contain_text(WHY)
     expect(table_of(lanes, 0).nth(0)).to_contain_text("computes")
-    expect(lanes).to_contain_text("No crossing was told at both of its ends.")
+    expect(lanes).to_contain_text("No transfer was recorded at both ends.")
     described = lanes.locator("svg").get_attribute("aria-label")
-    assert described is not None and "1 told nothing" in described
+    assert described is not None and "1 without data" in described
 
 
 @pytest.mark.proof

@@ -140,13 +140,13 @@ def test_who_asks_is_listed(tab: Tab, node: Node) -> None:
         assert ask(node, "first", x_client_id="ann").status_code == 200
     assert ask(node, "no-such", x_client_id="ann", x_cooldown=3000).status_code == 404
     assert ask(node, "first", x_client_id="calm", x_cooldown=3000).status_code == 200
-    section = page.locator("section", has=page.get_by_role("heading", name="Who asks this node"))
+    section = page.locator("section", has=page.get_by_role("heading", name="Clients of this node"))
     ann = section.locator("tbody tr", has_text="ann")
     # requests, failed, refused, waiting: as the table has them
     expect(ann.locator("td.n").nth(0)).to_have_text("2", timeout=15_000)
     expect(ann.locator("td.n").nth(2)).to_have_text("1", timeout=15_000)
     expect(ann).to_contain_text("x_client_id")
-    expect(section.locator("tbody tr", has_text="calm")).to_contain_text("rests for")
+    expect(section.locator("tbody tr", has_text="calm")).to_contain_text("cooldown for")
     unload(node, "first")
 
 
@@ -159,7 +159,7 @@ def test_what_was_loaded_and_unloaded_is_drawn_and_listed(tab: Tab, node: Node) 
     expected = [
         (what, model)
         for model in ("second", "first")
-        for what in ("gone", "leaving", "ready", "loading")
+        for what in ("unloaded", "unloading", "ready", "loading")
     ]
     eventually(lambda: changes(page)[:8] == expected, 20, f"it lists {expected}")
     label = page.locator(".hours svg").get_attribute("aria-label") or ""
@@ -180,7 +180,7 @@ def test_a_model_is_pinned_and_unpinned_by_keyboard(tab: Tab, node: Node) -> Non
     eventually(lambda: pins(node) == ["first"], 20, "it is pinned")
     page.get_by_role("button", name="Unpin first", exact=True).focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("status").filter(has_text="may leave memory")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Unpinned ")).to_be_visible()
     eventually(lambda: pins(node) == [], 20, "it is pinned no longer")
 
 
@@ -209,7 +209,7 @@ def test_a_gateway_that_began_anew_says_since_when_it_knows(browser: Browser, no
     eventually(lambda: loads(node) == [], 60, "none of its processes is one of before")
     with opened(browser, node.url) as tab:
         page = tab.open("/#pool")
-        expect(page.get_by_text("has taken notes since")).to_be_visible()
+        expect(page.get_by_text("has recorded since")).to_be_visible()
         expect(page.locator(".hours .span.ready")).to_have_count(1)
         tab.check()
 
@@ -221,7 +221,7 @@ def test_a_lease_is_shown_and_asked_back(node: Node, tab: Tab, axe: str, tmp_pat
         expect(row).to_contain_text("64 MB")
         expect(row).to_contain_text("reef")
         tab.page.get_by_role("button", name=f"Ask back {made['lease']}").click()
-        expect(tab.page.get_by_text("train.py is asked for the memory.")).to_be_visible()
+        expect(tab.page.get_by_text("Asked train.py to release the memory.")).to_be_visible()
         expect(row).to_contain_text("asked back for an operator")
         tab.page.evaluate(axe)
         found = tab.page.evaluate("axe.run(document, {resultTypes: ['violations']})")

@@ -76,19 +76,19 @@ def test_a_frozen_rank_is_named_and_its_stacks_are_kept(tab: Tab, cluster: Clust
     tab.open("/#cluster")
     expect(row(tab, ready)).to_have_count(1)
     kill(ready["pid"], signal.SIGSTOP)
-    expect(behind(tab, ready)).to_contain_text(re.compile("The others wait(ed)? for rank 1"))
+    expect(behind(tab, ready)).to_contain_text(re.compile("The other ranks wait(ed)? for rank 1"))
     expect(row(tab, ready).locator("> summary")).to_contain_text("ended at", timeout=KEPT_MS)
     row(tab, ready).locator("> summary").click()
     if can:
         expect(row(tab, ready).locator(".stack", has_text="MainThread")).to_be_visible()
     else:
-        expect(row(tab, ready)).to_contain_text("When it fell silent:")
+        expect(row(tab, ready)).to_contain_text("When it stopped responding:")
 
 
 def test_a_process_of_the_other_node_is_looked_into(tab: Tab, cluster: Cluster) -> None:
     other = cluster.nodes[1].node_id()
     page = tab.open("/#watch")
-    chosen = page.get_by_label("Process to look into")
+    chosen = page.get_by_label("Process to profile")
     expect(chosen.locator('optgroup[label="kelp"] option', has_text="telemetry")).to_have_count(1)
     chosen.select_option(f"{other} telemetry")
     page.get_by_role("button", name="Stacks").click()

@@ -97,7 +97,7 @@ def test_cards_tell_load_power_and_temperature_and_name_what_is_unknown(
             expect(facts_of.filter(has_text="Processor").locator("dd")).to_have_text(processor)
         expect(page.get_by_text("GPU: NVIDIA H100 80GB HBM3")).to_be_visible()
         expect(page.get_by_text("GPU: Apple")).to_be_visible()
-        page.get_by_text("What its sensors do not tell").click()
+        page.get_by_text("Not reported by its sensors").click()
         expect(page.locator(".untold li")).to_have_text("powermetrics tells them, to root alone")
         expect(page.locator(".untold li code")).to_be_visible()
         tab.check()

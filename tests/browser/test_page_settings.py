@@ -49,7 +49,7 @@ def test_a_setting_is_found_changed_and_given_back_by_keyboard(tab: Tab, node: N
     page.keyboard.press("Control+A")
     page.keyboard.type("soon")
     page.keyboard.press("Enter")
-    expect(row.get_by_role("alert")).to_have_text("keep_alive_s: this is no number.")
+    expect(row.get_by_role("alert")).to_have_text("keep_alive_s: not a number.")
     page.keyboard.press("Control+A")
     page.keyboard.type("77")
     page.keyboard.press("Enter")

@@ -39,7 +39,7 @@ def test_a_cluster_is_shown_and_a_node_that_is_killed_is_said_to_be_silent(
     expect(page.locator(".node-card")).to_have_count(2)
     expect(page.locator(".edge.crossed")).to_have_count(1)
     expect(page.locator(".ranks li", has_text="rank 1")).to_have_count(1)
-    expect(page.locator(".node-card", has_text="holds the term")).to_have_count(1)
+    expect(page.locator(".node-card", has_text="leader")).to_have_count(1)
     page.wait_for_selector(".pulse.good")
     began = time.monotonic()
     cluster.nodes[1].kill()

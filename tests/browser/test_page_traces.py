@@ -38,10 +38,10 @@ def test_a_traced_request_is_followed_through_its_waterfall(
 ) -> None:
     page = tab.page
     tab.view("requests")
-    turned(page, node, "Trace each request", True)
-    expect(page.get_by_text("Each request is traced, on every node.")).to_be_visible()
-    turned(page, node, "Trace no more", False)
-    expect(page.get_by_text("Requests are traced that ask for it")).to_be_visible()
+    turned(page, node, "Trace every request", True)
+    expect(page.get_by_text("Every request is traced, on every node.")).to_be_visible()
+    turned(page, node, "Stop tracing", False)
+    expect(page.get_by_text("Only requests with")).to_be_visible()
 
     name = shown(page, node)
     raw = node.http.get(f"/v1/traces/{name}/raw").json()
@@ -50,7 +50,7 @@ def test_a_traced_request_is_followed_through_its_waterfall(
     # the steps of an answer share a row
     names = [one["name"] for one in spans]
     expect(page.locator(".waterfall tbody tr")).to_have_count(len(list(itertools.groupby(names))))
-    for text in ("until the first entry", "text to tokens", "prompt", "tokens", "its end"):
+    for text in ("until the first entry", "text to tokens", "prompt", "tokens", "end"):
         expect(page.locator(".waterfall")).to_contain_text(text)
     boxes = [bar.bounding_box() for bar in page.locator(".waterfall .track i").all()]
     track = page.locator(".waterfall .track").first.bounding_box()

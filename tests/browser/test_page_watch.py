@@ -22,7 +22,7 @@ def tab(browser: Browser, node: Node) -> Iterator[Tab]:
 
 def test_stacks_and_a_flame_graph_of_a_process(tab: Tab) -> None:
     page = tab.page
-    page.get_by_label("Process to look into").select_option("telemetry")
+    page.get_by_label("Process to profile").select_option("telemetry")
     page.get_by_role("button", name="Stacks").click()
     expect(page.locator(".stack", has_text="MainThread")).to_be_visible()
     page.get_by_role("button", name="Sample 2 s").click()
@@ -51,7 +51,7 @@ def test_the_last_hour_is_drawn_from_what_the_node_has_noted(tab: Tab, node: Nod
     memory = page.locator('.plot[data-key="memory"]')
     expect(memory.locator(".curve")).to_have_attribute("d", re.compile("M.*L"))
     page.get_by_role("button", name="5 minutes").click()
-    expect(page.locator(".head")).to_contain_text("once a second")
+    expect(page.locator(".head")).to_contain_text("each second")
 
 
 PAST = """async () => {
@@ -90,7 +90,7 @@ def test_axe_finds_nothing_in_a_flame_graph(
 ) -> None:
     with opened(browser, node.url, size) as tab:
         page = tab.open("/#watch")
-        page.get_by_label("Process to look into").select_option("telemetry")
+        page.get_by_label("Process to profile").select_option("telemetry")
         page.get_by_role("button", name="Sample 2 s").click()
         page.wait_for_selector(".flame svg")
         page.evaluate(axe)

@@ -297,7 +297,10 @@ class BackgroundResponses(Kind):
         for name, told in self.made.items():
             self.same(f"{self.path}/{name}", told)
             self.counts[f"responses {told['status']}"] += 1
-            if told["status"] == "failed" and "ended before it did" not in told["error"]["message"]:
+            if (
+                told["status"] == "failed"
+                and ("ended before it finished") not in told["error"]["message"]
+            ):
                 self.wrong.append(f"{name} failed: {told['error']}")
             if told["status"] not in ("completed", "failed", "incomplete"):
                 self.wrong.append(f"{name} is {told['status']}")

@@ -28,6 +28,9 @@ from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_o
 from conf.settings import Settings
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
+IN_USE = "in use"
+"""Words of a port problem that another program causes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
@@ -215,7 +218,7 @@ def _problem_at(host: str, port: int) -> str | None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            taken = f"port {port} is in use by {port_owner(port, host) or 'another program'}"
+            taken = f"port {port} is {IN_USE} by {port_owner(port, host) or 'another program'}"
             return taken + (f", at {host}" if host == LOOPBACKS[1] else "")
         return f"cannot listen at {host}:{port}: {error.strerror or error}"
     return None

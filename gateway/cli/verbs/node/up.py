@@ -305,7 +305,9 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
             raise CliError(text + processes.named(left), remedy="end them with `shoal down`")
     processes.sweep(settings.paths)
     # A client's outgoing connection may hold an ephemeral port for a moment.
-    until(PORT_GRACE_S, lambda: not any("taken" in one for one in _needed(settings).values()))
+    until(
+        PORT_GRACE_S, lambda: not any(processes.IN_USE in one for one in _needed(settings).values())
+    )
     if taken := _needed(settings):
         remedy = f"{processes.moved(settings)}, or stop the program that uses it"
         raise CliError("; ".join(dict.fromkeys(taken.values())), remedy=remedy)
@@ -316,7 +318,7 @@ def _needed(settings: Settings) -> dict[str, str]:
     that other nodes dial may still come (a cable, Wi-Fi): then the services wait for it."""
     taken = processes.taken_ports(settings)
     at_once = {use: problem for use, problem in taken.items() if PORTS[use].process}
-    return {use: one for use, one in at_once.items() if use == "http" or "taken" in one}
+    return {use: one for use, one in at_once.items() if use == "http" or processes.IN_USE in one}
 
 
 def _beside_python(settings: Settings, *, asked: bool) -> bool:
