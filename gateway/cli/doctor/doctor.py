@@ -28,7 +28,7 @@ MARKS = {"ok": "ok", "warn": "!", "error": "x"}
 
 
 def doctor(invocation: Invocation) -> None:
-    """Look for what keeps a node from running well; warnings alone leave the exit code at 0."""
+    """Check the node and its machine for problems. Warnings alone leave the exit code at 0."""
     settings, output = invocation.settings(), invocation.output
     with output.err.status("looking") if output.live else contextlib.nullcontext():
         state = _state(settings)

@@ -66,7 +66,7 @@ def add(
 
 
 def ls(invocation: Invocation) -> None:
-    """List the cluster's API keys, and what they were used for."""
+    """List the cluster's API keys and their use."""
     output, found = invocation.output, invocation.api().get("/apikeys")
     output.document(found)
     now_s = time.time()
@@ -84,7 +84,7 @@ def ls(invocation: Invocation) -> None:
 
 
 def rm(invocation: Invocation, key: Key) -> None:
-    """Take an API key no longer, on any node."""
+    """Revoke an API key on all nodes."""
     api = invocation.api()
     gone = api.delete(f"/apikeys/{quote(_known(api.get('/apikeys'), key), safe='')}")
     invocation.output.document(gone)
@@ -103,7 +103,7 @@ def rotate(
         ),
     ] = None,
 ) -> None:
-    """Give an API key another secret; the old one stops, or lasts for a while."""
+    """Replace the secret of an API key; the old one stops, or stays valid for a while."""
     api = invocation.api()
     grace_s = 0.0 if grace is None else seconds_of(grace, "--grace")
     path = f"/apikeys/{quote(_known(api.get('/apikeys'), key), safe='')}/rotate"

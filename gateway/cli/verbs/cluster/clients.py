@@ -15,8 +15,8 @@ SECONDS = ("keep_alive_s", "keep_alive_most_s", "cooldown_s")
 
 
 def clients(invocation: Invocation) -> None:
-    """Show the clients of the node: what each has asked for, whether it rests, and what its profile
-    in clients.toml says."""
+    """Show the clients of the node: their requests, their cooldown and their profile in
+    clients.toml."""
     output = invocation.output
     found = invocation.api().get("/clients")
     output.document(found)

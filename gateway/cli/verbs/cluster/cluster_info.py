@@ -27,8 +27,7 @@ def cluster_info(
         bool, typer.Option("--strict", help="Fail on any difference between nodes.")
     ] = False,
 ) -> None:
-    """Show what every node is and serves, and whether the nodes are alike; fails when they are
-    not, or one is not reached."""
+    """Compare the nodes of the cluster. Fails if they differ, or if a node cannot be reached."""
     found, output = report(invocation.state()), invocation.output
     well = is_well(found, strict=strict)
     output.document({"well": well, **as_document(found)})

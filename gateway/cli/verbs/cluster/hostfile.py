@@ -51,7 +51,8 @@ def hostfile(
         bool, typer.Option("--probe", help="Check the RDMA ports of each machine over ssh.")
     ] = False,
 ) -> None:
-    """Check a hostfile: devices of each pair, cables, addresses. shoal itself needs none."""
+    """Check an mlx.launch hostfile: devices of each pair, cables, addresses. shoal itself needs no
+    hostfile."""
     try:
         hosts = parse_hostfile(file.read_text())
         written = _emitted(hosts, port)

@@ -37,7 +37,7 @@ Replace = Annotated[
 
 
 def init(invocation: Invocation) -> None:
-    """Make a cluster key at the first node of a cluster."""
+    """Create a cluster key on the first node of a cluster."""
     file = _folders(invocation)
     if file.exists():
         raise CliError(
@@ -57,7 +57,7 @@ def show(
     invocation: Invocation,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show the key itself.")] = False,
 ) -> None:
-    """Tell which key this node has, by its fingerprint."""
+    """Show the fingerprint of this node's cluster key."""
     file = invocation.settings().cluster_key
     keys = _there(file)
     _tell(invocation, file, keys, "", secret=reveal)
@@ -73,7 +73,7 @@ def join(
     ] = None,
     replace: Replace = False,
 ) -> None:
-    """Take a cluster's key, as `shoal keys show --reveal` shows it there."""
+    """Store the key of a cluster, as printed by `shoal keys show --reveal` on one of its nodes."""
     if key is not None and key != INPUT:
         setproctitle.setproctitle("shoal keys join")
         invocation.output.note("the key is now in your shell's history; use `-` instead")
@@ -91,7 +91,7 @@ def export(
         str, typer.Argument(metavar="FILE|-", help=("File to write; `-`: standard output."))
     ],
 ) -> None:
-    """Write this node's keys to a file, 0600, for `shoal keys import` at another node."""
+    """Write this node's keys to a file (mode 0600), for `shoal keys import` on another node."""
     keys = _there(invocation.settings().cluster_key)
     if file == INPUT:
         invocation.output.write(render_keys(keys))
@@ -110,7 +110,7 @@ def take(
     ],
     replace: Replace = False,
 ) -> None:
-    """Take the keys that another node exported."""
+    """Import the keys that another node exported."""
     if file == INPUT:
         text = sys.stdin.read()
     else:
@@ -130,10 +130,11 @@ def rotate(
     switch: Annotated[bool, typer.Option("--switch", help="Step 2: use the new key.")] = False,
     finish: Annotated[bool, typer.Option("--finish", help="Step 3: delete the old key.")] = False,
 ) -> None:
-    """Change the cluster's key without an interruption, in three steps.
+    """Rotate the cluster key without an interruption, in three steps.
 
-    `rotate` makes a new key beside the old one; `--switch` serves with it; `--finish` forgets the
-    old one. Each step is done at every node before the next: the first by export and import.
+    `rotate` creates a new key next to the old one; `--switch` uses it; `--finish` deletes the old
+    one. Finish each step on every node before the next one. For the first step use export and
+    import.
     """
     if switch and finish:
         raise typer.BadParameter("use --switch or --finish, not both")

@@ -76,7 +76,8 @@ def run(
         ),
     ] = "",
 ) -> None:
-    """Run a program with memory of this node kept for it: models make way, and come back."""
+    """Run a program with memory of this node reserved for it. Models are evicted for it, and
+    reloaded later."""
     terms = Terms(
         bytes_of(size_text, "--size"),
         (owner or os.path.basename(command[0]))[:64],
@@ -123,7 +124,7 @@ def ls(invocation: Invocation) -> None:
 
 
 def rm(invocation: Invocation, lease: LeaseName) -> None:
-    """End a lease: its memory is others' again, though its owner may go on."""
+    """End a lease. Its memory becomes free, even if its owner continues."""
     answer = invocation.api().delete(f"/leases/{lease}")
     invocation.output.document(answer)
     invocation.output.say(f"{lease} has ended")

@@ -28,7 +28,7 @@ def nodes(
         float, typer.Option("--drain", min=0.0, help="Seconds for open requests to finish.")
     ] = 60.0,
 ) -> None:
-    """Show the nodes of the cluster as the one asked sees them, or change one."""
+    """Show the nodes of the cluster, as seen by one node, or change one."""
     if act != "list":
         _change(invocation, act, node, name, drain_s)
         return

@@ -23,7 +23,7 @@ def pool(
         bool, typer.Option("--watch", help="Repeat each second, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show which models wait for memory and for what, and how those in memory stand."""
+    """Show which models wait for memory and why, and the state of the models in memory."""
     api, output = invocation.api(), invocation.output
     while True:
         found = api.get("/pool")
@@ -39,14 +39,14 @@ def pin(
     model: PinnedName,
     by: Annotated[str, typer.Option("--by", help="Who pins it; shown to others.")] = "",
 ) -> None:
-    """Keep a model in memory, and load it where it is not: nothing makes it leave."""
+    """Pin a model in memory, and load it if needed. A pinned model is never evicted."""
     answer = invocation.api().post("/pin", {"model": model, "by": by})
     invocation.output.document(answer)
     invocation.output.say(f"pinned {answer['model']}")
 
 
 def unpin(invocation: Invocation, model: PinnedName) -> None:
-    """Let a pinned model leave memory again, when others need the room or it idles."""
+    """Unpin a model: it can be evicted, or unloaded when idle."""
     answer = invocation.api().post("/unpin", {"model": model})
     invocation.output.document(answer)
     invocation.output.say(f"unpinned {answer['model']}")

@@ -40,7 +40,8 @@ def rdma_test(
     ] = None,
     memory_mb: Memory = None,
 ) -> None:
-    """Test what joins the nodes: is every element right, how fast is it. Ends with 1 if not."""
+    """Test the links between nodes: correctness of every element, and speed. Exits with 1 on an
+    error."""
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="use `ring` or `jaccl`", code=USAGE)
     mode = mode_of(quick=quick, stress=stress)

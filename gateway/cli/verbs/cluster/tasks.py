@@ -26,7 +26,7 @@ def tasks(
         ),
     ] = None,
 ) -> None:
-    """Show the tasks of the node's tasks.toml: their candidates, and which of them are loaded."""
+    """Show the tasks in the node's tasks.toml: their candidates and which of them are loaded."""
     api, output = invocation.api(), invocation.output
     if cloud_fallback is not None:
         api.put("/api/v1/config", {"allowCloudFallback": cloud_fallback})

@@ -28,9 +28,8 @@ def verify(
     stress: rdma_test.Stress = False,
     memory_mb: rdma_test.Memory = None,
 ) -> None:
-    """Read models on the disk, and hold them against the hashes that they came with. Without any,
-    check a cluster whole: what `cluster-info` tells, then what `rdma-test` finds between all nodes
-    that are reached. Ends with 1 if anything is amiss."""
+    """Check model files against their hashes. Without a model, check the cluster: `cluster-info`,
+    then `rdma-test` on all reachable nodes. Exits with 1 if it finds a problem."""
     if models:
         if quick or stress or memory_mb is not None:
             text = "--quick, --stress and --memory apply to the cluster test, not to models"

@@ -109,9 +109,9 @@ def run(
     *,
     wishes: Wishes,
 ) -> None:
-    """Ask a model something and stream its answer; without a prompt, chat with it.
+    """Send a prompt to a model and stream its answer; without a prompt, chat with it.
 
-    What is piped in follows the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
+    Piped input is added to the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
     """
     asked = " ".join(prompt or [])
     if not asked and sys.stdin.isatty():
@@ -148,7 +148,7 @@ def chat(
     *,
     wishes: Wishes,
 ) -> None:
-    """Talk with a model; /bye leaves, Ctrl-C stops an answer."""
+    """Chat with a model. /bye ends the chat, Ctrl-C stops an answer."""
     converse(invocation, model or invocation.settings().default_model, wishes)
 
 

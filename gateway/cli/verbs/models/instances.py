@@ -58,7 +58,7 @@ class AcknowledgedPlacement:
 
 
 def ps(invocation: Invocation) -> None:
-    """Show the models in memory and what they are doing."""
+    """Show the models in memory and their status."""
     state = invocation.state()
     output = invocation.output
     pulls = [
@@ -147,7 +147,7 @@ def stop(
         typer.Option("--drain", min=0.0, max=3600.0, help="Seconds for open requests to finish."),
     ] = 30.0,
 ) -> None:
-    """Unload a model: open requests may finish first."""
+    """Unload a model after its open requests finish."""
     api, output = invocation.api(), invocation.output
     state = api.state()
     name = model.removesuffix(":latest")

@@ -25,7 +25,7 @@ def ls(
     ] = 20,
     of_all: OfAll = False,
 ) -> None:
-    """List the jobs that this node has taken, without their results."""
+    """List the jobs of this node, without their results."""
     output = invocation.output
     found = invocation.api().get(f"/v1/jobs?limit={limit}&all={_word(of_all)}")
     output.document(found)
@@ -38,12 +38,12 @@ def ls(
 
 
 def show(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
-    """Show a job, and its result when it has ended."""
+    """Show a job, and its result if it has ended."""
     _show(invocation, invocation.api().get(f"/v1/jobs/{job}?all={_word(of_all)}"))
 
 
 def cancel(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
-    """Stop a job; what it has said until then is kept."""
+    """Cancel a job. Its output so far is kept."""
     path = f"/v1/jobs/{job}/cancel?all={_word(of_all)}"
     _show(invocation, invocation.api().post(path, {}, timeout_s=30.0))
 

@@ -20,7 +20,7 @@ from gateway.cli.verbs.store.storage import said_of_stores
 
 
 def ls(invocation: Invocation) -> None:
-    """List the models on disk, and those of which a node has some layers only."""
+    """List the models on disk, including partial ones."""
     state = invocation.state()
     output = invocation.output
     models = list(state.models.values())
@@ -71,7 +71,7 @@ def ls(invocation: Invocation) -> None:
 
 
 def show(invocation: Invocation, model: ModelName) -> None:
-    """Show what is known of a model, and where it is loaded."""
+    """Show a model's files, memory and settings, and where it is loaded."""
     state = invocation.state()
     output = invocation.output
     card, derived = state.answering(model), state.derived_for(model)

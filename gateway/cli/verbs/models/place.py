@@ -53,7 +53,7 @@ def place(
     another: Another = False,
     wait_s: Wait = 300.0,
 ) -> None:
-    """Place a model on one node or over several, and wait until it is ready."""
+    """Place a model on one or several nodes, and wait until it is ready."""
     if sharding not in (None, "pipeline", "tensor"):
         raise CliError(f"--sharding {sharding!r}", remedy="use `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}

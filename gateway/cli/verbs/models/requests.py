@@ -37,7 +37,7 @@ def requests(
         float, typer.Option("--minutes", min=0.1, help="With --stats: the last minutes to count.")
     ] = 60.0,
 ) -> None:
-    """Show the requests that ended last at this node, and what they took; no word of them."""
+    """Show the latest finished requests of this node and their timings, without any text."""
     output = invocation.output
     if stats:
         if errors or model or client:

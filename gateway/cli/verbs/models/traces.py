@@ -31,12 +31,12 @@ def on(
         float, typer.Option("--ratio", min=0.0, max=1.0, help="Share of the requests to trace.")
     ] = 1.0,
 ) -> None:
-    """Trace each request, or a share of them, on every node of the cluster."""
+    """Trace every request, or a share of them, on every node of the cluster."""
     _set(invocation, ratio)
 
 
 def off(invocation: Invocation) -> None:
-    """Trace no requests but those that ask for it with `x_trace`, on every node of the cluster."""
+    """Trace only requests with `x_trace`, on every node of the cluster."""
     _set(invocation, 0.0)
 
 
@@ -47,7 +47,7 @@ def ls(
     ] = 20,
     model: Annotated[str | None, typer.Option("--model", help="Only of this model.")] = None,
 ) -> None:
-    """List the traces that the node keeps, of requests that its gateway answered."""
+    """List the stored traces of requests that this node's gateway answered."""
     output = invocation.output
     wanted = {"limit": limit} if model is None else {"limit": limit, "model": model}
     found = invocation.api().get(f"/v1/traces?{urlencode(wanted)}")
@@ -61,7 +61,7 @@ def ls(
 
 
 def show(invocation: Invocation, trace: TraceName) -> None:
-    """Show what was done for a request when, as bars."""
+    """Show a trace of a request as bars."""
     output = invocation.output
     found = invocation.api().get(f"{_path(invocation, trace)}/raw")
     output.document(found)
@@ -81,7 +81,7 @@ def save(
         ),
     ] = None,
 ) -> None:
-    """Put a trace into a file of Chrome's trace events, which https://ui.perfetto.dev opens."""
+    """Save a trace to a file of Chrome trace events, for https://ui.perfetto.dev."""
     output = invocation.output
     path = _path(invocation, trace)
     found = invocation.api().get(path)

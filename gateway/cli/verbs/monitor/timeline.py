@@ -50,8 +50,8 @@ def timeline(
         ),
     ] = 40,
 ) -> None:
-    """Show what the runners of all nodes did last, merged by time, also those that ended, were
-    killed or are frozen; and which rank of a group the others wait for."""
+    """Show the runners' last steps on all nodes, merged by time, and which rank the other ranks
+    wait for. This includes runners that ended, were killed or hang."""
     output = invocation.output
     asked = [("model", model)] if model is not None else []
     asked += [("node", one) for one in nodes or []]

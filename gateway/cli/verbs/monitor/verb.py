@@ -55,10 +55,10 @@ def monitor(
         ),
     ] = 1.0,
 ) -> None:
-    """Go on showing what the cluster does: nodes, copies, what waits, latencies, errors.
+    """Watch the cluster: nodes, instances, queues, latencies, errors.
 
-    A picture on a terminal, until Ctrl-C; a line for each look in a pipe. With `--json` each line
-    is an object. A node that goes away is waited for.
+    On a terminal it draws a picture until Ctrl-C; in a pipe it prints one line per refresh. With
+    `--json` each line is an object. It reconnects to a node that goes away.
     """
     watcher = Watcher(invocation.api())
     output = invocation.output

@@ -37,9 +37,9 @@ def capture(
         typer.Option("--node", metavar="NODE", help="Only this node; may be repeated."),
     ] = None,
 ) -> None:
-    """Put what is known of each node into one file: stacks of every process, flight recorders, also
-    of runners that have ended, memory, the ends of logs, versions, settings. No prompts, answers or
-    keys. Nodes that are not reached, and all that could not be had, are named."""
+    """Save diagnostics of each node to one file: stacks, flight recorders, memory, logs, versions
+    and settings. It contains no prompts, answers or keys. The file lists unreachable nodes and
+    missing parts."""
     api, output = invocation.api(), invocation.output
     output.note("this takes some seconds, or up to a minute if a process hangs")
     content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)

@@ -36,8 +36,8 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show settings with value and source, and what the node runs with instead; without a NAME
-    every one, and the folders."""
+    """Show every setting or the given ones: value, source, the running value if it differs, and the
+    folders."""
     settings, output = invocation.settings(), invocation.output
     paths = settings.paths
     folders = {
@@ -87,7 +87,7 @@ def set_(
     ],
     of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
-    """Set settings in shoal.toml, and leave the rest of it as it is."""
+    """Write settings to shoal.toml; the rest of the file stays."""
     if len(words) % 2:
         text = f"{words[-1]} has no value; settings are pairs of NAME VALUE"
         raise CliError(text, remedy=f"`shoal config set {words[-1]} VALUE`", code=USAGE)
@@ -105,7 +105,7 @@ def unset(
     ],
     of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
-    """Take settings out of shoal.toml, so that their defaults are in force."""
+    """Remove settings from shoal.toml, so that their defaults apply."""
     if of_all:
         _change_everywhere(invocation, {"unset": names})
     else:
@@ -113,14 +113,14 @@ def unset(
 
 
 def path(invocation: Invocation) -> None:
-    """Print the path of shoal.toml, whether it is there or not."""
+    """Print the path of shoal.toml, even if the file does not exist."""
     file = find_paths(invocation.home).config_file
     invocation.output.document({"path": str(file), "exists": file.exists()})
     invocation.output.say(str(file))
 
 
 def edit(invocation: Invocation) -> None:
-    """Change shoal.toml in your editor; it is written when a node would take it."""
+    """Edit shoal.toml in your editor. Only a valid file is written."""
     paths, output = find_paths(invocation.home), invocation.output
     write_first(paths)
     before = text_of(paths) or ""

@@ -38,7 +38,7 @@ def logs(
         int, typer.Option("--lines", "-n", min=0, help=("Number of lines, the latest ones."))
     ] = 40,
 ) -> None:
-    """Read what the processes have logged; `--json` gives the lines as they are on disk."""
+    """Show the logs of the node's processes. `--json` prints the lines as they are on disk."""
     settings, output = invocation.settings(), invocation.output
     readers = [_Reader(path) for path in _files(settings, process)]
     try:

@@ -32,7 +32,7 @@ def restart(
         float, typer.Option("--wait", help="Seconds to wait until everything is up.", min=1.0)
     ] = 180.0,
 ) -> None:
-    """Stop the node and start it again, as it was started; for after an update."""
+    """Stop the node and start it again with the same options, for example after an update."""
     settings, output = invocation.settings(), invocation.output
     paths, supervisor = settings.paths, Supervisor(settings.endpoints.supervisor)
     pid = supervisor.pid() if supervisor.is_up() else processes.our_supervisord(paths)

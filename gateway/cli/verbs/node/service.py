@@ -69,7 +69,7 @@ def install(
         bool, typer.Option("--start/--no-start", help="Start it now and with the machine.")
     ] = True,
 ) -> None:
-    """Have the node of this home started with the machine, and again when it fails."""
+    """Start the node of this home with the machine, and restart it if it fails."""
     made = _plan(invocation, wanted)
     if wanted.dry_run:
         _show(invocation, made, "would write", (*made.before, *made.start))
@@ -103,7 +103,7 @@ def uninstall(
     wanted: ServiceOptions,
     stop: Annotated[bool, typer.Option("--stop/--no-stop", help="Stop the service first.")] = True,
 ) -> None:
-    """Stop the service and remove the file that `install` wrote; models and settings stay."""
+    """Stop the service and remove the file that `install` wrote. Models and settings stay."""
     made = _plan(invocation, wanted)
     if wanted.dry_run:
         _show(invocation, made, "would remove", made.stop)

@@ -31,11 +31,8 @@ NO_KEYS = (
 
 
 def status(invocation: Invocation) -> None:
-    """Show the processes of the node, the models it holds, and its address.
-
-    Of a node at another address (`--url`) what it tells of itself. Ends with 3 when the node's
-    processes run and its API does not answer, too.
-    """
+    """Show the node's processes, models and address. With `--url`, show what the node at that
+    address reports. Exits with 3 if the processes run but the API does not answer."""
     output = invocation.output
     running: dict[str, str] = {}
     mixed = ""

@@ -35,8 +35,8 @@ def tap(
 ) -> None:
     """Listen to the bus of this node: events, readings, tokens, as they pass.
 
-    Nothing is slowed by a tap; when it lags it misses messages. Tokens are published only while
-    somebody taps `token.*`.
+    A tap slows nothing; if it lags, it misses messages. Tokens are published only while somebody
+    taps `token.*`.
     """
     _check_pattern(pattern)
     settings, output = invocation.settings(), invocation.output

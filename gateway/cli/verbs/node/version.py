@@ -7,7 +7,7 @@ from gateway.cli.command import Invocation
 
 
 def version(invocation: Invocation) -> None:
-    """Tell the version of this program; `shoal --version` does the same."""
+    """Print the version of shoal, like `shoal --version`."""
     found = shoal_version()
     invocation.output.document({"version": found})
     invocation.output.say(f"shoal {found}")

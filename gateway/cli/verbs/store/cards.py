@@ -25,8 +25,8 @@ Row = Mapping[str, Any]
 
 
 def show(invocation: Invocation, model: ModelName) -> None:
-    """Show the settings that a model is served with, where each comes from, and which nodes have
-    its card."""
+    """Show the settings that a model is served with, the source of each, and which nodes have its
+    card."""
     found, output = _card(invocation.api(), model), invocation.output
     output.document(found)
     settings = [
@@ -41,8 +41,8 @@ def show(invocation: Invocation, model: ModelName) -> None:
 
 
 def edit(invocation: Invocation, model: ModelName) -> None:
-    """Change a model's card in your editor ($VISUAL or $EDITOR); it is written to all nodes that
-    have the model once it is valid."""
+    """Edit a model's card in your editor ($VISUAL or $EDITOR). A valid card is written to all nodes
+    that have the model."""
     api, output = invocation.api(), invocation.output
     found = _card(api, model)
     begun = found["toml"]
@@ -72,7 +72,7 @@ def add(
         bool, typer.Option("--replace", help="Replace an existing card by the file.")
     ] = False,
 ) -> None:
-    """Have a model's card say more, on all nodes that have the model, or write it from a file."""
+    """Add settings to a model's card, or write it from a file, on all nodes that have the model."""
     api, output = invocation.api(), invocation.output
     if not settings and source is None:
         remedy = "use `shoal card add MODEL temperature=0.2`, or `--from FILE`"
@@ -102,7 +102,7 @@ def remove(
     model: ModelName,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Take a model's card away, from all nodes that have the model."""
+    """Delete a model's card on all nodes that have the model."""
     api, output = invocation.api(), invocation.output
     if not yes:
         if output.as_json or not output.err.is_terminal:
@@ -114,7 +114,7 @@ def remove(
 
 
 def export(invocation: Invocation, model: ModelName) -> None:
-    """Print a model's card, in TOML."""
+    """Print a model's card as TOML."""
     found, output = _card(invocation.api(), model), invocation.output
     if found["toml"] is None:
         remedy = f"`shoal card edit {found['model']}` writes one"

@@ -20,9 +20,8 @@ def create(
         str, typer.Option("--file", "-f", metavar="FILE", help="The Modelfile; -: standard input.")
     ] = "Modelfile",
 ) -> None:
-    """Make a model of another by a Modelfile: its system prompt, parameters, messages and
-    adapter. It has no weights of its own, and every node knows it at once and after restarts; what
-    was made under the name before is replaced."""
+    """Create a model from a Modelfile: system prompt, parameters, messages and adapter. It has no
+    weights of its own. It replaces an earlier model of the same name on every node."""
     output = invocation.output
     text = read_text(source, remedy="pass the Modelfile with --file")
     asked = {"model": name, "modelfile": text, "stream": False}

@@ -23,8 +23,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The additional name."
 
 
 def cp(invocation: Invocation, source: Source, name: Name) -> None:
-    """Give a model another name, which every node knows at once and after restarts. Nothing is
-    copied on a disk: requests for the name are for the model."""
+    """Give a model an alias on every node. Nothing is copied on disk; requests for the alias use
+    the model."""
     api, output = invocation.api(), invocation.output
     state = api.state()
     model = state.answering(source).model

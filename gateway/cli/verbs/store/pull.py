@@ -54,8 +54,8 @@ def pull(
         typer.Option("--anyway", help="Pull it even if it fits into no node's memory."),
     ] = False,
 ) -> None:
-    """Get a model from the Hugging Face hub, or from a node that has it. Ctrl-C stops it; what came
-    is kept, and the same verb goes on with it."""
+    """Download a model from the Hugging Face hub, or copy it from another node. Ctrl-C stops the
+    download; the same command resumes it."""
     output = invocation.output
     if dry_run:
         if to == EVERYWHERE:
@@ -197,8 +197,8 @@ def quantize(
         str | None, typer.Option("--on", metavar="NODE", help="The node that quantizes.")
     ] = None,
 ) -> None:
-    """Make a model of another in fewer bits, on a node that has that. Ctrl-C ends it, and leaves
-    nothing."""
+    """Quantize a model to fewer bits, on a node that has it. Ctrl-C cancels and deletes partial
+    files."""
     api, output = invocation.api(), invocation.output
     asked = {"model": model, "bits": bits, "name": name, "group_size": group_size, "node": on}
     begun = cast(dict[str, Any], api.post("/models/quantize", asked))

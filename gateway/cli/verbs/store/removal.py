@@ -59,8 +59,8 @@ def rm(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete models, or parts of them, from this node's disk; they have to be unloaded first. Of a
-    name that `shoal cp` made the name goes, on every node, and the model stays."""
+    """Delete models, or parts of them, from this node's disk. Unload them first. An alias that
+    `shoal cp` made is deleted on every node; its model stays."""
     state, output = invocation.state(), invocation.output
     names = {name: one for name in models if (one := made_name(state, name)) is not None}
     models = [name for name in dict.fromkeys(models) if name not in names]

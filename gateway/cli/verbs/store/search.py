@@ -29,7 +29,7 @@ def search(
         int, typer.Option("--limit", "-n", min=1, max=MOST, help="Maximum number of models.")
     ] = 20,
 ) -> None:
-    """Find models of the Hugging Face hub that run here, those made for MLX first."""
+    """Search the Hugging Face hub for models that run on shoal. MLX models come first."""
     output = invocation.output
     asked = told({"query": " ".join(words or ()) or None, "author": author, "limit": limit})
     found = invocation.api().get(f"/models/search?{urlencode(asked)}", timeout_s=SEARCH_S)

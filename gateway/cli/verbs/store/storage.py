@@ -20,8 +20,7 @@ Row = Mapping[str, Any]
 
 
 def show(invocation: Invocation) -> None:
-    """Show what lies on each node's disk: what shoal fetched, what would be let go next, and why
-    the rest stays."""
+    """Show downloaded models on each node's disk, which is deleted next, and why others stay."""
     found, output = invocation.api().get("/store/storage"), invocation.output
     output.document(found)
     rows = [
@@ -55,8 +54,8 @@ def purge(
         str | None, typer.Option("--node", help="A node's id or name, or `all`.")
     ] = None,
 ) -> None:
-    """Delete now what shoal fetched itself and can be had again: nothing that is in use, that a
-    person put there, or that no other node has whole."""
+    """Delete downloaded models that can be downloaded again. It keeps models in use, models added
+    by the user, and the last complete copy of a model."""
     output = invocation.output
     body = {"dry_run": dry_run, "node": node}
     found = invocation.api().post("/store/purge-staging", body, timeout_s=PURGE_S)

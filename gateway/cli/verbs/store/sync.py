@@ -28,8 +28,8 @@ def sync(
         typer.Argument(metavar="[MODEL...]", help="Models of any node; default: all of this node."),
     ] = None,
 ) -> None:
-    """Copy models to another node, or to all, from nodes that have them. What is there already
-    stays. Ctrl-C stops it; what came is kept, and the same verb goes on with it."""
+    """Copy models to another node, or to all nodes. Existing models are skipped. Ctrl-C stops the
+    copy; the same command resumes it."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
     known = _Copies(output, names)
