@@ -124,9 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = findings if chosen.all else over_limits
     if chosen.paths:
         shown = [f for f in findings if f.path.startswith(tuple(chosen.paths))]
-    print("\n".join([*map(str, shown), summary(findings, limits)]))
     faults = ceilings.faults(counted(findings), limits, "python -m tests.house.prose PATH")
-    print("\n".join(faults))
+    print("\n".join([*map(str, shown), *faults, summary(findings, limits)]))
     return int(bool(faults))
 
 
