@@ -15,7 +15,7 @@ __all__ = ["REMOVED", "OtlpSettings"]
 
 REMOVED = {
     "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
-    "(docs/operations/logs.md)",
+    "(docs/operations/diagnostics.md)",
 }
 """Tables of earlier versions: what changed, and what to do."""
 

@@ -1,4 +1,4 @@
-"""The Vector configuration of docs/operations/logs.md fits the log files that a node writes.
+"""The Vector configuration of docs/operations/diagnostics.md fits the log files that a node writes.
 
 Vector itself is not run.
 """
@@ -18,7 +18,7 @@ from conf.settings import load_settings
 from tests.harness.nodes import ROOT, Node
 
 pytestmark = pytest.mark.nodes
-PAGE = ROOT / "docs" / "operations" / "logs.md"
+PAGE = ROOT / "docs" / "operations" / "diagnostics.md"
 SERVICES = {"bus", "gateway", "master", "telemetry", "worker"}
 
 
