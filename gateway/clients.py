@@ -194,13 +194,15 @@ class AskingClients:
     def _waiting(self) -> Counter[ClientName]:
         """Return how many requests wait that clients have made here; a body counts once."""
         waits = {
-            id(one.inbox): one.sharer for one in self._dispatcher.requests.values() if not one.begun
+            id(request.inbox): request.sharer
+            for request in self._dispatcher.requests.values()
+            if not request.begun
         }
         return Counter(map(self.named, waits.values()))
 
     def _tell(self) -> None:
         table, now = self.book.table, self._now()
-        bounded = any(one.max_waiting is not None for one in table.clients.values())
+        bounded = any(client.max_waiting is not None for client in table.clients.values())
         waiting = self._waiting() if bounded else Counter[ClientName]()
         rows = self._rests.rows(
             {one: count for one, count in waiting.items() if table.profile(one).max_waiting}, now

@@ -272,9 +272,9 @@ class HttpService:
         if seconds is None:
             return
         seconds = self.clients.stays_s(client, self.catalog.cards().get(model), seconds)
-        for one in self.bus.state.instances.values():
-            if one.model == model and one.status in ("placed", "ready"):
-                self._wishes.wish(one.instance, seconds)
+        for instance in self.bus.state.instances.values():
+            if instance.model == model and instance.status in ("placed", "ready"):
+                self._wishes.wish(instance.instance, seconds)
         self._tell_wishes()
 
     def command_id(self) -> CommandId:
@@ -359,7 +359,7 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
 def _everyone(service: HttpService) -> set[NodeId]:
     """Return the nodes that the cluster has, ours included."""
     cards = service.readings.cards(service.reactor.now())
-    return {NodeId(one) for one in service.bus.state.nodes} | {card.node for card in cards}
+    return {NodeId(node) for node in service.bus.state.nodes} | {card.node for card in cards}
 
 
 class ServiceHandle:

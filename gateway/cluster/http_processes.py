@@ -110,7 +110,7 @@ class HttpProcesses:
     async def _asked_all(self, processes: int, question: str) -> list[Any]:
         """Return what all others answer, together; silent ones are left out."""
         answers = await self._asked_each(processes, question)
-        return [one for found in answers.values() for one in found]
+        return [one for answer in answers.values() for one in answer]
 
     async def _asked_each(self, processes: int, question: str) -> dict[int, list[Any]]:
         others = self._others(processes)

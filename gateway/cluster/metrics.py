@@ -240,18 +240,18 @@ class _Sensors(Collector):
             labels=(*names, "memory"),
         )
         node = str(self.reading.node)
-        for one in self.reading.accelerators:
-            labels = (node, one.device, one.vendor, one.name or "")
-            hertz = None if one.clock_mhz is None else one.clock_mhz * 1e6
+        for accelerator in self.reading.accelerators:
+            labels = (node, accelerator.device, accelerator.vendor, accelerator.name or "")
+            hertz = None if accelerator.clock_mhz is None else accelerator.clock_mhz * 1e6
             for family, value, more in (
-                (busy, one.utilisation_ratio, ()),
-                (power, one.power_w, ()),
-                (temperature, one.temperature_c, ()),
+                (busy, accelerator.utilisation_ratio, ()),
+                (power, accelerator.power_w, ()),
+                (temperature, accelerator.temperature_c, ()),
                 (clock, hertz, ()),
-                (used, one.vram_used_bytes, ("vram",)),
-                (used, one.gtt_used_bytes, ("gtt",)),
-                (total, one.vram_total_bytes, ("vram",)),
-                (total, one.gtt_total_bytes, ("gtt",)),
+                (used, accelerator.vram_used_bytes, ("vram",)),
+                (used, accelerator.gtt_used_bytes, ("gtt",)),
+                (total, accelerator.vram_total_bytes, ("vram",)),
+                (total, accelerator.gtt_total_bytes, ("gtt",)),
             ):
                 if value is not None:
                     family.add_metric((*labels, *more), value)
@@ -309,7 +309,7 @@ class NodeTraffic(Collector):
         counter = partial(CounterMetricFamily, labels=("node", "peer", "plane", "process"))
         sent = counter("shoal_link_sent_bytes", "Bytes sent to another node.")
         received = counter("shoal_link_received_bytes", "Bytes received from another node.")
-        for process, one in ((name, one) for name, rows in self.processes.items() for one in rows):
+        for process, one in ((name, row) for name, rows in self.processes.items() for row in rows):
             told = (self.node, one.peer, one.plane, process)
             sent.add_metric(told, one.sent_bytes)
             received.add_metric(told, one.received_bytes)
@@ -344,23 +344,23 @@ class _Readings(Collector):
         ends = counter("shoal_num_memory_ends", "Rows ended because a rank used too much memory.")
         memory = gauge("shoal_runner_memory_bytes", "Accelerator memory in use.")
         more = _rank_memory()
-        for one in self.runners:
-            labels = (str(one.model), str(one.instance), str(one.node))
-            memory.add_metric(labels, one.active_bytes)
+        for runner in self.runners:
+            labels = (str(runner.model), str(runner.instance), str(runner.node))
+            memory.add_metric(labels, runner.active_bytes)
             for family, value in zip(
-                more, (one.limit_bytes, one.cache_bytes, one.peak_bytes), strict=True
+                more, (runner.limit_bytes, runner.cache_bytes, runner.peak_bytes), strict=True
             ):
-                family.add_metric((*labels, str(one.rank)), value)
-            if one.rank:
+                family.add_metric((*labels, str(runner.rank)), value)
+            if runner.rank:
                 continue
-            running.add_metric(labels, one.running)
-            waiting.add_metric(labels, one.waiting)
-            kv_ratio.add_metric(labels, one.kv_bytes / max(1, one.kv_limit_bytes))
-            speed.add_metric(labels, one.generation_tokens_per_s)
-            hits.add_metric(labels, one.prefix_hits)
-            hit_tokens.add_metric(labels, one.prefix_hit_tokens)
-            preemptions.add_metric(labels, one.preemptions)
-            ends.add_metric(labels, one.memory_ends)
+            running.add_metric(labels, runner.running)
+            waiting.add_metric(labels, runner.waiting)
+            kv_ratio.add_metric(labels, runner.kv_bytes / max(1, runner.kv_limit_bytes))
+            speed.add_metric(labels, runner.generation_tokens_per_s)
+            hits.add_metric(labels, runner.prefix_hits)
+            hit_tokens.add_metric(labels, runner.prefix_hit_tokens)
+            preemptions.add_metric(labels, runner.preemptions)
+            ends.add_metric(labels, runner.memory_ends)
         wanted = Counts[tuple[str, str]]()
         for reading in self.demands:
             for model in reading.models:

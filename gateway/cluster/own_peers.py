@@ -109,9 +109,9 @@ def _is_of_own_processes(client: End, server: End) -> bool:
 
 def _holds(process: psutil.Process, client: End, server: End) -> bool:
     return any(
-        found.laddr
-        and found.raddr
-        and _plain((found.laddr.ip, found.laddr.port)) == client
-        and _plain((found.raddr.ip, found.raddr.port)) == server
-        for found in process.net_connections("tcp")
+        connection.laddr
+        and connection.raddr
+        and _plain((connection.laddr.ip, connection.laddr.port)) == client
+        and _plain((connection.raddr.ip, connection.raddr.port)) == server
+        for connection in process.net_connections("tcp")
     )

@@ -131,17 +131,17 @@ class ClusterReadings:
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
         """Return those of lead runners whose generation is among `instances`."""
-        return [one for one in self.ranks(instances, now) if one.rank == 0]
+        return [rank for rank in self.ranks(instances, now) if rank.rank == 0]
 
     def ranks(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
         """Return those of all ranks whose generation is among `instances`: a dead runner's last
         reading stays fresh for a while."""
         return [
-            one
-            for one in self.runners(now)
-            if one.instance is not None
-            and (held := instances.get(one.instance)) is not None
-            and held.generation == one.generation
+            runner
+            for runner in self.runners(now)
+            if runner.instance is not None
+            and (held := instances.get(runner.instance)) is not None
+            and held.generation == runner.generation
         ]
 
     def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
@@ -150,7 +150,7 @@ class ClusterReadings:
 
     def memory_of(self, instance: Instance, now: float) -> int:
         """Return the bytes of memory that an instance's ranks say they use, on all nodes."""
-        return sum(one.active_bytes for one in self.ranks({instance.instance: instance}, now))
+        return sum(rank.active_bytes for rank in self.ranks({instance.instance: instance}, now))
 
     def nodes(self, now: float) -> list[tuple[NodeReading, float]]:
         """Return each node's latest reading, however old, and its age in seconds."""
@@ -216,11 +216,13 @@ def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
     """Return what a model waits for, as the holder says; None where it does not wait."""
     told = pool_of(readings, now)
-    return next((one for one in told.waits if one.model == model), None) if told else None
+    return next((wait for wait in told.waits if wait.model == model), None) if told else None
 
 
 def left_in(readings: Collection[PeersReading]) -> set[NodeId]:
     """Return the nodes that said goodbye: to one that tells of it, and none is linked with them."""
-    told = [(peer.node, peer.status) for one in readings for peer in one.peers]
-    alive = {one.node for one in readings} | {node for node, status in told if status == "linked"}
+    told = [(peer.node, peer.status) for reading in readings for peer in reading.peers]
+    alive = {reading.node for reading in readings} | {
+        node for node, status in told if status == "linked"
+    }
     return {node for node, status in told if status == "left"} - alive

@@ -136,6 +136,6 @@ def _lying(card: NodeCard, model: ModelId) -> list[_Lying]:
     whole: ModelCard | None = next((one for one in card.models if one.model == model), None)
     return [
         *(() if whole is None else (_Lying(whole.path, whole.size_bytes),)),
-        *(_Lying(one.path, one.have_bytes) for one in card.parts if one.model == model),
+        *(_Lying(part.path, part.have_bytes) for part in card.parts if part.model == model),
         *(_Lying(one.path, 0) for one in pulls_in_part(card, model)),
     ]

@@ -147,11 +147,11 @@ def total(usages: Sequence[Usage]) -> Usage:
     if len(usages) == 1:
         return usages[0]
     return Usage(
-        prompt_tokens=sum(one.prompt_tokens for one in usages),
-        completion_tokens=sum(one.completion_tokens for one in usages),
-        cached_tokens=sum(one.cached_tokens for one in usages),
-        reasoning_tokens=sum(one.reasoning_tokens for one in usages),
-        queue_s=max((one.queue_s for one in usages), default=0.0),
-        prefill_s=max((one.prefill_s for one in usages), default=0.0),
-        decode_s=max((one.decode_s for one in usages), default=0.0),
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        queue_s=max((usage.queue_s for usage in usages), default=0.0),
+        prefill_s=max((usage.prefill_s for usage in usages), default=0.0),
+        decode_s=max((usage.decode_s for usage in usages), default=0.0),
     )

@@ -52,7 +52,7 @@ def standing_of(
         return None
     report = report_of(readings) if readings else None
     size = len(instance.shards) if instance is not None else readings[0].size
-    done = len(readings) == size and all(one.phase == "done" for one in readings)
+    done = len(readings) == size and all(reading.phase == "done" for reading in readings)
     last = min(readings, key=lambda one: one.done, default=None)
     found: CollectiveAnswer = {
         "instance": name,

@@ -267,7 +267,7 @@ class RunningExchange:
 
     def _spent(self) -> int:
         """Return how many tokens its requests have used so far, those of questions left out."""
-        return sum(one.spent_tokens for one in self.exchange.requests)
+        return sum(request.spent_tokens for request in self.exchange.requests)
 
     @contextmanager
     def recorded_if_it_fails(self) -> Generator[None]:

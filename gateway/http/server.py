@@ -107,8 +107,8 @@ class HttpProcess(gasgi.ASGIWorker):
             if loop.time() - idle_since >= LINGER_S:
                 break
             await asyncio.sleep(0.02)
-        for one in list(self.connections):
-            one.close()  # a request that came from here on would find no service
+        for connection in list(self.connections):
+            connection.close()  # a request that came from here on would find no service
         if self.lifespan:
             await self.lifespan.shutdown()
 
@@ -182,7 +182,7 @@ class _Gunicorn(BaseApplication):
         """Set what we need; the rest stays gunicorn's default."""
         options = self.options
         settings: dict[str, Any] = {
-            "bind": [f"fd://{one.fileno()}" for one in self._listeners],
+            "bind": [f"fd://{listener.fileno()}" for listener in self._listeners],
             "workers": options.processes,
             "worker_class": HttpProcess,
             "asgi_loop": "uvloop",

@@ -84,7 +84,10 @@ class RecordsFile:
             """Run them in one transaction."""
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
-            changed = [connection.execute(one.text, one.values).rowcount for one in statements]
+            changed = [
+                connection.execute(statement.text, statement.values).rowcount
+                for statement in statements
+            ]
             connection.execute("COMMIT")
             return changed
 
@@ -96,7 +99,10 @@ class RecordsFile:
         def rows(connection: sqlite3.Connection) -> list[list[Sequence[Any]]]:
             """Ask them in one transaction."""
             connection.execute("BEGIN")
-            found = [connection.execute(one.text, one.values).fetchall() for one in statements]
+            found = [
+                connection.execute(statement.text, statement.values).fetchall()
+                for statement in statements
+            ]
             connection.execute("COMMIT")
             return found
 

@@ -103,4 +103,4 @@ class TraceRecords:
     async def _latest_here(self, arguments: Any) -> list[dict[str, Any]]:
         limit, model = arguments
         found = await self.latest(int(limit), None if model is None else str(model))
-        return [{"node": self._node, **one} for one in found["traces"]]
+        return [{"node": self._node, **trace} for trace in found["traces"]]

@@ -88,7 +88,7 @@ class ModelCatalog:
     def names(self) -> set[ModelId]:
         """Return the models on disk, and those that instances hold."""
         instances = self._bus.state.instances.values()
-        return {one.model for one in instances if one.serves} | set(self.cards())
+        return {instance.model for instance in instances if instance.serves} | set(self.cards())
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
         """Return the model that a client's name means, of an adapter its model, of a derived model
@@ -139,7 +139,9 @@ class ModelCatalog:
         cards = self.cards()
         if (card := cards.get(model)) is None:
             return
-        wanted = {"embedding" if one.prompt.kind == "inputs" else "text" for one in requests}
+        wanted = {
+            "embedding" if request.prompt.kind == "inputs" else "text" for request in requests
+        }
         if wanted - {card.makes}:
             others = [str(one.model) for one in cards.values() if one.makes == "embedding"]
             raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))

@@ -326,7 +326,7 @@ class Dispatcher:
             message = "this gateway is shutting down"
             refusal = Refusal(reason="draining", message=message, retry_after_s=2.0)
         elif len(self.requests) >= most and not has_share(
-            (one.sharer for one in self.requests.values()), sharer, most
+            (request.sharer for request in self.requests.values()), sharer, most
         ):
             refusal = Refusal(
                 reason="queue_full",

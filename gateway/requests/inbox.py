@@ -46,8 +46,8 @@ class EntryInbox:
         self.load_s = 0.0
         self._comments: list[str] = []
         self._unheeded: list[str] = []
-        self._unaccepted = {one.request_id for one in requests}
-        self._unended = {one.request_id for one in requests}
+        self._unaccepted = {request.request_id for request in requests}
+        self._unended = {request.request_id for request in requests}
         self._queue: list[Entry] = []
         self._taken: list[Entry] = []
         self._waiting: asyncio.Future[None] | None = None
@@ -203,7 +203,7 @@ class EntryInbox:
 def _costs(entries: Sequence[Entry]) -> Counter[tuple[RequestId, int]]:
     """Return how many of these entries cost credit, by request and choice."""
     return Counter(
-        (one.request_id, one.choice)
-        for one in entries
-        if isinstance(one, TokenDelta | PromptTokens | ToolCallDelta | Vectors)
+        (entry.request_id, entry.choice)
+        for entry in entries
+        if isinstance(entry, TokenDelta | PromptTokens | ToolCallDelta | Vectors)
     )

@@ -62,14 +62,14 @@ def ready_instances(
     """Return instances that may take a request now, none that makes way; `excluded` are (instance,
     generation) pairs."""
     return [
-        one
-        for one in instances
-        if one.model == model
-        and one.status == "ready"
-        and one.serves
-        and not one.yields_to
-        and one.lead is not None
-        and (one.instance, one.generation) not in excluded
+        instance
+        for instance in instances
+        if instance.model == model
+        and instance.status == "ready"
+        and instance.serves
+        and not instance.yields_to
+        and instance.lead is not None
+        and (instance.instance, instance.generation) not in excluded
     ]
 
 
@@ -77,7 +77,7 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
     """Return why the model will not be loaded now: the holder gave up on all its copies, and places
     none of them elsewhere or under other conditions; or None. One that is to come back as it was is
     waiting: for the end of a pause, because its runner kept failing, or for its node."""
-    mine = [one for one in instances if one.model == model]
+    mine = [instance for instance in instances if instance.model == model]
     if not mine or any(
         one.status != "failed" or one.elsewhere or one.place_again not in (None, one.conditions)
         for one in mine

@@ -25,7 +25,7 @@ def shortened(parsed: Parsed, fault: HttpFault) -> Parsed | None:
     if not parsed.cuts or overflow is None:
         return None
     prompt_tokens, limit_tokens = overflow
-    made = [_cut(one, prompt_tokens, limit_tokens) for one in parsed.requests]
+    made = [_cut(request, prompt_tokens, limit_tokens) for request in parsed.requests]
     requests = tuple(one for one in made if one is not None)
     return replace(parsed, requests=requests) if len(requests) == len(made) else None
 

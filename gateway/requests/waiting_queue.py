@@ -90,15 +90,15 @@ class WaitingQueue:
         """Return which of those that runners gave back asks for a place there, though all are
         taken: the one with the best standing."""
         back = [
-            (standing(one.priority, now - one.queued_at), one.since_at, one.key)
-            for one in self.waiters.values()
-            if one.model == model and one.queued_at is not None
+            (standing(waiter.priority, now - waiter.queued_at), waiter.since_at, waiter.key)
+            for waiter in self.waiters.values()
+            if waiter.model == model and waiter.queued_at is not None
         ]
         return min(back)[2] if back else None
 
     def models(self) -> set[ModelId]:
         """Return the models that requests wait for."""
-        return {one.model for one in self.waiters.values()}
+        return {waiter.model for waiter in self.waiters.values()}
 
     def of(self, model: ModelId) -> list[Waiter]:
         """Return a model's waiters in the order in which they are to be submitted."""
@@ -110,7 +110,7 @@ class WaitingQueue:
 
     def expired(self, now: float) -> list[Waiter]:
         """Return the waiters whose deadline has come; they stay until removed."""
-        return [one for one in self.waiters.values() if now >= one.deadline_at]
+        return [waiter for waiter in self.waiters.values() if now >= waiter.deadline_at]
 
     def reading(
         self, node: NodeId, process: str, now: float, *, without: Collection[ModelId] = ()
@@ -140,19 +140,19 @@ class WaitingQueue:
     def _makes_way(self, coming: ModelId) -> Waiter | None:
         """Return whose place goes to one more request for a model, if another one has at least two
         more: of the model with most, of who has most of these, the lowest, the youngest."""
-        mine = [one for one in self.waiters.values() if one.queued_at is None]
+        mine = [waiter for waiter in self.waiters.values() if waiter.queued_at is None]
         models = Shares((one.model,) for one in mine)
         most = models.gives_way((coming,))
         if most is None:
             return None
         theirs = [one for one in reversed(mine) if one.model == most[0]]
-        shares = Shares(one.sharer for one in theirs)
+        shares = Shares(waiter.sharer for waiter in theirs)
         return max(theirs, key=lambda one: (shares.weight(one.sharer), one.priority, one.since_at))
 
     def _turns_of(self, model: ModelId) -> dict[str, int]:
         """Return the turn of each of a model's waiters, in order; kept until one comes or goes."""
         if model not in self._turns:
-            mine = [one for one in self.waiters.values() if one.model == model]
+            mine = [waiter for waiter in self.waiters.values() if waiter.model == model]
             mine.sort(key=lambda one: (one.priority, one.since_at))
             order = in_turn([one.sharer for one in mine])
             self._turns[model] = {mine[place].key: turn for turn, place in enumerate(order)}
@@ -193,8 +193,8 @@ class OwnTurns:
         first, *others = requests
         if others:
             self._held[_body_of(first)] = _Held(deque(others))
-            for one in others:
-                _waits(one, now)
+            for other in others:
+                _waits(other, now)
         self._on_place(first)
         self._fill(_body_of(first), now)
 
@@ -205,7 +205,7 @@ class OwnTurns:
         held = self._held.get(body)
         waiting = {one.request_id for one in held.requests} if held else set[RequestId]()
         others = (one.request_id for one in request.inbox.requests if one is not request.wire)
-        if not any(one in self._open and one not in waiting for one in others):
+        if not any(other in self._open and other not in waiting for other in others):
             return False
         held = self._held.setdefault(body, _Held(deque()))
         held.requests.appendleft(request)
@@ -287,10 +287,10 @@ def loading_text(
     mine = [one for one in readings if one.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [
-        one
+        fetch
         for reading in weights
-        for one in reading.fetches
-        if one.model == model and one.phase not in ("done", "failed")
+        for fetch in reading.fetches
+        if fetch.model == model and fetch.phase not in ("done", "failed")
     ]
     if under_way:
         last = min(under_way, key=lambda one: one.done_bytes)
@@ -321,8 +321,8 @@ def waits_for(wait: PoolWait) -> str:
 def _classes(waiters: Sequence[Waiter], now: float) -> tuple[ClassDemand, ...]:
     """Return how many wait, and how long, of each priority."""
     since: dict[int, list[float]] = {}
-    for one in waiters:
-        since.setdefault(one.priority, []).append(one.since_at)
+    for waiter in waiters:
+        since.setdefault(waiter.priority, []).append(waiter.since_at)
     return tuple(
         ClassDemand(priority=priority, waiting=len(at), oldest_s=max(0.0, now - min(at)))
         for priority, at in sorted(since.items())

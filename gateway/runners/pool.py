@@ -172,8 +172,8 @@ def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
     """Return which of a lead runner's addresses to dial from `node`: the local socket on its own
     node; else the one on the host where its node was reached, else the first; None for none."""
-    local = [one for one in lead.addresses if one.startswith("ipc://")]
-    abroad = [one for one in lead.addresses if one.startswith("tcp://")]
+    local = [address for address in lead.addresses if address.startswith("ipc://")]
+    abroad = [address for address in lead.addresses if address.startswith("tcp://")]
     if lead.node == node:
         return next(iter([*local, *abroad]), None)
     known = f"tcp://{hosts.get(lead.node, '')}:"

@@ -31,9 +31,9 @@ class Recalls:
     def follow(self, instances: Mapping[str, Instance], now: float) -> None:
         """Follow the cluster's instances as they are now."""
         self._since = {
-            one.instance: self._since.get(one.instance, now)
-            for one in instances.values()
-            if one.yields_to and one.yields_urgently
+            instance.instance: self._since.get(instance.instance, now)
+            for instance in instances.values()
+            if instance.yields_to and instance.yields_urgently
         }
 
     def due(

@@ -129,7 +129,11 @@ def folders(settings: Settings, _running: bool) -> Finding:
                 f"allow this user to write to {there}, or choose another home with `--home DIR`"
             )
             return Finding("folders", "error", f"cannot write to {folder}", remedy)
-    gone = [one for one in settings.model_folders if not Path(one).expanduser().is_dir()]
+    gone = [
+        model_folder
+        for model_folder in settings.model_folders
+        if not Path(model_folder).expanduser().is_dir()
+    ]
     if gone:
         found = f"model_folders lists folders that do not exist: {', '.join(gone)}"
         return Finding(
@@ -140,7 +144,7 @@ def folders(settings: Settings, _running: bool) -> Finding:
 
 def damage(settings: Settings, _running: bool) -> Finding:
     """Check that no file of this node's state was found damaged and is still to be seen to."""
-    found = [damage_words(one) for one in damaged_files(settings.paths)]
+    found = [damage_words(file) for file in damaged_files(settings.paths)]
     if found:
         remedy = "; ".join(one for _, one in found)
         return Finding("state", "error", "; ".join(one for one, _ in found), remedy)
@@ -249,7 +253,7 @@ def api_keys(settings: Settings, running: bool) -> Finding:
         return Finding("api keys", "warn", f"{known}; {problem.message}", "see `shoal status`")
     keys = cast(list[dict[str, Any]], found["keys"])
     known += f", {len(keys) or 'none'} in the cluster"
-    living = [one for one in keys if not one["expired"]]
+    living = [key for key in keys if not key["expired"]]
     if found["asked_for"] and not living and not settings.api_keys and not settings.http_owner_only:
         known += ": only this user can send requests"
         return Finding("api keys", "warn", known, "create one with `shoal apikey add NAME`")

@@ -61,7 +61,10 @@ def doctor(invocation: Invocation) -> None:
 
 
 def _model_folders(settings: Settings) -> list[Path]:
-    return [settings.paths.models, *(Path(one).expanduser() for one in settings.model_folders)]
+    return [
+        settings.paths.models,
+        *(Path(folder).expanduser() for folder in settings.model_folders),
+    ]
 
 
 def _state(settings: Settings) -> NodeState | None:

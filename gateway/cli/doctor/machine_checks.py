@@ -70,7 +70,7 @@ def addressed() -> frozenset[str]:
     return frozenset(
         name
         for name, addresses in psutil.net_if_addrs().items()
-        if any(one.family == socket.AF_INET for one in addresses)
+        if any(address.family == socket.AF_INET for address in addresses)
     )
 
 
@@ -80,6 +80,6 @@ def _linux_sleep() -> Finding:
     files = [
         one for path in LOGIND for one in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
     ]
-    texts = [one.read_text(errors="replace") for one in files if one.is_file()]
+    texts = [file.read_text(errors="replace") for file in files if file.is_file()]
     has_battery = any(BATTERIES.glob("BAT*"))
     return linux_sleep_check(targets, logind_settings(*texts), has_battery=has_battery)

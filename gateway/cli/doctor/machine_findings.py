@@ -47,7 +47,7 @@ def linux_sleep_check(
     `targets` are systemd's sleep targets (none: it does not tell), `logind` its settings; a
     battery makes the machine a laptop, with a lid.
     """
-    if targets and all(is_masked(one) for one in targets):
+    if targets and all(is_masked(target) for target in targets):
         return Finding("sleep", "ok", "sleep targets are masked")
     idle = logind.get("IdleAction", "ignore")
     if idle in SUSPENDING:

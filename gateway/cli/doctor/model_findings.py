@@ -57,9 +57,9 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
     }
     for by, (why, remedy) in told.items():
         on = [
-            one.model
-            for one in card.models
-            if one.metal_fast_synch and one.metal_fast_synch_by == by
+            model.model
+            for model in card.models
+            if model.metal_fast_synch and model.metal_fast_synch_by == by
         ]
         if on:
             names = ", ".join(on[:NAMED]) + (f" and {len(on) - NAMED} more" if on[NAMED:] else "")

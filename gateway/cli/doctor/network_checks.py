@@ -55,7 +55,7 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
     card = next((c for c in state.cards if c.node == state.asked), None) if state else None
     yield reach_check(cluster.listen, cluster.peers, card.ips if card else own_addresses())
     hosts = (cluster.listen, *(host_of(peer) for peer in cluster.peers))
-    beyond = any(one and not is_loopback(one) for one in hosts)
+    beyond = any(host and not is_loopback(host) for host in hosts)
     keys, trouble = _keys(settings)
     yield key_check(keys, trouble, beyond=beyond)
     if cluster.listen:
@@ -83,7 +83,7 @@ def dialled(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
         if one.status == "silent" and one.addresses
     ]
     vain = [where for where, _, _ in told]
-    return [one for one in dict.fromkeys((*peers, *vain, *lost)) if one not in apart]
+    return [peer for peer in dict.fromkeys((*peers, *vain, *lost)) if peer not in apart]
 
 
 def refused(reading: PeersReading | None) -> list[PeerReading]:

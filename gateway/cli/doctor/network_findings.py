@@ -48,7 +48,7 @@ def mechanism(greeting: bytes) -> str | None:
 
 def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddress]) -> Finding:
     """Find whether others can dial this node. `listen` and `peers` are as in the settings."""
-    own = ranked(one for one in addresses if one.medium != "loopback")
+    own = ranked(address for address in addresses if address.medium != "loopback")
     there = ", ".join(f"{one.ip} ({one.medium.replace('_', ' ')})" for one in own) or "none"
     name = "addresses"
     if not listen:
@@ -212,9 +212,9 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
 def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
     """Find whether the clocks of linked peers are near this one; None where no peer tells."""
     told = [
-        (one, one.clock_offset_s)
-        for one in peers
-        if one.status == "linked" and one.clock_offset_s is not None
+        (peer, peer.clock_offset_s)
+        for peer in peers
+        if peer.status == "linked" and peer.clock_offset_s is not None
     ]
     if not told:
         return None

@@ -76,7 +76,7 @@ def device_matrix(hosts: Sequence[Host]) -> str:
     """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
         raise BadHostfile("the hostfile has no RDMA devices")
-    return json.dumps([[_as_mlx_has_it(devices) for devices in one.rdma] for one in hosts])
+    return json.dumps([[_as_mlx_has_it(devices) for devices in host.rdma] for host in hosts])
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
@@ -114,7 +114,7 @@ def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mappi
 
 def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
     """Return what of a host's devices is not as the hostfile has it, by `ibv_devinfo` there."""
-    states = {one.device: one.state for one in ports}
+    states = {port.device: port.state for port in ports}
     return [
         f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"
         for device in itertools.chain.from_iterable(host.rdma)
@@ -188,7 +188,7 @@ def _check(hosts: Sequence[Host]) -> None:
         raise BadHostfile(
             f"rank 0 ({hosts[0].ssh}) has no address, but the other ranks connect to it"
         )
-    if any(one.rdma for one in hosts):
+    if any(host.rdma for host in hosts):
         for rank in range(len(hosts)):
             _check_devices(rank, hosts)
 

@@ -88,7 +88,7 @@ class ClusterReport:
     @property
     def unreachable(self) -> tuple[NodeReport, ...]:
         """Return the known nodes that the asked one does not reach."""
-        return tuple(one for one in self.nodes if not one.reachable)
+        return tuple(node for node in self.nodes if not node.reachable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def report(state: NodeState) -> ClusterReport:
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
     """Return misaligned for any required difference, mixed for others, else aligned."""
-    if any(one.weight == "required" for one in differences):
+    if any(difference.weight == "required" for difference in differences):
         return "misaligned"
     return "mixed" if differences else "aligned"
 
@@ -226,10 +226,16 @@ def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
 
 def _serves(state: NodeState, node: str) -> tuple[Served, ...]:
     return tuple(
-        Served(str(one.model), str(one.instance), shard.rank, len(one.shards), one.status)
-        for one in state.instances
-        for shard in one.shards
-        if shard.node == node and one.serves and one.status != "failed"
+        Served(
+            str(instance.model),
+            str(instance.instance),
+            shard.rank,
+            len(instance.shards),
+            instance.status,
+        )
+        for instance in state.instances
+        for shard in instance.shards
+        if shard.node == node and instance.serves and instance.status != "failed"
     )
 
 

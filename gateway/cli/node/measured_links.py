@@ -37,13 +37,13 @@ def measured(state: NodeState, node: str, now_s: float) -> list[dict[str, Any]]:
     since_s = max(0.0, now_s - reading.measured_at_s)
     return [
         {
-            **one.model_dump(mode="json", exclude={"peer"}),
-            "kind": kind_of(state, node, one.host),
-            "age_s": one.age_s + since_s,
-            "latency_age_s": one.latency_age_s + since_s,
+            **link.model_dump(mode="json", exclude={"peer"}),
+            "kind": kind_of(state, node, link.host),
+            "age_s": link.age_s + since_s,
+            "latency_age_s": link.latency_age_s + since_s,
         }
-        for one in reading.links
-        if one.peer == node
+        for link in reading.links
+        if link.peer == node
     ]
 
 
@@ -51,7 +51,7 @@ def unmeasured(state: NodeState, node: str) -> str:
     """Return why the asked node does not measure its link to `node` now; empty where it does."""
     reading, asked = state.links.get(state.asked), state.peers.get(state.asked)
     peers = asked.peers if asked else ()
-    if not any(one.node == node and one.status == "linked" for one in peers):
+    if not any(peer.node == node and peer.status == "linked" for peer in peers):
         return ""
     if reading is None:
         return RESTS["new"]

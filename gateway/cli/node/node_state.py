@@ -122,7 +122,7 @@ class NodeState:
 
     def ranks_of(self, instance: Instance) -> list[RunnerReading]:
         """Return the readings of the instance's ranks, of its newest generation, by rank."""
-        mine = [one for one in self.runners if one.instance == instance.instance]
+        mine = [runner for runner in self.runners if runner.instance == instance.instance]
         newest = max((one.generation for one in mine), default=0)
         return sorted((one for one in mine if one.generation == newest), key=lambda one: one.rank)
 
@@ -134,11 +134,11 @@ class NodeState:
         """
         nodes = {shard.node for shard in instance.shards}
         under_way = [
-            one
+            fetch
             for reading in self.weights
             if reading.node in nodes and instance.status == "placed"
-            for one in reading.fetches
-            if one.model == instance.model and one.phase not in ("done", "failed")
+            for fetch in reading.fetches
+            if fetch.model == instance.model and fetch.phase not in ("done", "failed")
         ]
         if under_way:
             last: FetchReading = min(under_way, key=lambda one: one.done_bytes)
@@ -180,7 +180,7 @@ class NodeState:
         owner, in other letters, or by a name that was made for it; the name itself for none."""
         derived = self.derived_for(name)
         found = model_named(
-            name if derived is None else derived.base, {ModelId(one) for one in self.models}
+            name if derived is None else derived.base, {ModelId(model) for model in self.models}
         )
         return name if found is None else str(found)
 
@@ -212,7 +212,11 @@ class NodeState:
 
     def loaded_on(self, model: str) -> list[str]:
         """Return the names of the nodes whose memory holds a rank of the model."""
-        held = (one for one in self.instances if one.model == model and one.status == "ready")
+        held = (
+            instance
+            for instance in self.instances
+            if instance.model == model and instance.status == "ready"
+        )
         nodes = {shard.node for one in held for shard in one.shards}
         return sorted(self.names.get(node, node) for node in nodes)
 
@@ -289,6 +293,6 @@ def adapter_named(state: NodeState, name: str) -> tuple[ModelCard, str] | None:
     another name."""
     base, _, tag = plain_name(name).rpartition(":")
     card = state.models.get(state.meant(base)) if base else None
-    own = () if card is None else (one.name for one in card.adapters)
+    own = () if card is None else (adapter.name for adapter in card.adapters)
     found = next((one for one in own if one.casefold() == tag.casefold()), None)
     return None if card is None or found is None else (card, found)

@@ -207,7 +207,7 @@ def port_problem(host: str, port: int) -> str | None:
     The owner is named where the system tells.
     """
     problems = (_problem_at(address, port) for address in addresses_of(host))
-    return next((one for one in problems if one is not None), None)
+    return next((problem for problem in problems if problem is not None), None)
 
 
 def _problem_at(host: str, port: int) -> str | None:
@@ -235,7 +235,7 @@ def taken_ports(settings: Settings) -> dict[str, str]:
         host = (settings.http_host if settings.api else "") if use == "http" else listen
         ports = range(settings.port_of(use), settings.port_of(use) + row.count) if host else ()
         problems = (port_problem(host, port) for port in ports)
-        first = next((one for one in problems if one is not None), None)
+        first = next((problem for problem in problems if problem is not None), None)
         if first is not None:
             found[use] = first
     return found

@@ -15,7 +15,7 @@ def in_a_line(reading: HardwareReading | None) -> str:
     """Return what there is to say of each accelerator, then of the processor."""
     if reading is None:
         return UNKNOWN
-    accelerators = [_whole(one) for one in reading.accelerators]
+    accelerators = [_whole(accelerator) for accelerator in reading.accelerators]
     processor = _told(reading.cpu_power_w, reading.cpu_temperature_c)
     if processor:
         accelerators.append(f"processor: {', '.join(processor)}")

@@ -16,8 +16,8 @@ class KeyBook:
 
     def __init__(self, keys: Mapping[str, ApiKey]) -> None:
         self.keys = keys
-        self._by_hash = {one.hash: one for one in keys.values()}
-        self._by_old_hash = {one.old_hash: one for one in keys.values() if one.old_hash}
+        self._by_hash = {key.hash: key for key in keys.values()}
+        self._by_old_hash = {key.old_hash: key for key in keys.values() if key.old_hash}
 
     def find(self, hashed: str, wall_s: float) -> ApiKey | None:
         """Return the key of that hash; None for none that is taken at `wall_s`."""
@@ -31,5 +31,5 @@ class KeyBook:
     def named(self, word: str) -> ApiKey | None:
         """Return the key with that id or name, in whichever letters; None for no such one."""
         folded = word.casefold()
-        same = (one for one in self.keys.values() if one.name.casefold() == folded)
+        same = (key for key in self.keys.values() if key.name.casefold() == folded)
         return self.keys.get(word) or next(same, None)

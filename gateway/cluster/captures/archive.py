@@ -156,7 +156,7 @@ def _told(one: Captured, folders: Mapping[str, str]) -> dict[str, Any]:
 
 def _folders(captures: Sequence[NodeCapture]) -> dict[str, str]:
     """Return a folder for each node: its name, and its id where others have that name too."""
-    names = [_plain(one.name) for one in captures]
+    names = [_plain(capture.name) for capture in captures]
     return {
         one.node: name if names.count(name) == 1 else f"{name}-{_plain(one.node)}"
         for one, name in zip(captures, names, strict=True)

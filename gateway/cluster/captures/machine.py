@@ -56,10 +56,12 @@ class Machine:
         """Return what supervisord runs, and the gateway's HTTP processes. Raises OSError and
         ShoalError where supervisord does not answer."""
         found: list[SeenProcess] = []
-        for one in Supervisor(self.supervisor).list_processes():
-            state = state_of(one.pid) if one.pid else "none"
-            found.append(SeenProcess(one.name, one.pid, one.status, state, one.description))
-            children = _children(one.pid) if one.name == GATEWAY and one.pid else []
+        for process in Supervisor(self.supervisor).list_processes():
+            state = state_of(process.pid) if process.pid else "none"
+            found.append(
+                SeenProcess(process.name, process.pid, process.status, state, process.description)
+            )
+            children = _children(process.pid) if process.name == GATEWAY and process.pid else []
             for count, pid in enumerate(children, 1):
                 name = f"{GATEWAY}/{count}"
                 found.append(SeenProcess(name, pid, "running", state_of(pid), "HTTP process"))

@@ -96,7 +96,7 @@ def demanded_repository(
     except BadRequest:
         return None
     folded = model.casefold()
-    return model if any(fnmatchcase(folded, one.casefold()) for one in patterns) else None
+    return model if any(fnmatchcase(folded, pattern.casefold()) for pattern in patterns) else None
 
 
 def is_revision(text: str) -> bool:

@@ -89,7 +89,7 @@ class PullsOnDemand:
         at_it = (
             reading.node
             for reading in readings
-            if any(one.model == model and one.phase not in ended for one in reading.pulls)
+            if any(pull.model == model and pull.phase not in ended for pull in reading.pulls)
         )
         return next(at_it, self._bus.speaker.node)
 

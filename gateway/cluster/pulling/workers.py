@@ -140,12 +140,12 @@ class Workers:
 
     def _pulls(self) -> list[PullState]:
         readings = self._readings.fresh(PullReading, self._bus.reactor.now())
-        return [one for reading in readings for one in reading.pulls]
+        return [pull for reading in readings for pull in reading.pulls]
 
     def _purges(self) -> list[PurgeState]:
         readings = storage_of(self._readings, self._bus.reactor.now())
-        return [one for reading in readings for one in reading.purges]
+        return [purge for reading in readings for purge in reading.purges]
 
     def _verifications(self) -> list[VerifyState]:
         readings = self._readings.fresh(VerifyReading, self._bus.reactor.now())
-        return [one for reading in readings for one in reading.verifications]
+        return [verification for reading in readings for verification in reading.verifications]

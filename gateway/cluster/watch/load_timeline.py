@@ -104,7 +104,7 @@ class LoadTimeline:
         first = now_s - self._span_s if whole else self._changes[0].at_s
         return {
             "since_s": max(self._since_s, first),
-            "changes": [one.plain() for one in self._changes],
+            "changes": [change.plain() for change in self._changes],
         }
 
     def _forget(self, now_s: float) -> None:

@@ -61,7 +61,7 @@ class MemoryAnswer(TypedDict):
 
 def memory_of(state: ClusterState, known: ClusterReadings, now: float) -> MemoryAnswer:
     """Return every node's memory and that of its ranks, for JSON."""
-    heard = {(one.instance, one.rank): one for one in known.ranks(state.instances, now)}
+    heard = {(rank.instance, rank.rank): rank for rank in known.ranks(state.instances, now)}
     ranks: dict[str, list[MemoryOfRank]] = {}
     for instance in state.instances.values():
         if instance.status == "failed":
@@ -100,9 +100,11 @@ def _node(
         "memory_available_bytes": reading and reading.memory_available_bytes,
         "wired_bytes": reading and reading.wired_bytes,
         "held_back": seat is not None and seat.draining and seat.wired_bytes > 0,
-        "promised_bytes": sum(one["promised_bytes"] for one in ranks),
-        "leased_bytes": sum(one.size_bytes for one in state.leases.values() if one.node == node),
-        "active_bytes": sum(one["active_bytes"] or 0 for one in ranks),
+        "promised_bytes": sum(rank["promised_bytes"] for rank in ranks),
+        "leased_bytes": sum(
+            lease.size_bytes for lease in state.leases.values() if lease.node == node
+        ),
+        "active_bytes": sum(rank["active_bytes"] or 0 for rank in ranks),
         "ranks": ranks,
     }
 

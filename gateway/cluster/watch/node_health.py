@@ -63,9 +63,9 @@ def _reasons(
         way_out = "see `shoal status` on that node (telemetry, bus)"
         return [_said("warn", "unreachable", since, way_out)]
     found = [
-        _said(one.level, one.code, one.message, one.remediation)
-        for one in reading.findings
-        if one.node == reading.node
+        _said(finding.level, finding.code, finding.message, finding.remediation)
+        for finding in reading.findings
+        if finding.node == reading.node
     ]
     found += [_said("warn", "records", problem, RECORDS_REMEDY) for problem in of_records]
     return sorted(found, key=lambda one: one["status"] != "error")

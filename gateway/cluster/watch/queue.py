@@ -55,12 +55,12 @@ def _unclassed(model: ModelDemand) -> ClassDemand:
 
 def _at_runners(leads: Iterable[RunnerReading]) -> Iterable[QueueRow]:
     found: dict[tuple[int, str], QueueRow] = {}
-    for one in leads:
-        if not one.waiting or one.best_waiting_priority is None or one.model is None:
+    for lead in leads:
+        if not lead.waiting or lead.best_waiting_priority is None or lead.model is None:
             continue
-        key = (one.best_waiting_priority, one.model)
+        key = (lead.best_waiting_priority, lead.model)
         row = found.setdefault(key, _row(*key, "runner"))
-        row["waiting"] += one.waiting
+        row["waiting"] += lead.waiting
     return found.values()
 
 

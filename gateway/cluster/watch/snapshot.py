@@ -138,8 +138,8 @@ def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
     """Return the snapshot."""
     state, known, now = seen.state, seen.readings, seen.now
     ranks = known.ranks(state.instances, now)
-    leads = [one for one in ranks if one.rank == 0]
-    at_gateways = sum(model.waiting for one in known.demands(now) for model in one.models)
+    leads = [rank for rank in ranks if rank.rank == 0]
+    at_gateways = sum(model.waiting for demand in known.demands(now) for model in demand.models)
     return {
         "at_s": seen.at_s,
         "node": seen.node,
@@ -147,16 +147,18 @@ def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
         "index": state.index,
         "holder": seen.holder,
         "live": seen.live,
-        "running": sum(one.running for one in leads),
-        "waiting": sum(one.waiting for one in leads) + at_gateways,
-        "prompt_tokens_per_s": sum(one.prompt_tokens_per_s for one in leads),
-        "generation_tokens_per_s": sum(one.generation_tokens_per_s for one in leads),
-        "kv_bytes": sum(one.kv_bytes for one in leads),
-        "kv_limit_bytes": sum(one.kv_limit_bytes for one in leads),
+        "running": sum(lead.running for lead in leads),
+        "waiting": sum(lead.waiting for lead in leads) + at_gateways,
+        "prompt_tokens_per_s": sum(lead.prompt_tokens_per_s for lead in leads),
+        "generation_tokens_per_s": sum(lead.generation_tokens_per_s for lead in leads),
+        "kv_bytes": sum(lead.kv_bytes for lead in leads),
+        "kv_limit_bytes": sum(lead.kv_limit_bytes for lead in leads),
         "nodes": _nodes(seen, ranks),
         "bridge_loops": _bridge_loops(known, now),
         "instances": [
-            _instance(one, ranks) for one in state.instances.values() if one.test is None
+            _instance(instance, ranks)
+            for instance in state.instances.values()
+            if instance.test is None
         ],
         "pulls": [
             {"node": reading.node, **pull.model_dump(mode="json")}
@@ -187,7 +189,7 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[SnapshotNo
             "promised_bytes": promised[node],
             "used_bytes": used[node],
             "leased_bytes": sum(
-                one.size_bytes for one in seen.state.leases.values() if one.node == node
+                lease.size_bytes for lease in seen.state.leases.values() if lease.node == node
             ),
             "hardware": _hardware(sensors.get(NodeId(node))),
         }
@@ -242,7 +244,7 @@ def _node(
 
 
 def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> SnapshotInstance:
-    mine = [one for one in ranks if one.instance == instance.instance]
+    mine = [rank for rank in ranks if rank.instance == instance.instance]
     lead = next((one for one in mine if one.rank == 0), None)
     active = {one.rank: one.active_bytes for one in mine}
     return {

@@ -27,7 +27,7 @@ def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) ->
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None and before is not None:
         raise bad_field("before_id", "cannot be combined with after_id")
-    ids = [one.id for one in listings]
+    ids = [listing.id for listing in listings]
     if before is not None:
         end = _place(ids, "before_id", before)
         first = max(0, end - limit)

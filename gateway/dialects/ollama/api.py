@@ -53,15 +53,15 @@ def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> by
     tags: answers.OllamaTags = {
         "models": [
             {
-                "name": one.id,
-                "model": one.id,
-                "modified_at": date(one.modified_at_s),
-                "size": one.size_bytes,
-                "digest": one.digest,
-                "details": _details(one),
-                "capabilities": list(one.capabilities),
+                "name": listing.id,
+                "model": listing.id,
+                "modified_at": date(listing.modified_at_s),
+                "size": listing.size_bytes,
+                "digest": listing.digest,
+                "details": _details(listing),
+                "capabilities": list(listing.capabilities),
             }
-            for one in listings
+            for listing in listings
         ]
     }
     return json_bytes(tags)
@@ -72,18 +72,18 @@ def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes
     loaded: answers.OllamaProcesses = {
         "models": [
             {
-                "name": one.id,
-                "model": one.id,
+                "name": listing.id,
+                "model": listing.id,
                 "size": copy.size_bytes,
                 "size_vram": copy.accelerator_bytes,
-                "digest": one.digest,
-                "details": _details(one),
+                "digest": listing.digest,
+                "details": _details(listing),
                 "expires_at": date(_expiry(copy, now_s)),
                 "context_length": copy.context_tokens,
             }
-            for one in listings
-            if one.derived is None
-            for copy in one.loaded
+            for listing in listings
+            if listing.derived is None
+            for copy in listing.loaded
         ]
     }
     return json_bytes(loaded)
@@ -107,7 +107,7 @@ def render_show(listing: api_table.ModelListing) -> bytes:
     if derived is not None and derived.system:
         shown["system"] = derived.system
     if derived is not None and derived.turns:
-        shown["messages"] = [{"role": one.role, "content": one.content} for one in derived.turns]
+        shown["messages"] = [{"role": turn.role, "content": turn.content} for turn in derived.turns]
     if listing.tensors:
         shown["tensors"] = [
             {"name": name, "type": dtype, "shape": list(shape)}
@@ -136,7 +136,7 @@ def _modelfile(listing: api_table.ModelListing, parameters: Sequence[str]) -> st
     lines += [f"PARAMETER {line}" for line in parameters]
     if derived is not None:
         lines += [f'SYSTEM """{derived.system}"""'] if derived.system else []
-        lines += [f'MESSAGE {one.role} """{one.content}"""' for one in derived.turns]
+        lines += [f'MESSAGE {turn.role} """{turn.content}"""' for turn in derived.turns]
         lines += [f'LICENSE """{derived.license}"""'] if derived.license else []
     return "\n".join(lines) + "\n"
 

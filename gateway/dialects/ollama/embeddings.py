@@ -66,7 +66,7 @@ class OllamaEmbed:
         seconds = load_s + usage.queue_s + usage.prefill_s
         answer: dict[str, Any] = {
             "model": parsed.model,
-            "embeddings": [vector_list(one) for whole in collected for one in whole.vectors],
+            "embeddings": [vector_list(vector) for whole in collected for vector in whole.vectors],
             "total_duration": int(seconds * NS_PER_S),
             "load_duration": int(load_s * NS_PER_S),
             "prompt_eval_count": usage.prompt_tokens,
@@ -89,7 +89,7 @@ class OllamaEmbeddings:
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
         """Return the one vector; an empty one where there was no text."""
-        vectors = [vector_list(one) for whole in collected for one in whole.vectors]
+        vectors = [vector_list(vector) for whole in collected for vector in whole.vectors]
         empty: list[float] = []
         return json_bytes({"embedding": vectors[0] if vectors else empty})
 

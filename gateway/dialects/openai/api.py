@@ -65,7 +65,7 @@ def render_models(listings: Sequence[api_table.ModelListing], _now_s: float) -> 
     """Return the answer to `GET /v1/models`."""
     models: answers.OpenAIModels = {
         "object": "list",
-        "data": [_model_object(one) for one in listings],
+        "data": [_model_object(listing) for listing in listings],
     }
     return json_bytes(models)
 

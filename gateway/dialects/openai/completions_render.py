@@ -148,13 +148,13 @@ def logprobs_object(
     each counts once though several tokens are its parts. Each token's likeliest include the token
     itself. `begins`: the first is a prompt's first, which has none.
     """
-    offsets, offset = _text_offsets([one.text for one in logprobs], text, offset)
-    numbers: list[float | None] = [finite_logprob(one.logprob) for one in logprobs]
-    likeliest: list[dict[str, float] | None] = [_likeliest(one) for one in logprobs]
+    offsets, offset = _text_offsets([logprob.text for logprob in logprobs], text, offset)
+    numbers: list[float | None] = [finite_logprob(logprob.logprob) for logprob in logprobs]
+    likeliest: list[dict[str, float] | None] = [_likeliest(logprob) for logprob in logprobs]
     if begins:
         numbers[0] = likeliest[0] = None
     shown = {
-        "tokens": [one.text for one in logprobs],
+        "tokens": [logprob.text for logprob in logprobs],
         "token_logprobs": numbers,
         "top_logprobs": likeliest,
         "text_offset": offsets,

@@ -219,7 +219,9 @@ class OpenAIStream:
         self._usages: dict[RequestId, Usage] = {}
         self._closed = False
         self._open_choices = {
-            (one.request_id, choice) for one in parsed.requests for choice in range(one.n)
+            (request.request_id, choice)
+            for request in parsed.requests
+            for choice in range(request.n)
         }
         self._last_chunk = b""
 

@@ -81,7 +81,7 @@ def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
             continue
         if turn.role == "tool":
             call = answered_call(turn, open_calls)
-            open_calls = [one for one in open_calls if one != call]
+            open_calls = [open_call for open_call in open_calls if open_call != call]
             blocks = [_result(turn, call)]
         else:
             blocks = [*_blocks(turn), *(_use(call) for call in turn.tool_calls)]

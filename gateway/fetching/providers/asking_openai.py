@@ -85,7 +85,9 @@ def _turns(turns: tuple[ChatMessage, ...]) -> list[dict[str, Any]]:
         told: dict[str, Any] = {"role": turn.role, "content": _content(turn)}
         if turn.role == "tool":
             told["tool_call_id"] = answered_call(turn, open_calls)
-            open_calls = [one for one in open_calls if one != told["tool_call_id"]]
+            open_calls = [
+                open_call for open_call in open_calls if open_call != told["tool_call_id"]
+            ]
         elif turn.name:
             told["name"] = turn.name
         if turn.tool_calls:

@@ -81,7 +81,7 @@ def behind(
     of `runners` are by the clock that says `now_s`."""
     found: list[dict[str, Any]] = []
     of_groups = {one.instance for one in placed if one.rank} | {
-        one["instance"] for one in runners if one["rank"]
+        runner["instance"] for runner in runners if runner["rank"]
     }
     for rank in placed:
         if rank.instance in of_groups and rank.node in away:
@@ -89,12 +89,12 @@ def behind(
             why = f"its node cannot be reached ({node.why})"
             where = {"node": rank.node, "name": node.name, "ended_at_s": None}
             found.append({**rank.told(), **where, "why": why})
-    in_groups = [one for one in runners if one["instance"] in of_groups]
-    found += [_named(one, why) for one in in_groups if (why := _why(one))]
+    in_groups = [runner for runner in runners if runner["instance"] in of_groups]
+    found += [_named(runner, why) for runner in in_groups if (why := _why(runner))]
     explained = {_group(one) for one in found}
     groups: dict[Any, list[Told]] = {}
-    for one in in_groups:
-        groups.setdefault(_group(one), []).append(one)
+    for runner in in_groups:
+        groups.setdefault(_group(runner), []).append(runner)
     for group, ranks in groups.items():
         if group not in explained:
             found += [_named(one, why) for one, why in _hung(ranks, now_s)]
@@ -127,12 +127,12 @@ def _why(one: Told) -> str:
 def _hung(ranks: Sequence[Told], now_s: float) -> list[tuple[Told, str]]:
     """Return the ranks of one generation whose engines hang, each with why: those at their own work
     while nothing is done in the group, and at least one other waits."""
-    marks = [_mark(one) for one in ranks]
+    marks = [_mark(rank) for rank in ranks]
     steps = [mark for mark in marks if mark is not None and mark["error_s"] is not None]
-    if len(steps) < len(ranks) or any(one["phase"] in LOADS for one in ranks):
+    if len(steps) < len(ranks) or any(rank["phase"] in LOADS for rank in ranks):
         return []
     last_s = max(mark["at_s"] + mark["error_s"] for mark in steps)
-    until_s = min(now_s if one["ended_at_s"] is None else one["ended_at_s"] for one in ranks)
+    until_s = min(now_s if rank["ended_at_s"] is None else rank["ended_at_s"] for rank in ranks)
     stood_s = until_s - last_s
     hung = [pair for pair in zip(ranks, steps, strict=True) if pair[1]["engine"] == OWN_WORK]
     if stood_s < HANGS_S or len(hung) == len(ranks):

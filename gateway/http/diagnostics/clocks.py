@@ -62,7 +62,7 @@ class Clocks:
 def clocks_of(own: str, readings: Iterable[PeersReading], now_s: float) -> Clocks:
     """Return what our switchboard has measured of its peers' clocks, as it told a moment ago."""
     offsets: dict[str, ClockOffsets] = {}
-    for peer in (peer for one in readings if one.node == own for peer in one.peers):
+    for peer in (peer for reading in readings if reading.node == own for peer in reading.peers):
         if peer.clock_offset_s is None or peer.round_trip_s is None:
             continue
         answered_s = now_s - peer.silent_s

@@ -109,15 +109,15 @@ class _Gathering:
     async def stacks(self, processes: list[SeenProcess]) -> None:
         """Take the stacks of each process; those of HTTP processes one by one."""
         silent = ""
-        for one in processes:
-            name = f"stacks/{file_name(one.name)}.txt"
+        for process in processes:
+            name = f"stacks/{file_name(process.name)}.txt"
             if silent:
                 self._capture.lack(name, silent)
                 continue
-            if one.name == GATEWAY and any(p.name.startswith(f"{GATEWAY}/") for p in processes):
+            if process.name == GATEWAY and any(p.name.startswith(f"{GATEWAY}/") for p in processes):
                 continue  # its own thread only minds the HTTP processes, which are asked each
             try:
-                text = await self._stacks_of(one.name)
+                text = await self._stacks_of(process.name)
             except HttpFaultRaised as error:
                 self._capture.lack(name, error.fault.message)
                 if error.fault.code == "telemetry_silent":

@@ -27,14 +27,16 @@ def timeline(
     reached, with the ranks that are there; and how far the others' clocks are."""
     models = {one.instance: one.model for one in placed}
     there = [node for node in nodes if not node.why]
-    runners = [_named(node, one, models, clocks) for node in there for one in node.runners]
-    runners = [one for one in runners if wanted(one["instance"] or "", one["model"] or "")]
+    runners = [_named(node, runner, models, clocks) for node in there for runner in node.runners]
+    runners = [
+        runner for runner in runners if wanted(runner["instance"] or "", runner["model"] or "")
+    ]
     runners.sort(key=_place)
     ranks = [one for one in placed if wanted(one.instance, one.model)]
     away = {one.node: one for one in nodes if one.why}
-    lines = [line for one in runners for line in _lines(one, most)]
+    lines = [line for runner in runners for line in _lines(runner, most)]
     return {
-        "runners": [_without_entries(one, most) for one in runners],
+        "runners": [_without_entries(runner, most) for runner in runners],
         "behind": behind(runners, ranks, away, now_s),
         "unreached": [
             {

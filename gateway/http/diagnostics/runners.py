@@ -113,8 +113,10 @@ def is_halted(report: RunnerReport) -> bool:
 
 def _with_flights(folder: str, reports: Sequence[RunnerReport]) -> tuple[RunnerReport, ...]:
     return tuple(
-        one.model_copy(update={"recorder": read_flight(Path(folder), process_of(one), one.pid)})
-        for one in reports
+        report.model_copy(
+            update={"recorder": read_flight(Path(folder), process_of(report), report.pid)}
+        )
+        for report in reports
     )
 
 

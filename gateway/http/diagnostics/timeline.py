@@ -85,7 +85,7 @@ async def _own(service: HttpService) -> list[dict[str, Any]]:
     """Return this node's runners. Raises ShoalError where its worker does not answer."""
     known = await known_runners(service, WORKER_S)
     reports = (*known.run, *known.reports)
-    return await asyncio.to_thread(lambda: [_told(one) for one in reports])
+    return await asyncio.to_thread(lambda: [_told(report) for report in reports])
 
 
 def _told(report: RunnerReport) -> dict[str, Any]:
@@ -111,7 +111,7 @@ async def _asked(service: HttpService, node: NodeId) -> NodeRunners:
 
 def _placed(service: HttpService) -> list[CopyRank]:
     return [
-        CopyRank(one.instance, one.model, one.generation, shard.rank, shard.node)
-        for one in service.bus.state.instances.values()
-        for shard in one.shards
+        CopyRank(instance.instance, instance.model, instance.generation, shard.rank, shard.node)
+        for instance in service.bus.state.instances.values()
+        for shard in instance.shards
     ]

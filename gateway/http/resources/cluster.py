@@ -183,8 +183,8 @@ class StateResource(Resource):
                 "hardware": {n: one.model_dump(mode="json") for n, one in hardware.items()},
                 "runners": _plain(known.runners(now)),
                 "cards": _plain(known.cards(now)),
-                "peers": {str(one.node): one.model_dump(mode="json") for one in peers},
-                "links": {str(one.node): one.model_dump(mode="json") for one in links},
+                "peers": {str(peer.node): peer.model_dump(mode="json") for peer in peers},
+                "links": {str(link.node): link.model_dump(mode="json") for link in links},
                 "demand": _plain(known.demands(now)),
                 "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
                 "weights": _plain(known.weights(now)),
@@ -212,21 +212,21 @@ class QueueResource(Resource):
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
         answer: QueueAnswer = {
-            "running": sum(one.running for one in runners),
-            "waiting": sum(one.waiting for one in runners)
-            + sum(1 for one in requests if one["instance"] is None),
+            "running": sum(runner.running for runner in runners),
+            "waiting": sum(runner.waiting for runner in runners)
+            + sum(1 for request in requests if request["instance"] is None),
             "instances": [
                 {
-                    "instance": one.instance,
-                    "model": one.model,
-                    "running": one.running,
-                    "waiting": one.waiting,
-                    "max_running": one.max_running,
-                    "max_waiting": one.max_waiting,
-                    "best_waiting_priority": one.best_waiting_priority,
-                    "tokens_per_s": one.generation_tokens_per_s,
+                    "instance": runner.instance,
+                    "model": runner.model,
+                    "running": runner.running,
+                    "waiting": runner.waiting,
+                    "max_running": runner.max_running,
+                    "max_waiting": runner.max_waiting,
+                    "best_waiting_priority": runner.best_waiting_priority,
+                    "tokens_per_s": runner.generation_tokens_per_s,
                 }
-                for one in runners
+                for runner in runners
             ],
             "requests": sorted(requests, key=lambda one: -one["seconds"]),
         }
@@ -252,8 +252,8 @@ class HealthResource(Resource):
         if caller_of(req) is None:
             answer_json(resp, word)
             return
-        runners = [one for one in known.runners(now) if one.node == own]
-        leads = [one for one in runners if not one.rank]
+        runners = [runner for runner in known.runners(now) if runner.node == own]
+        leads = [runner for runner in runners if not runner.rank]
         answer: HealthInFull = {
             **word,
             "problems": problems,
@@ -262,26 +262,26 @@ class HealthResource(Resource):
             "version": service.options.version,
             "open_requests": len(service.dispatcher.requests),
             "queue": {
-                "running": sum(one.running for one in leads),
-                "waiting": sum(one.waiting for one in leads),
+                "running": sum(lead.running for lead in leads),
+                "waiting": sum(lead.waiting for lead in leads),
             },
             "load_1m": None if mine is None else mine.load_1m,
             "ranks": [
                 {
-                    "instance": one.instance,
-                    "model": one.model,
-                    "rank": one.rank,
-                    "phase": one.phase,
-                    "running": one.running,
-                    "waiting": one.waiting,
+                    "instance": runner.instance,
+                    "model": runner.model,
+                    "rank": runner.rank,
+                    "phase": runner.phase,
+                    "running": runner.running,
+                    "waiting": runner.waiting,
                 }
-                for one in runners
+                for runner in runners
             ],
             "models_ready": sorted(
                 {
-                    str(one.model)
-                    for one in service.bus.state.instances.values()
-                    if one.status == "ready" and one.serves
+                    str(instance.model)
+                    for instance in service.bus.state.instances.values()
+                    if instance.status == "ready" and instance.serves
                 }
             ),
         }
@@ -316,10 +316,12 @@ class MetricsResource(Resource):
         that several nodes told would count twice in a sum."""
         service = self.service
         node, known, now = service.options.node, service.readings, service.reactor.now()
-        ranks = [one for one in known.ranks(service.bus.state.instances, now) if one.node == node]
-        demands = [one for one in known.demands(now) if one.node == node]
+        ranks = [
+            rank for rank in known.ranks(service.bus.state.instances, now) if rank.node == node
+        ]
+        demands = [demand for demand in known.demands(now) if demand.node == node]
         sensors = hardware_of(known, now).get(node)
-        links = next((one for one in known.links(now) if one.node == node), None)
+        links = next((link for link in known.links(now) if link.node == node), None)
         stalls, crossed = await asyncio.to_thread(_counted, service.options)
         traffic = metrics.NodeTraffic(node, crossed)
         resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic)
@@ -371,6 +373,6 @@ def _problems(service: HttpService) -> list[str]:
         problems.append(NO_KEY)
     cards, own = service.readings.cards(service.reactor.now()), service.options.node
     problems += [
-        f"this node {one.cannot_run}" for one in cards if one.node == own and one.cannot_run
+        f"this node {card.cannot_run}" for card in cards if card.node == own and card.cannot_run
     ]
     return problems

@@ -73,9 +73,9 @@ class ModelToDelete(Resource):
         give_up_at = self.service.reactor.now() + UNLOADED_S
         while True:
             held = [
-                one
-                for one in self.service.bus.state.instances.values()
-                if one.model == model and one.status != "failed"
+                instance
+                for instance in self.service.bus.state.instances.values()
+                if instance.model == model and instance.status != "failed"
             ]
             if not held:
                 return

@@ -214,7 +214,7 @@ class EmbedResource(Resource):
 
 
 def _lacks_vectors(collected: Collected, parsed: Parsed) -> bool:
-    prompts = {one.request_id: one.prompt for one in parsed.requests}
+    prompts = {request.request_id: request.prompt for request in parsed.requests}
     prompt = prompts[collected.request_id]
     return isinstance(prompt, InputsPrompt) and len(collected.vectors) < len(prompt.inputs)
 

@@ -192,7 +192,7 @@ def _by_hand(service: HttpService, asked: InstanceBody) -> PlaceBody:
     named = known_nodes(service, asked.nodes, field="nodes")
     if len(set(named)) < len(named):
         raise bad_field("nodes", "a node has one rank of an instance; list each node once")
-    others = [str(one) for one in _names(service) if named and one not in named]
+    others = [str(name) for name in _names(service) if named and name not in named]
     return PlaceBody(
         **asked.model_dump(exclude={"nodes"}),
         excluded_nodes=others,
@@ -222,8 +222,8 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
 
 def _names(service: HttpService) -> dict[NodeId, str]:
     """Return what the nodes are called that the cluster has."""
-    called = {one.node: one.name for one in service.bus.state.nodes.values()}
-    return called | {one.node: one.name for one in service.readings.cards(service.reactor.now())}
+    called = {node.node: node.name for node in service.bus.state.nodes.values()}
+    return called | {card.node: card.name for card in service.readings.cards(service.reactor.now())}
 
 
 def _asked(req: Request) -> PlaceBody:

@@ -22,14 +22,14 @@ async def load_or_unload(service: HttpService, parsed: Parsed, client: ClientNam
     model = service.catalog.named(parsed.model)
     load_s = 0.0
     if parsed.intent == "unload":
-        for one in list(service.bus.state.instances.values()):
-            if one.pinned or model in service.bus.state.pins:
+        for instance in list(service.bus.state.instances.values()):
+            if instance.pinned or model in service.bus.state.pins:
                 continue
-            if one.model == model and one.status in ("placed", "ready"):
+            if instance.model == model and instance.status in ("placed", "ready"):
                 await service.command(
                     DeleteInstance(
                         command_id=service.command_id(),
-                        instance=one.instance,
+                        instance=instance.instance,
                         drain_s=DRAIN_S,
                         why="a client asked to unload it",
                     )

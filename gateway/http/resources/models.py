@@ -157,7 +157,7 @@ def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table
         template=files.template,
         license=listing.license or files.license,
         config=files.config,
-        tensors=tuple((one.name, one.dtype, one.shape) for one in files.tensors),
+        tensors=tuple((tensor.name, tensor.dtype, tensor.shape) for tensor in files.tensors),
     )
 
 
@@ -233,9 +233,9 @@ def _listing(
     service: HttpService, model: ModelId, card: ModelCard | None
 ) -> api_table.ModelListing:
     copies = [
-        _loaded(one, service, card)
-        for one in service.bus.state.instances.values()
-        if one.model == model and one.status == "ready" and one.serves
+        _loaded(instance, service, card)
+        for instance in service.bus.state.instances.values()
+        if instance.model == model and instance.status == "ready" and instance.serves
     ]
     if card is None:
         return api_table.ModelListing(

@@ -112,9 +112,9 @@ def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[Se
     if key in OWN:
         return []
     return [
-        {"node": one.node, "name": one.name, "value": one.values[key]}
-        for one in others
-        if key in one.values and one.values[key] != value
+        {"node": other.node, "name": other.name, "value": other.values[key]}
+        for other in others
+        if key in other.values and other.values[key] != value
     ]
 
 

@@ -144,7 +144,9 @@ async def _answer(
         "settings": [SettingOfAll(**row) for row in found["settings"]],
     }
     if others is not None:
-        document["nodes"] = [{"node": one.node, "name": one.name, "why": one.why} for one in others]
+        document["nodes"] = [
+            {"node": other.node, "name": other.name, "why": other.why} for other in others
+        ]
         document["settings"] = [
             SettingOfAll(**row, elsewhere=elsewhere(row, others)) for row in found["settings"]
         ]

@@ -27,8 +27,8 @@ def listings_of(
         none."""
         return models.get(name) or _bare(service, name)
 
-    for one in table.provided_models():
-        found[one.name] = _bare(service, one.name)
+    for model in table.provided_models():
+        found[model.name] = _bare(service, model.name)
     for name in table.tasks:
         found[name] = listing_named(service, name, of_model)
     return found

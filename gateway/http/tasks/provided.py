@@ -85,7 +85,7 @@ class _Running:
 
 def counted_as(service: HttpService, provided: ProviderModel) -> str:
     """Return what metrics call a provider's model."""
-    known = {one.name for one in service.tasks.table.provided_models()}
+    known = {model.name for model in service.tasks.table.provided_models()}
     return provided.name if provided.name in known else f"{provided.provider}:{OTHER}"
 
 

@@ -112,9 +112,9 @@ class TaskList(Resource):
                     "key_env": one.key_env,
                     "has_key": not one.key_env or bool(os.environ.get(one.key_env)),
                     "models": [
-                        known.name
-                        for known in book.table.provided_models()
-                        if known.provider == name
+                        model.name
+                        for model in book.table.provided_models()
+                        if model.provider == name
                     ],
                 }
                 for name, one in sorted(book.table.providers.items())
@@ -131,7 +131,7 @@ def _task(service: HttpService, name: str) -> TaskTold:
     task = service.tasks.table.tasks[name]
     return {
         "name": name,
-        "candidates": [_candidate(service, one) for one in task.candidates],
+        "candidates": [_candidate(service, candidate) for candidate in task.candidates],
         "budget_s": task.budget_s,
         "keep_alive_s": task.keep_alive_s,
         "pin_primary": task.pin_primary,

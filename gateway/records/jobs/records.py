@@ -91,7 +91,7 @@ class JobRecords:
     async def listed(self, owner: str | None, limit: int, before: JobPlace | None) -> list[Job]:
         """Return the latest jobs of this owner's (None: of all), those before a place in the
         list."""
-        return [table.row(one) for one in await self._rows(table.listed(owner, limit, before))]
+        return [table.row(row) for row in await self._rows(table.listed(owner, limit, before))]
 
     async def more(
         self, request: RequestId, owner: str, first: int

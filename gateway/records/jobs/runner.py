@@ -116,7 +116,7 @@ class RunUnderWay:
             return
         self._waiting += events
         self._waiting_bytes += size
-        self.last = next((one for one in reversed(events) if not is_end_mark(one)), self.last)
+        self.last = next((event for event in reversed(events) if not is_end_mark(event)), self.last)
 
     def unwritten(self) -> RunProgress:
         """Return what is to be written."""

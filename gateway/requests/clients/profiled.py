@@ -23,10 +23,10 @@ def with_defaults(parsed: Parsed, profile: ClientProfile) -> Parsed:
         extras = replace(extras, priority=profile.priority)
         # another than the normal one was said in the dialect's own words
         requests = tuple(
-            one.model_copy(update={"priority": profile.priority})
-            if one.priority == PRIORITIES["normal"]
-            else one
-            for one in requests
+            request.model_copy(update={"priority": profile.priority})
+            if request.priority == PRIORITIES["normal"]
+            else request
+            for request in requests
         )
     if profile.keep_alive_s is not None and extras.keep_alive_s is None:
         stays_s = profile.keep_alive_s if extras.stay_warm_s is None else extras.stay_warm_s

@@ -35,8 +35,8 @@ class SpanEncoder:
     def add(self, trace_id: str, spans: Iterable[OtlpSpan]) -> int:
         """Add the spans of a trace; return how many."""
         of, before = bytes.fromhex(trace_id), len(self._scope.spans)
-        for one in spans:
-            _fill(self._scope.spans.add(), of, one)
+        for span in spans:
+            _fill(self._scope.spans.add(), of, span)
         return len(self._scope.spans) - before
 
     def body(self) -> bytes:

@@ -83,7 +83,9 @@ class TaskBook(FileBook[TaskTable]):
 
     def variables(self) -> frozenset[str]:
         """Return the names of the variables that have providers' keys."""
-        return frozenset(one.key_env for one in self.table.providers.values() if one.key_env)
+        return frozenset(
+            provider.key_env for provider in self.table.providers.values() if provider.key_env
+        )
 
 
 class ClientBook(FileBook[ClientTable]):

@@ -40,7 +40,10 @@ def order_of(
     """Return the order of a task's candidates; never an empty one. `is_warm` tells of a model of
     the cluster whether it is loaded."""
     task = table.tasks[name]
-    named = [CandidateChoice(one, PRIMARY, table.provided(one)) for one in task.candidates]
+    named = [
+        CandidateChoice(candidate, PRIMARY, table.provided(candidate))
+        for candidate in task.candidates
+    ]
     may_answer = [
         one for place, one in enumerate(named) if not place or allow_cloud or one.provided is None
     ]

@@ -35,9 +35,9 @@ def chrome_trace(told: Told) -> dict[str, Any]:
         events += [*_lead_events(told, lead), *_arrows(told, lead)]
     if ranks := told.get("ranks"):  # not in a trace of an earlier build
         about = ("rank", "node", "told", "why", "clock", "totals")
-        facts["ranks"] = [{name: one[name] for name in about if name in one} for one in ranks]
-        for one in ranks:
-            events += _rank_events(one)
+        facts["ranks"] = [{name: rank[name] for name in about if name in rank} for rank in ranks]
+        for rank in ranks:
+            events += _rank_events(rank)
         for number, link in enumerate(told["links"]):
             events += _link_arrow(LINKS + number, link)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
@@ -61,8 +61,8 @@ def _lead_events(told: Told, lead: Told) -> list[dict[str, Any]]:
         "model": told["model"],
     }
     spans = [
-        _span(LEAD, _WHOLE if one["name"] == "template" else one["choice"] + 1, one)
-        for one in lead["spans"]
+        _span(LEAD, _WHOLE if span["name"] == "template" else span["choice"] + 1, span)
+        for span in lead["spans"]
     ]
     return [*named, _span(LEAD, _WHOLE, whole), *spans]
 
@@ -91,8 +91,8 @@ def _link_arrow(number: int, link: Told) -> list[dict[str, Any]]:
 
 def _arrows(told: Told, lead: Told) -> list[dict[str, Any]]:
     stages = told["gateway"]
-    sent = max((one["began_s"] for one in stages if one["name"] == "route"), default=0.0)
-    ended = max((one["began_s"] for one in stages if one["name"] == "answer"), default=0.0)
+    sent = max((stage["began_s"] for stage in stages if stage["name"] == "route"), default=0.0)
+    ended = max((stage["began_s"] for stage in stages if stage["name"] == "answer"), default=0.0)
     return [
         *_arrow(OUT, "submit", (GATEWAY, sent), (LEAD, lead["received_s"])),
         *_arrow(BACK, "end", (LEAD, lead["told_s"]), (GATEWAY, ended)),

@@ -62,11 +62,11 @@ def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
         "usage": None if usage is None else usage.model_dump(mode="json"),
         "gateway": [
             {
-                "name": one.name,
-                "began_s": rounded(one.began_at - zero),
-                "ended_s": rounded(one.ended_at - zero),
+                "name": stage.name,
+                "began_s": rounded(stage.began_at - zero),
+                "ended_s": rounded(stage.ended_at - zero),
             }
-            for one in stages
+            for stage in stages
         ],
         "lead": lead,
         "ranks": ranks,
@@ -74,7 +74,7 @@ def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
         "sums": sums,
     }
     spans = len(stages) + (0 if trace.lead is None else len(trace.lead.spans))
-    spans += sum(len(one.get("turns", ())) + len(one.get("parts", ())) for one in ranks)
+    spans += sum(len(rank.get("turns", ())) + len(rank.get("parts", ())) for rank in ranks)
     return TraceDocument(told, sums, spans)
 
 
@@ -90,16 +90,16 @@ def _lead(trace: GatewayTrace, traced: Traced, known: TracedRequest) -> dict[str
         "choices": traced.choices,
         "spans": [
             {
-                "name": one.name,
-                "choice": one.choice,
-                "began_s": rounded(received_s + one.began_s),
-                "ended_s": rounded(received_s + one.ended_s),
-                "tokens": one.tokens,
-                "steps": one.steps,
-                "longest_s": rounded(one.longest_s),
-                "computed_s": rounded(one.computed_s),
+                "name": span.name,
+                "choice": span.choice,
+                "began_s": rounded(received_s + span.began_s),
+                "ended_s": rounded(received_s + span.ended_s),
+                "tokens": span.tokens,
+                "steps": span.steps,
+                "longest_s": rounded(span.longest_s),
+                "computed_s": rounded(span.computed_s),
             }
-            for one in traced.spans
+            for span in traced.spans
         ],
     }
 

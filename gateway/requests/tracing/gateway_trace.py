@@ -133,7 +133,7 @@ class GatewayTrace:
             for (name, began_at), end in zip(marks, ends, strict=True)
         ]
         # an instance that was there at once was chosen in no time
-        return [one for one in spans if one.name != "place" or one.ended_at > one.began_at]
+        return [span for span in spans if span.name != "place" or span.ended_at > span.began_at]
 
     def offset(self, own_node: NodeId) -> ClockOffset:
         """Return how the clock of the runner that told differs from that of this node's processes.

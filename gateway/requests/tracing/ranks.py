@@ -62,13 +62,16 @@ def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
         if told.spans is None:
             continue
         since_s = _since_s(told, told.spans, lead.offset_s, zero)
-        for one in told.spans.crossings:
-            at_s = one.at_s + since_s
-            if one.sent:
-                key = (one.what, one.step, one.number, rank, one.peer)
-                sent[key] = (at_s, told.error_s, one.bytes_)
+        for crossing in told.spans.crossings:
+            at_s = crossing.at_s + since_s
+            if crossing.sent:
+                key = (crossing.what, crossing.step, crossing.number, rank, crossing.peer)
+                sent[key] = (at_s, told.error_s, crossing.bytes_)
             else:
-                had[one.what, one.step, one.number, one.peer, rank] = (at_s, told.error_s)
+                had[crossing.what, crossing.step, crossing.number, crossing.peer, rank] = (
+                    at_s,
+                    told.error_s,
+                )
     pairs = [(key, sent[key], had[key]) for key in sent.keys() & had.keys()]
     return [
         {

@@ -24,7 +24,7 @@ def clients(invocation: Invocation) -> None:
     output.table(
         ("client", "by", ">requests", ">refused", ">failed", ">prompt", ">answer", ">seen",
          ">waiting", ">rests", "profile"),
-        [client_row(one, now_s) for one in found["clients"]],
+        [client_row(client, now_s) for client in found["clients"]],
     )  # fmt: skip
     if found["trouble"]:
         output.note(f"{found['trouble']}; the last valid version stays in force")

@@ -56,8 +56,11 @@ def as_document(found: ClusterReport) -> dict[str, Any]:
             for node in found.nodes
         ],
         "differences": [
-            {**dataclasses.asdict(one), "values": {k: list(v) for k, v in one.values.items()}}
-            for one in found.differences
+            {
+                **dataclasses.asdict(difference),
+                "values": {k: list(v) for k, v in difference.values.items()},
+            }
+            for difference in found.differences
         ],
         "unreachable": [
             {"node": one.node, "name": one.name, "why": one.why} for one in found.unreachable
@@ -81,10 +84,15 @@ def show(found: ClusterReport, output: Output) -> None:
         rows = list(zip(*rows, strict=True))
     output.table(rows[0], rows[1:])
     output.say("")
-    for one in found.differences:
-        values = "; ".join(f"{value}: {', '.join(names)}" for value, names in one.values.items())
-        output.say(f"{HEADINGS.get(one.field, one.field)} differs ({one.weight}): {values}")
-        output.say(f"  {one.remedy}")
+    for difference in found.differences:
+        values = "; ".join(
+            f"{value}: {', '.join(names)}" for value, names in difference.values.items()
+        )
+        output.say(
+            f"{HEADINGS.get(difference.field, difference.field)} differs "
+            f"({difference.weight}): {values}"
+        )
+        output.say(f"  {difference.remedy}")
     for node in found.nodes:
         if node.reachable and node.message:
             output.say(f"{node.name}: {node.health}: {node.message}")

@@ -83,8 +83,8 @@ def hostfile(
         }
     )
     _show(invocation, hosts, ranks, [f"{emit}/{one}" for one in written if emit])
-    for one in problems:
-        output.say(one)
+    for problem in problems:
+        output.say(problem)
     if problems:
         raise typer.Exit(FAILED)
 

@@ -105,20 +105,20 @@ def ls(invocation: Invocation) -> None:
     now_s = time.time()
     rows = [
         (
-            one["lease"],
-            one["owner"],
-            one["node_name"],
-            size(one["size_bytes"]),
-            str(one["priority"]),
-            span(max(0.0, now_s - one["at_s"])),
-            one["yields_to"],
+            lease["lease"],
+            lease["owner"],
+            lease["node_name"],
+            size(lease["size_bytes"]),
+            str(lease["priority"]),
+            span(max(0.0, now_s - lease["at_s"])),
+            lease["yields_to"],
         )
-        for one in found["leases"]
+        for lease in found["leases"]
     ]
     columns = ("lease", "owner", "node", ">size", ">priority", ">held for", "asked back for")
     output.table(columns, rows)
-    for one in found["waits"]:
-        output.say(f"{one['model']} waits {span(one['waited_s'])}: {one['why']}")
+    for wait in found["waits"]:
+        output.say(f"{wait['model']} waits {span(wait['waited_s'])}: {wait['why']}")
     if not rows and not found["waits"]:
         output.note("no leases; reserve memory with `shoal lease run --size 8GB -- PROGRAM`")
 
@@ -259,7 +259,7 @@ def _taken(api: NodeApi, terms: Terms, output: Output) -> Row:
 
 def _waited_for(api: NodeApi) -> str:
     with contextlib.suppress(CliError):
-        whys = [str(one["why"]) for one in api.get("/leases", timeout_s=RENEW_S)["waits"]]
+        whys = [str(wait["why"]) for wait in api.get("/leases", timeout_s=RENEW_S)["waits"]]
         if whys:
             return f"waiting for memory: {whys[0]}"
     return "waiting for memory"

@@ -49,8 +49,8 @@ def nodes(
         ">ranks",
         "models",
     )
-    output.table(columns, [_row(state, one) for one in rows])
-    refused = {one["why"]: one["name"] or one["node"] for one in rows if one["link"] == "refused"}
+    output.table(columns, [_row(state, row) for row in rows])
+    refused = {row["why"]: row["name"] or row["node"] for row in rows if row["link"] == "refused"}
     for why, name in refused.items():
         output.say(f"{name} is not in this cluster: {why}")
     for stranger in strangers(state):
@@ -91,16 +91,16 @@ def everybody(state: NodeState) -> list[str]:
 
 def strangers(state: NodeState) -> list[str]:
     """Return the addresses that some node dials and where no node of this cluster answers."""
-    return sorted({one for reading in state.peers.values() for one in reading.strangers})
+    return sorted({stranger for reading in state.peers.values() for stranger in reading.strangers})
 
 
 def _fields(state: NodeState, node: str) -> dict[str, Any]:
     card = next((one for one in state.cards if one.node == node), None)
     seat = state.state.nodes.get(node)
     asked = state.peers.get(state.asked)
-    link = next((one for one in asked.peers if one.node == node), None) if asked else None
+    link = next((peer for peer in asked.peers if peer.node == node), None) if asked else None
     health = state.health.get(node)
-    held = (one for one in state.instances if one.status != "failed")
+    held = (instance for instance in state.instances if instance.status != "failed")
     ranks = [s for one in held for s in one.shards if s.node == node]
     sensed = state.hardware.get(node)
     name = (seat.name if seat else "") or (card.name if card else "") or (link.name if link else "")
@@ -135,7 +135,7 @@ def _speed(one: dict[str, Any]) -> str:
 
 
 def _models(card: NodeCard | None) -> list[str]:
-    return [] if card is None else sorted(str(one.model) for one in card.models)
+    return [] if card is None else sorted(str(model.model) for model in card.models)
 
 
 def _row(state: NodeState, one: dict[str, Any]) -> tuple[Any, ...]:

@@ -119,14 +119,14 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
     ranks, wrong_at = report["ranks"], {wrong["rank"] for wrong in report["wrong"]}
     rows = [
         (
-            one["rank"],
-            names.get(one["node"], one["node"]),
-            one["device"],
-            _time(one["latency_s"]),
-            size(one["peak_bytes"]),
-            "ok" if one["passed"] else "wrong" if one["rank"] in wrong_at else "not done",
+            rank["rank"],
+            names.get(rank["node"], rank["node"]),
+            rank["device"],
+            _time(rank["latency_s"]),
+            size(rank["peak_bytes"]),
+            "ok" if rank["passed"] else "wrong" if rank["rank"] in wrong_at else "not done",
         )
-        for one in ranks
+        for rank in ranks
     ]
     output.table(("rank", "node", "device", ">latency", ">memory", ""), rows)
     sizes = [

@@ -36,13 +36,13 @@ def tasks(
     output.document(found)
     output.table(
         ("task", "candidates", "loaded", ">budget", ">stays", "primary"),
-        [task_row(one) for one in found["tasks"]],
+        [task_row(task) for task in found["tasks"]],
     )
     if found["providers"]:
         output.say("")
         output.table(
             ("provider", "kind", "at", "key", "models"),
-            [_provider_row(one) for one in found["providers"]],
+            [_provider_row(provider) for provider in found["providers"]],
         )
         allowed = "may" if found["allowCloudFallback"] else "may not"
         output.say(f"providers {allowed} answer if the candidates before them fail")
@@ -54,8 +54,11 @@ def tasks(
 
 def task_row(task: Row) -> tuple[str, ...]:
     """Return a task's line: candidates in their order, those that are nowhere marked."""
-    names = [f"{one['name']}{'' if one['known'] else ' (not here)'}" for one in task["candidates"]]
-    loaded = [one["name"] for one in task["candidates"] if one["loaded"]]
+    names = [
+        f"{candidate['name']}{'' if candidate['known'] else ' (not here)'}"
+        for candidate in task["candidates"]
+    ]
+    loaded = [candidate["name"] for candidate in task["candidates"] if candidate["loaded"]]
     return (
         task["name"],
         ", ".join(names),

@@ -210,7 +210,7 @@ def _show(output: Output, told: dict[str, Any]) -> None:
     each = f"{least}" if least == most else f"{least} to {most}"
     short = "" if least == asked else f" (requested: {asked}; the model's limits end it earlier)"
     answers = "1 answer" if told["answers"] == 1 else f"{told['answers']} answers"
-    peaks = ", ".join(size(one["peak_bytes"]) for one in told["memory"].get("peaks", ()))
+    peaks = ", ".join(size(peak["peak_bytes"]) for peak in told["memory"].get("peaks", ()))
     output.say(
         f"\n{answers} of {each} tokens{short}, {told['concurrency']} at once"
         + (f"; peak memory of each rank {peaks}" if peaks else "")
@@ -224,11 +224,11 @@ def _memory(api: NodeApi, model: str) -> dict[str, Any]:
     """Return the bytes of all ranks now, and the most that each took: ranks have their peaks at
     different times, so that a sum would be more than was ever taken."""
     state = api.state_if_it_answers(5.0)
-    readings = [one for one in state.runners if one.model == model] if state else []
+    readings = [runner for runner in state.runners if runner.model == model] if state else []
     if not readings:
         return {}
     return {
-        "active_bytes": sum(one.active_bytes for one in readings),
+        "active_bytes": sum(reading.active_bytes for reading in readings),
         "peaks": [
             {
                 "node": one.node,

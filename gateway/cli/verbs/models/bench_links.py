@@ -42,7 +42,11 @@ def link_lines(links: dict[str, Any]) -> list[str]:
 
 def _between_nodes(api: NodeApi, model: str) -> list[dict[str, Any]]:
     state = api.state()
-    copies = [one for one in state.instances if one.model == model and len(one.shards) > 1]
+    copies = [
+        instance
+        for instance in state.instances
+        if instance.model == model and len(instance.shards) > 1
+    ]
     nodes = {shard.node for copy in copies for shard in copy.shards}
     return [
         {

@@ -62,20 +62,20 @@ def ps(invocation: Invocation) -> None:
     state = invocation.state()
     output = invocation.output
     pulls = [
-        (reading.node, one)
+        (reading.node, pull)
         for reading in state.pulls
-        for one in reading.pulls
-        if one.phase not in ("done", "failed")
+        for pull in reading.pulls
+        if pull.phase not in ("done", "failed")
     ]
     waits = [one.model_dump(mode="json") for reading in state.pool for one in reading.waits]
     output.document(
         {
-            "instances": [_fields(state, one) for one in state.instances],
+            "instances": [_fields(state, instance) for instance in state.instances],
             "waits": waits,
             "pulls": [{"node": node, **one.model_dump(mode="json")} for node, one in pulls],
         }
     )
-    rows = [_row(state, one) for one in state.instances]
+    rows = [_row(state, instance) for instance in state.instances]
     columns = (
         "model",
         "status",
@@ -152,9 +152,11 @@ def stop(
     state = api.state()
     name = model.removesuffix(":latest")
     means = {name, state.meant(name)}
-    found = [one for one in state.instances if means & {one.model, str(one.instance)}]
+    found = [
+        instance for instance in state.instances if means & {instance.model, str(instance.instance)}
+    ]
     if not found:
-        there = ", ".join(sorted({one.model for one in state.instances})) or "none"
+        there = ", ".join(sorted({instance.model for instance in state.instances})) or "none"
         text = f"{model!r} is not in memory"
         raise CliError(text, remedy=f"in memory: {there}", code=NOT_FOUND)
     for one in found:
@@ -223,7 +225,7 @@ def wait_ready(
 
 def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
     """Return the copy of a model that took a refused one's place: live, not in `older`; or None."""
-    living = [one for one in state.instances if one.status in ("placed", "ready")]
+    living = [instance for instance in state.instances if instance.status in ("placed", "ready")]
     return next((i for i in living if i.model == model and i.instance not in older), None)
 
 

@@ -26,11 +26,11 @@ def ls(invocation: Invocation) -> None:
     models = list(state.models.values())
     output.document(
         {
-            "models": [_fields(one, state) for one in models],
+            "models": [_fields(model, state) for model in models],
             "adapters": [
-                {"model": f"{one.model}:{own.name}", **own.model_dump(mode="json")}
-                for one in models
-                for own in one.adapters
+                {"model": f"{model.model}:{own.name}", **own.model_dump(mode="json")}
+                for model in models
+                for own in model.adapters
             ],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
             "derived": [one.model_dump(mode="json") for one in state.derived],
@@ -41,7 +41,7 @@ def ls(invocation: Invocation) -> None:
             "storage": [one.model_dump(mode="json") for one in state.storage],
         }
     )
-    rows = [row for one in models for row in _rows(one, state)]
+    rows = [row for model in models for row in _rows(model, state)]
     rows += [part_row(node, part) for node, part in state.parts]
     rows += [_derived_row(state, derived) for derived in state.derived]
     columns = (
@@ -75,7 +75,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
     state = invocation.state()
     output = invocation.output
     card, derived = state.answering(model), state.derived_for(model)
-    loaded = [one for one in state.instances if one.model == card.model]
+    loaded = [instance for instance in state.instances if instance.model == card.model]
     found = _fields(card, state)
     settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
     instances = [one.model_dump(mode="json") for one in loaded]
@@ -104,7 +104,10 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("KV cache", _kv(card)),
         ("can", ", ".join(card.capabilities)),
         ("makes", f"vectors of {card.dimensions} numbers" if card.dimensions else card.makes),
-        ("adapters", ", ".join(f"{one.name} (rank {one.rank})" for one in card.adapters) or "-"),
+        (
+            "adapters",
+            ", ".join(f"{adapter.name} (rank {adapter.rank})" for adapter in card.adapters) or "-",
+        ),
         ("digest", card.digest or "-"),
         ("from", came_from(card, state.names)),
         ("folder", card.path),
@@ -132,7 +135,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
 def _found(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
     """Return what a runner found out of the model's files, in words; nothing before a load."""
     readings = map(state.reading_of, loaded)
-    told = [one.found for one in readings if one is not None and one.found]
+    told = [reading.found for reading in readings if reading is not None and reading.found]
     return told[0] if told else {}
 
 
@@ -155,19 +158,19 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
         first,
         *(
             (
-                f"{card.model}:{one.name}",
-                f"LoRA, rank {one.rank}",
+                f"{card.model}:{adapter.name}",
+                f"LoRA, rank {adapter.rank}",
                 card.makes,
                 "-",
                 "-",
-                size(one.size_bytes),
+                size(adapter.size_bytes),
                 card.context_tokens,
                 f"beside {card.model}",
                 "-",
                 "-",
                 "-",
             )
-            for one in card.adapters
+            for adapter in card.adapters
         ),
     ]
 
@@ -193,7 +196,7 @@ def loads_in(model: str, state: NodeState) -> str:
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
     """Return where a model's folder came from, in words; `names` are the nodes', by id."""
-    whence = ", ".join(names.get(one, one) for one in card.sources)
+    whence = ", ".join(names.get(source, source) for source in card.sources)
     match card.origin:
         case "bundled":
             return "shoal itself"

@@ -94,7 +94,7 @@ def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
     query = urlencode(wish, doseq=True)
     found = invocation.api().get(f"/instance/previews?{query}")
     output.document(found)
-    rows = [_row(one) for one in found["previews"]]
+    rows = [_row(preview) for preview in found["previews"]]
     columns = (
         "",
         ">nodes",

@@ -131,13 +131,13 @@ def _show(output: Output, found: Row) -> None:
     if lead is not None:
         several = lead["choices"] > 1
         spans += [
-            (f"runner, choice {one['choice']}" if several else "runner", one)
-            for one in lead["spans"]
+            (f"runner, choice {span['choice']}" if several else "runner", span)
+            for span in lead["spans"]
         ]
     output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
     if found.get("ranks"):
         columns = ("rank", "node", ">from", ">seconds", ">clock error", "time spent in")
-        output.table(columns, [_rank_cells(one) for one in found["ranks"]])
+        output.table(columns, [_rank_cells(rank) for rank in found["ranks"]])
     for line in _notes(found):
         output.note(line)
 

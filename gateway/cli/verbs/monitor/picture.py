@@ -66,8 +66,8 @@ def picture(seen: ClusterLook, width: int, height: int, *, blocks: str = BLOCKS)
 def sentence(seen: ClusterLook) -> str:
     """Return the same in one line."""
     cluster, spell = seen.cluster, seen.spell
-    ill = [_named_health(one) for one in cluster["nodes"] if _health(one)[0] != "ok"]
-    ready = sum(one["status"] == "ready" for one in cluster["instances"])
+    ill = [_named_health(node) for node in cluster["nodes"] if _health(node)[0] != "ok"]
+    ready = sum(instance["status"] == "ready" for instance in cluster["instances"])
     how = f"({', '.join(ill)})" if ill else "ok"
     parts = [
         f"{count(len(cluster['nodes']), 'node')} {how}",
@@ -87,7 +87,7 @@ def sentence(seen: ClusterLook) -> str:
 
 def _head(seen: ClusterLook, width: int) -> list[Line]:
     cluster = seen.cluster
-    names = {one["node"]: one["name"] for one in cluster["nodes"]}
+    names = {node["node"]: node["name"] for node in cluster["nodes"]}
     holder = cluster["holder"]
     term = f"term {cluster['term']}, leader {names.get(holder, holder)}"
     who = names.get(cluster["node"], cluster["node"])
@@ -122,7 +122,7 @@ def _nodes(cluster: Told, width: int, blocks: str) -> list[list[Line]]:
         Column("models", right=True, spare=3),
         Column("cpu", right=True, spare=4),
     )
-    return table(columns, (_node_row(one, blocks, width) for one in cluster["nodes"]), width)
+    return table(columns, (_node_row(node, blocks, width) for node in cluster["nodes"]), width)
 
 
 def _node_row(node: Told, blocks: str, width: int) -> TableRow:
@@ -191,8 +191,8 @@ def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
     copies = cluster["instances"]
     if not copies:
         return [[(("no model is in memory", "dim"),)]]
-    names = {one["node"]: one["name"] for one in cluster["nodes"]}
-    stands = {one["instance"]: one for one in pool["copies"]}
+    names = {node["node"]: node["name"] for node in cluster["nodes"]}
+    stands = {copy["instance"]: copy for copy in pool["copies"]}
     columns = (
         Column("instance of", gives=True),
         Column("status"),
@@ -204,7 +204,7 @@ def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
         Column("memory", right=True, spare=4),
         Column("", spare=5),
     )
-    rows = (_copy_row(one, stands.get(one["instance"]), names, width) for one in copies)
+    rows = (_copy_row(copy, stands.get(copy["instance"]), names, width) for copy in copies)
     return table(columns, rows, width)
 
 
@@ -308,7 +308,7 @@ def _why(wait: Told | None) -> Sequence[Line]:
 def _of_queue(pool: Told) -> str:
     """Return who waits at which priority, in a parenthesis; nothing where nothing waits."""
     queue = [f"{one['model']} {one['waiting']} at {one['priority']}" for one in pool["queue"]]
-    whys = [f"{one['model']}: {one['why']}" for one in pool["waits"]]
+    whys = [f"{wait['model']}: {wait['why']}" for wait in pool["waits"]]
     return f" ({', '.join([*queue, *whys])})" if queue or whys else ""
 
 

@@ -54,12 +54,12 @@ def timeline(
     wait for. This includes runners that ended, were killed or hang."""
     output = invocation.output
     asked = [("model", model)] if model is not None else []
-    asked += [("node", one) for one in nodes or []]
+    asked += [("node", node) for node in nodes or []]
     found = invocation.api().get(f"{PATH}?{urlencode(asked)}" if asked else PATH)
     output.document(found)
     runners = cast(list[Row], found["runners"])
     columns = ("runner", "model", "rank", "phase", ">step", ">silent", "last", "note")
-    output.table(columns, [_runner(one) for one in runners])
+    output.table(columns, [_runner(runner) for runner in runners])
     if not runners:
         output.note(f"no runner {f'of {model} ' if model else ''}there")
     for one in cast(list[Row], found["behind"]):
@@ -80,7 +80,7 @@ def _entries(output: Output, lines: Sequence[Row], limit: int) -> None:
         return
     output.say("")
     columns = ("time", "runner", "rank", "phase", ">memory", "what")
-    output.table(columns, [_entry(one) for one in lines[-limit:]])
+    output.table(columns, [_entry(line) for line in lines[-limit:]])
     if len(lines) > limit:
         output.note(f"{len(lines) - limit} earlier entries are hidden; show more with -n")
 

@@ -215,7 +215,7 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
     found = invocation.api().put("/settings?nodes=all", body, timeout_s=EVERYWHERE_S)
     output, keys = invocation.output, [*body.get("set", ()), *body.get("unset", ())]
     rows = {row["key"]: row for row in found["settings"] if row["key"] in keys}
-    names = [found["name"], *(one["name"] for one in found["nodes"] if not one["why"])]
+    names = [found["name"], *(node["name"] for node in found["nodes"] if not node["why"])]
     for key, row in rows.items():
         output.say(f"{key} is {_plain(row['value'])} on {', '.join(names)}")
         for other in row["elsewhere"]:
@@ -225,7 +225,7 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
             output.warn(f"{row['source']} overrides shoal.toml: {key} keeps its value on this node")
         elif row["takes"] != "at once":
             output.note(f"{key}: run `shoal restart` on each node to apply it")
-    missing = [one for one in found["nodes"] if one["why"]]
+    missing = [node for node in found["nodes"] if node["why"]]
     if missing:
         raise CliError(
             "; ".join(f"not on {one['name']}: {one['why']}" for one in missing),

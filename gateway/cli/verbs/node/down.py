@@ -100,5 +100,5 @@ def until(seconds: float, done: Callable[[], bool]) -> bool:
 def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
     """Return the processes of this home that still run: those known before, and those found now."""
     found = {one.pid: one for one in known if processes.alive(one)}
-    found.update({one.pid: one for one in processes.leftovers(paths)})
+    found.update({leftover.pid: leftover for leftover in processes.leftovers(paths)})
     return list(found.values())

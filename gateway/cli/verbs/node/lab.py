@@ -92,13 +92,13 @@ def lab(
     formed_s = _formed(nodes)
     output.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
     facts: dict[str, Any] = {
-        "nodes": [{"name": one.name, "home": str(one.home), "url": one.url} for one in nodes],
+        "nodes": [{"name": node.name, "home": str(node.home), "url": node.url} for node in nodes],
         "formed_s": round(formed_s, 3),
     }
     if place:
         facts |= _placed(nodes, settings.default_model, output)
     output.document(facts)
-    output.table(("node", "url", "home"), [(one.name, one.url, one.home) for one in nodes])
+    output.table(("node", "url", "home"), [(node.name, node.url, node.home) for node in nodes])
     output.note(f"`shoal nodes --url {nodes[0].url}` shows them; {ending} them")
 
 
@@ -200,7 +200,7 @@ def _formed(nodes: list[LabNode]) -> float:
 
 def is_formed(states: list[NodeState | None]) -> bool:
     """Return whether all nodes know the same holder, and each other."""
-    known = [one for one in states if one is not None and one.live]
+    known = [state for state in states if state is not None and state.live]
     if len(known) != len(states):
         return False
     holders = {one.holder for one in known}

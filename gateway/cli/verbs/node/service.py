@@ -246,8 +246,8 @@ def _show(
     output.document({**_facts(made, words), "text": made.text, "commands": list(commands)})
     output.say(f"# {words} {made.path}")
     output.say(made.text)
-    for one in commands:
-        output.say(f"# would run: {shlex.join(one)}")
+    for command in commands:
+        output.say(f"# would run: {shlex.join(command)}")
     if made.needs_root and os.geteuid() != 0:
         output.note("this needs root")
 
@@ -262,4 +262,4 @@ def _facts(made: Plan, words: str) -> dict[str, Any]:
 
 
 def _lines(commands: Iterable[tuple[str, ...]]) -> str:
-    return "; ".join(f"`{shlex.join(one)}`" for one in commands)
+    return "; ".join(f"`{shlex.join(command)}`" for command in commands)

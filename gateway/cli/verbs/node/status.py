@@ -39,7 +39,7 @@ def status(invocation: Invocation) -> None:
     if invocation.url:
         state, trouble = invocation.state(), ""
         name, home = state.names.get(state.asked, state.asked), None
-        processes = [_supervised(one) for one in state.processes]
+        processes = [_supervised(process) for process in state.processes]
     else:
         settings = invocation.settings()
         name, home = settings.node_name, str(settings.paths.home)
@@ -60,8 +60,8 @@ def status(invocation: Invocation) -> None:
             "home": home,
             "url": invocation.address(),
             "answers": state is not None,
-            "processes": [_as_fields(one) for one in processes],
-            "instances": [one.model_dump(mode="json") for one in instances],
+            "processes": [_as_fields(process) for process in processes],
+            "instances": [instance.model_dump(mode="json") for instance in instances],
             "installed": installed_code(),
             "running": running,
             "health": {node: one.model_dump() for node, one in health.items()},
@@ -70,13 +70,15 @@ def status(invocation: Invocation) -> None:
             "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
         }
     )
-    shown = [one for one in processes if one.alive or not one.name.startswith("runner:")]
+    shown = [
+        process for process in processes if process.alive or not process.name.startswith("runner:")
+    ]
     output.table(
         ("process", "status", ">pid", "up", "about"),
         [(p.name, p.status, p.pid or "", _uptime(p), _about(p, state)) for p in shown],
     )
-    slots = [one for one in processes if one.name.startswith("runner:")]
-    output.say(f"\n{sum(one.alive for one in slots)} of {len(slots)} runner slots in use")
+    slots = [process for process in processes if process.name.startswith("runner:")]
+    output.say(f"\n{sum(slot.alive for slot in slots)} of {len(slots)} runner slots in use")
     if instances:
         output.say("")
         rows = [(i.model, i.status, i.instance, i.generation) for i in instances]
@@ -101,7 +103,7 @@ def _lacks_keys(invocation: Invocation) -> bool:
         found = invocation.api().get("/apikeys", timeout_s=5.0)
     except CliError:
         return False
-    return all(one["expired"] for one in found["keys"])
+    return all(key["expired"] for key in found["keys"])
 
 
 def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
@@ -201,9 +203,9 @@ def _about(process: SupervisedProcess, state: NodeState | None) -> str:
         return ""
     mine = (state.asked, process.name, process.pid)
     ready = [
-        one.model
-        for one in state.instances
-        for rank in one.ready
+        instance.model
+        for instance in state.instances
+        for rank in instance.ready
         if (rank.node, rank.process, rank.pid) == mine
     ]
     return ready[0] if ready else "no model: loading, or spare"

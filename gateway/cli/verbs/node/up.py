@@ -152,7 +152,7 @@ def _troubles(settings: Settings) -> list[str]:
     with contextlib.suppress(CliError):
         health = own_api(settings).get("/health", timeout_s=5.0)
         problems = cast(list[str], health.get("problems") or [])
-        found += [one for one in problems if one.startswith(KEYS_LOST_WORDS[0])]
+        found += [problem for problem in problems if problem.startswith(KEYS_LOST_WORDS[0])]
     return found
 
 
@@ -182,7 +182,7 @@ def wait_until_up(
                 late = time.monotonic() - began
                 silent = look.services is None and late > SUPERVISORD_START_S
                 if late > deadline_s or silent:
-                    by_name = {one.name: one for one in look.services or ()}
+                    by_name = {service.name: service for service in look.services or ()}
                     limit_s = SUPERVISORD_START_S if silent else deadline_s
                     culprit = {name: by_name[name] for name in SERVICES if name in by_name}
                     verdict = overdue(verdict, culprit, limit_s)

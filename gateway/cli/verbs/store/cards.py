@@ -85,10 +85,10 @@ def add(
             raise CliError(f"{found['model']} already has a card", remedy=remedy, code=REFUSED)
         text = read_text(source)
     try:
-        for one in settings or ():
-            key, is_pair, value = one.partition("=")
+        for setting in settings or ():
+            key, is_pair, value = setting.partition("=")
             if not is_pair:
-                raise CliError(f"{one!r} is not of the form KEY=VALUE", code=USAGE)
+                raise CliError(f"{setting!r} is not of the form KEY=VALUE", code=USAGE)
             text = with_setting(text, key.strip(), value.strip())
         read_card(text.encode())
     except BadCard as error:

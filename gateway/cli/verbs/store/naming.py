@@ -68,6 +68,6 @@ def made_name(state: NodeState, name: str) -> DerivedModel | None:
 def forget(invocation: Invocation, names: Iterable[DerivedModel]) -> None:
     """Have names stand for nothing, and say so."""
     api = invocation.api()
-    for one in names:
-        api.delete("/api/delete", {"model": one.name})
-        invocation.output.say(f"deleted the alias {one.name}; {one.base} stays")
+    for name in names:
+        api.delete("/api/delete", {"model": name.name})
+        invocation.output.say(f"deleted the alias {name.name}; {name.base} stays")

@@ -178,7 +178,7 @@ def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
     if total and status in ("waiting", "fetching", "copying"):
         words.append(f"{100 * event['completed'] // total} % of {size(total)}")
     if event["sources"]:
-        words.append(f"from {', '.join(names.get(one, one) for one in event['sources'])}")
+        words.append(f"from {', '.join(names.get(source, source) for source in event['sources'])}")
     pace = pace_of(event)
     return ", ".join(words) + (f": {pace}" if pace else "")
 

@@ -25,7 +25,7 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
             output.say(f"{name:<10}{text}")
     if plan["nodes"]:
         columns = ("node", ">needs", ">can give", ">ever", "missing")
-        output.table(columns, [_node(one) for one in plan["nodes"]])
+        output.table(columns, [_node(node) for node in plan["nodes"]])
     for name, why in plan["blocked"].items():
         output.note(f"{name}: {why}")
     if plan["why"]:

@@ -70,7 +70,9 @@ def rm(
     root = invocation.settings().paths.models
     doomed = [one for name in models for one in _doomed(state, name, root)]
     if strangers := [one for one in doomed if not one.fetched]:
-        listed = ", ".join(f"{one.folder} ({size(one.size_bytes)})" for one in strangers)
+        listed = ", ".join(
+            f"{stranger.folder} ({size(stranger.size_bytes)})" for stranger in strangers
+        )
         _confirm(output, listed, yes=yes)
     for one in doomed:
         try:

@@ -37,15 +37,15 @@ def search(
     columns = ("model", "for", "family", "makes", ">parameters", "quantised", ">size",
                ">downloads", "here on")  # fmt: skip
     if found["models"]:
-        output.table(columns, [_cells(one) for one in found["models"]])
+        output.table(columns, [_cells(model) for model in found["models"]])
     else:
         output.say(f"{found['hub']} has no matching model that runs here")
     if found["left_out"]:
         output.note(f"{found['left_out']} more matches do not run here")
-    for one in found["models"]:
-        if one["gated"]:
-            output.note(f"{one['model']} is gated: accept its license at {found['hub']}")
-    wanted = next((one["model"] for one in found["models"] if not one["here"]), None)
+    for model in found["models"]:
+        if model["gated"]:
+            output.note(f"{model['model']} is gated: accept its license at {found['hub']}")
+    wanted = next((model["model"] for model in found["models"] if not model["here"]), None)
     if wanted is not None:
         output.note(f"download it with `shoal pull {wanted}`; check that it fits with `--dry-run`")
 

@@ -79,7 +79,7 @@ def said_of_stores(state: NodeState, output: Output) -> None:
         limited = told.limit_bytes >= 0 and not told.keeps_all
         if limited and told.fetched_bytes > told.limit_bytes:
             going = next(
-                (one for one in told.models if one.what == "fetched" and not one.why), None
+                (model for model in told.models if model.what == "fetched" and not model.why), None
             )
             text = f"{name} has {size(told.fetched_bytes)} of downloaded models; the limit is"
             then = (

@@ -108,8 +108,8 @@ class _Copies:
 
     def sums(self) -> tuple[int, int, str]:
         """Return the bytes that came, those of all, and how fast and for how long yet they come."""
-        done = sum(one["completed"] for one in self.states.values())
-        going = [one for one in self.states.values() if one["status"] not in ENDED]
+        done = sum(state["completed"] for state in self.states.values())
+        going = [state for state in self.states.values() if state["status"] not in ENDED]
         rate = sum(one["bytes_per_s"] for one in going)
         if not rate:
             return done, self.total, ""

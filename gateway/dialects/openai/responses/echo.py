@@ -99,7 +99,9 @@ def _choice(choice: bodies.ResponsesToolChoice | None) -> str | dict[str, Any]:
         case bodies.ResponsesNamedChoiceBody(type=kind, name=name):
             return {"type": kind, "name": name}
         case bodies.ResponsesAllowedChoiceBody(mode=mode, tools=tools):
-            functions = [{"type": one.type, "name": one.name} for one in tools if one.type in OWN]
+            functions = [
+                {"type": tool.type, "name": tool.name} for tool in tools if tool.type in OWN
+            ]
             return {"type": "allowed_tools", "mode": mode, "tools": functions}
 
 

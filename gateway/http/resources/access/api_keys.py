@@ -107,7 +107,7 @@ class KeyList(Resource):
         """Answer with every key by name, what it may ask for and what it was used for; no hash."""
         service = self.service
         keys = sorted(service.api_keys.book.keys.values(), key=lambda one: one.name.casefold())
-        shown = [_fields(service, one) for one in keys]
+        shown = [_fields(service, key) for key in keys]
         told: KeysAnswer = {"keys": shown, **_asked_for(service)}
         answer_json(resp, told)
 

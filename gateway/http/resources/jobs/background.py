@@ -74,7 +74,7 @@ async def answer_in_background(
 
 def _manner(path: str) -> api_table.MadeInBackground:
     """Return how the answers of a path are told that are made in the background."""
-    kept = (one for api in APIS for one in api.endpoints if one.path == path)
+    kept = (endpoint for api in APIS for endpoint in api.endpoints if endpoint.path == path)
     found = next(one for one in kept if isinstance(one, api_table.KeepsAnswers))
     assert found.background is not None
     return found.background

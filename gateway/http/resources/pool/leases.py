@@ -167,7 +167,7 @@ def leases_told(service: HttpService) -> LeasesAnswer:
     waits = () if reading is None else reading.waits
     return {
         "leases": [_lease(service, LeaseId(name)) for name in sorted(state.leases)],
-        "waits": [one.model_dump(mode="json") for one in waits if one.kind == "lease"],
+        "waits": [wait.model_dump(mode="json") for wait in waits if wait.kind == "lease"],
     }
 
 

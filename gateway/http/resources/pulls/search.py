@@ -73,7 +73,7 @@ class SearchModels(Resource):
         service = self.service
         found = await _found(service, asked)
         await service.catalog.wait_known()
-        told = [_told(service, one).model_dump(mode="json") for one in found.models]
+        told = [_told(service, model).model_dump(mode="json") for model in found.models]
         answer_json(
             resp,
             {

@@ -98,9 +98,9 @@ class StoreHealth(Resource):
             reading = measured.get(card.node)
             findings = () if reading is None else reading.findings
             wrong = [
-                one.model_dump(mode="json", exclude={"node"})
-                for one in findings
-                if one.node == card.node and one.code in OF_STORES
+                finding.model_dump(mode="json", exclude={"node"})
+                for finding in findings
+                if finding.node == card.node and finding.code in OF_STORES
             ]
             stored = told.get(card.node)
             if stored is None:
@@ -219,11 +219,13 @@ def _worst(levels: Iterable[str]) -> Literal["ok", "warn", "error"]:
 def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
     """Return a model, and what each node that has it, whole or in part, says of its copy."""
     stored = {
-        (reading.node, one.model): one for reading in _readings(service) for one in reading.models
+        (reading.node, model.model): model
+        for reading in _readings(service)
+        for model in reading.models
     }
     nodes: list[CopyOnNode] = []
     for node in service.removals.lies_at(card.model):
-        copy = next((one for one in node.models if one.model == card.model), None)
+        copy = next((model for model in node.models if model.model == card.model), None)
         said = stored.get((node.node, card.model))
         nodes.append(
             {
@@ -257,7 +259,7 @@ def _named(service: HttpService, node: NodeId) -> NodeNamed:
 
 def _fetched(reading: StorageReading) -> tuple[list[StoredModel], list[StoredModel]]:
     """Return what was fetched and may go, in order, and what of it stays."""
-    fetched = [one for one in reading.models if one.what == "fetched"]
+    fetched = [model for model in reading.models if model.what == "fetched"]
     return [one for one in fetched if not one.why], [one for one in fetched if one.why]
 
 
@@ -277,7 +279,7 @@ def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
             "bundled": reading.bundled_bytes,
         },
         "next": going[0].model if going else None,
-        "models": [one.model_dump(mode="json") for one in reading.models],
+        "models": [model.model_dump(mode="json") for model in reading.models],
         "more": reading.more,
         "let_go": [one.model_dump(mode="json") for one in reading.let_go],
     }
@@ -290,6 +292,6 @@ def _outcome(
         **_named(service, node),
         "let_go": [one.model_dump(mode="json") for one in state.let_go],
         "would_go": [one.model_dump(mode="json") for one in going],
-        "stays": [one.model_dump(mode="json") for one in state.stays],
+        "stays": [stay.model_dump(mode="json") for stay in state.stays],
         "bytes": sum(one.size_bytes for one in (*state.let_go, *going)),
     }

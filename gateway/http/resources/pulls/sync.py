@@ -158,7 +158,7 @@ class SyncModels(Resource):
             return [catalog.named(name) for name in asked.models]
         own, now = self.service.bus.speaker.node, self.service.reactor.now()
         here = (card.models for card in self.service.readings.cards(now) if card.node == own)
-        found = sorted(one.model for models in here for one in models if not one.bundled)
+        found = sorted(model.model for models in here for model in models if not model.bundled)
         if not found:
             text = "this node has only the bundled model; name a model of another node"
             raise HttpFaultRaised(_refused("models", text))
@@ -199,7 +199,7 @@ def _names(service: HttpService) -> dict[NodeId, str]:
 
 def _is_known(service: HttpService, plan: SyncPlan) -> bool:
     cards = service.readings.cards(service.reactor.now())
-    lying = {(card.node, one.model) for card in cards for one in card.models}
+    lying = {(card.node, model.model) for card in cards for model in card.models}
     return all((one.node, one.model) in lying for one in plan.wanted)
 
 

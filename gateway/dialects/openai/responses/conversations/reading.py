@@ -63,8 +63,8 @@ def with_named(asked: AskedItems, named: Mapping[str, bytes]) -> tuple[NamedItem
 
 def read_conversation_page(query: Mapping[str, str], includes: Sequence[str]) -> AskedPage:
     """Return what a query asks for: `limit`, `order` (`desc`), `after`, `include`. BadRequest."""
-    for one in includes:
-        if one not in INCLUDABLE:
-            raise bad_field("include", f"'{one[:80]}' is none of {', '.join(INCLUDABLE)}")
+    for name in includes:
+        if name not in INCLUDABLE:
+            raise bad_field("include", f"unknown value '{name[:80]}'; use {', '.join(INCLUDABLE)}")
     limit, order = asked_page(query, "desc")
     return AskedPage(limit, order == "desc", query.get("after", ""), frozenset(includes))
