@@ -1,8 +1,9 @@
-"""Talks to the switchboard and the holder on behalf of a service: publish, hear, ask, tell.
+"""Talks to the switchboard and the leader on behalf of a service: publish, subscribe, ask,
+report.
 
-One `BusClient` per process. It keeps a mirror of the cluster's state (when `follow`), tells facts
-from the outbox until they are indexed, republishes retained values when the switchboard comes
-back, and repeats a command until it is answered or its deadline passes. Callbacks run in
+One `BusClient` per process. It keeps a mirror of the cluster's state (with `follow`), sends
+facts from the outbox until they are indexed, republishes retained values when the switchboard
+comes back, and repeats a command until it is answered or its deadline passes. Callbacks run in
 the reactor's thread.
 """
 
@@ -49,7 +50,7 @@ UNANSWERED_S = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """Who speaks: written into every envelope."""
+    """The sender in every envelope: node, process and boot."""
 
     node: NodeId
     process: str
@@ -57,7 +58,7 @@ class Speaker:
 
 
 class Letters:
-    """What a speaker says, numbered in the order in which it is written."""
+    """The messages of a speaker, numbered in the order in which they are written."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
@@ -79,7 +80,7 @@ class _OpenCommand:
 
 
 class HolderLink:
-    """A line to the holder: one of its addresses at a time, the next when it does not answer."""
+    """The link to the leader: one of its addresses at a time, the next if it does not answer."""
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class HolderLink:
         self._link: Link | None = None
 
     def follow(self, node: NodeId, addresses: tuple[str, ...]) -> bool:
-        """Reach the holder at its addresses, best first; False where this link does already."""
+        """Connect to the leader's addresses, best first; False if this link already uses them."""
         if not addresses or addresses == self._addresses:
             return False
         self._node, self._addresses, self._tried = node, addresses, 0
@@ -112,11 +113,12 @@ class HolderLink:
 
     @property
     def is_open(self) -> bool:
-        """Return whether a holder was heard of."""
+        """Return whether a leader is known."""
         return self._link is not None
 
     def ask(self, question: Message) -> None:
-        """Ask the holder; nothing is asked before one was heard of. Raises what packing raises."""
+        """Send a question to the leader; none is sent before a leader is known. Raises what
+        packing raises."""
         said = self._letters.write(question)
         if self._link is None:
             return
@@ -125,8 +127,8 @@ class HolderLink:
             self._asked_at = self._reactor.now()
 
     def try_next(self, now: float) -> bool:
-        """Go on to the next address when a question has waited for `UNANSWERED_S`; returns
-        whether that is so."""
+        """Go to the next address if a question has waited for `UNANSWERED_S`; return whether it
+        did."""
         waited = self._asked_at is not None and now - self._asked_at > UNANSWERED_S
         if not waited or len(self._addresses) < 2:
             return False
@@ -135,7 +137,7 @@ class HolderLink:
         return True
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the link."""
         if self._link is not None:
             self._reactor.hang_up(self._link)
 
@@ -154,7 +156,7 @@ class HolderLink:
 
 
 class BusClient:
-    """A service's connection to its node's switchboard and to the holder."""
+    """A service's connection to its node's switchboard and to the leader."""
 
     def __init__(
         self,
@@ -184,7 +186,7 @@ class BusClient:
             speaker, self._letters, reactor, security, self.traffic, self._answered
         )
         self._hearers: list[tuple[str, OnEnvelope]] = []
-        self._dropped = CountedWarning(log, "dropped a message")
+        self._dropped = CountedWarning(log, "dropped a message that cannot be read")
         self._retained: dict[str, Message] = {}
         self._commands: dict[CommandId, _OpenCommand] = {}
         self._outs = {plane: Link("xpub") for plane in ("control", "telemetry")}
@@ -203,7 +205,7 @@ class BusClient:
     # --- publishing and hearing ----------
 
     def publish(self, topic: str, message: Message) -> None:
-        """Publish by the table of topics; retained values are kept here and sent again
+        """Publish by the table of topics. Retained values are stored here and sent again
         whenever the switchboard (re)appears. Never blocks; may drop."""
         rule = rule_for(topic)
         if rule is None or not isinstance(message, rule.message):
@@ -215,7 +217,7 @@ class BusClient:
         self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
     def write(self, message: Message) -> bytes:
-        """Return the message in this speaker's next envelope, packed, to be sent elsewhere."""
+        """Return the message in this speaker's next envelope, packed, to be sent by other means."""
         return self._letters.write(message)
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
@@ -234,20 +236,20 @@ class BusClient:
         return self.mirror.state
 
     def tell(self, fact: Fact) -> None:
-        """Have a fact indexed, by this holder or a later one."""
+        """Report a fact until this leader or a later one has indexed it."""
         self.outbox.add(fact)
         self._tell_due()
 
     def command(self, command: Command, on_answer: OnAnswer, *, deadline_s: float = 15.0) -> None:
-        """Ask the holder; `on_answer` is called exactly once, with a refusal of reason
-        `pending` when no holder answered within `deadline_s`."""
+        """Send a command to the leader. `on_answer` is called exactly once; with a refusal of
+        reason `pending` if no leader answered within `deadline_s`."""
         now = self.reactor.now()
         # Asked before it is kept: what cannot be packed is the caller's error, not to be repeated.
         self._holder.ask(AskCommand(command=command))
         self._commands[command.command_id] = _OpenCommand(command, on_answer, now + deadline_s, now)
 
     def take_back(self, command_id: CommandId) -> None:
-        """Ask no more for what a command wants; what was decided already stays so."""
+        """Stop repeating a command; a decision that was made already stays."""
         self._commands.pop(command_id, None)
 
     def close(self) -> None:
@@ -259,8 +261,8 @@ class BusClient:
     # --- what arrives ----------
 
     def _subscribed(self, frames: list[bytes]) -> None:
-        """Take a (un)subscription of the switchboard: note whether a topic on demand is wanted,
-        or publish all retained values again, for it has forgotten us."""
+        """Process a (un)subscription from the switchboard: note whether an on-demand topic is in
+        use, or publish all retained values again, because the switchboard has restarted."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:
@@ -298,10 +300,11 @@ class BusClient:
                 on_envelope(topic, envelope)
 
     def _heartbeat(self, beat: TermHeartbeat) -> None:
-        holder = (self.mirror.holder, self.mirror.counter)
+        before = (self.mirror.holder, self.mirror.counter)
         ask = self.mirror.heard_heartbeat(beat, self.reactor.now())
-        if (self.mirror.holder, self.mirror.counter) != holder:
-            self.log.info("follows a holder", holder=self.mirror.holder, term=self.mirror.counter)
+        holder, term = self.mirror.holder, self.mirror.counter
+        if (holder, term) != before:
+            self.log.info("following the leader", holder=holder, term=term)
         if beat.holder == self.mirror.holder:
             local = beat.holder == self.speaker.node
             addresses = (self.endpoints.candidate,) if local else beat.addresses
@@ -330,7 +333,7 @@ class BusClient:
                 self.log.warning("unexpected answer", kind=type(message).__name__)
 
     def _mirrored(self, ask: Ask | None) -> None:
-        """Ask what the mirror wants to know, and pass the state on if it has moved."""
+        """Send the mirror's questions, and pass on the state if it has changed."""
         if ask is not None:
             self._holder.ask(ask)
         state = self.mirror.state
@@ -365,11 +368,11 @@ class BusClient:
 
 
 def _no_holder(command_id: CommandId) -> CommandRefused:
-    text = "no holder of the term answered in time; see `shoal status` (is `master` running?)"
+    text = "no leader answered in time; check with `shoal status` that `master` is running"
     refusal = Refusal(reason="pending", message=text, retry_after_s=2.0)
     return CommandRefused(command_id=command_id, refusal=refusal)
 
 
 def topic_of(event: Event) -> str:
-    """Return where an event is published."""
+    """Return the topic of an event."""
     return event_topic(event.body.kind)

@@ -17,7 +17,7 @@ from master.service import Master, MasterSettings
 
 
 def master_settings(settings: Settings) -> MasterSettings:
-    """Return what a master has to know of the settings."""
+    """Return the settings that the master needs."""
     policy = Policy(
         keep_alive_s=settings.keep_alive_s,
         keep_alive_by_kind={"embedding": settings.keep_alive.embedding_s},
@@ -55,12 +55,12 @@ def master_settings(settings: Settings) -> MasterSettings:
 
 
 def main() -> int:
-    """Run until told to stop."""
+    """Run until a signal ends the process."""
     settings = load_settings()
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Master:
-        """Return the service on what its process was given."""
+        """Return the service for the process's settings and paths."""
         client = shell.client(follow=False)
         return Master(client, shell.reactor, shell.log, master_settings(settings))
 

@@ -1,8 +1,8 @@
-"""Talks to the bus: one candidate of a node, and the holder's duties while it holds the term.
+"""Talks to the bus: one candidate of a node, and the leader's duties while it leads.
 
-Order promised: an event is journalled, then applied, then published, then answered for, once it
-is as safe as it can be. Facts and commands are answered by the holder alone; any other candidate
-says `NotHolder`, or why nothing can be changed.
+Order promised: an event is journalled, then applied, then published, then acknowledged, once it
+is as safe as it can be. Only the leader accepts facts and commands; any other candidate replies
+`NotHolder`, or why nothing can be changed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ HEARD = (
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """What the composition root read. `settle_grace_s`: how long the nodes of an instance may
-    be silent, for a holder, before it is removed. `listen`: where the ROUTER binds for other
-    nodes."""
+    """Settings of the master. `settle_grace_s`: how long the nodes of an instance may be silent
+    before the leader removes it. `listen`: where the ROUTER binds for other nodes."""
 
     candidate: consensus.CandidateSettings
     policy: Policy = field(default_factory=Policy)
@@ -73,7 +72,8 @@ class MasterSettings:
 
 
 class Master:
-    """One candidate. On a node of its own it takes the term as soon as it can be heard."""
+    """One candidate. On a node without peers it takes the term as soon as its switchboard
+    answers."""
 
     def __init__(
         self, client: BusClient, reactor: Reactor, log: Log, settings: MasterSettings
@@ -111,7 +111,7 @@ class Master:
         self.shell.begin()
 
     def end_in_order(self, done: Callable[[], None]) -> None:
-        """Hand on the term, where we hold it; `done` is called soon after."""
+        """Hand over the term if we lead; `done` is called soon after."""
         self.shell.leave(done)
 
     def close(self) -> None:
@@ -123,21 +123,21 @@ class Master:
     # --- the duties of a term ---
 
     def opened(self) -> LogDraft:
-        """Return what our new term begins with."""
+        """Return the first events of our new term."""
         draft = self._draft()
         self._holder.opened(draft, self._reactor.now())
         self._say()
         return draft
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send an answer that is now as safe as it says."""
+        """Send a reply, now that it is as safe as it says."""
         self._router.answer(asker, answer)
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
-        """Log what was undone, and tell of it as a reading that outlives this for a day."""
+        """Log undone changes, and publish them as a reading that is valid for a day."""
         for event in changes:
             self._log.warning(
-                "undid a change that the holder's log lacks: repeat it if it is still wanted",
+                "a change was undone because the leader's log lacks it; repeat it if needed",
                 command_id=event.command_id,
                 what=event.body.model_dump_json(),
                 term=event.term,
@@ -145,7 +145,7 @@ class Master:
             )
         for copy in copies:
             self._log.warning(
-                "lets go of a copy that the holder's log lacks: load it again if it is wanted",
+                "unloading an instance that the leader's log lacks; load it again if needed",
                 model=copy.model,
                 instance=copy.instance,
             )
@@ -176,7 +176,7 @@ class Master:
                 return None
 
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
-        """Say who holds the term, or why nothing can be changed from here."""
+        """Return who leads, or why nothing can be changed from here."""
         election = self.candidate.election
         why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):
@@ -190,21 +190,21 @@ class Master:
         return FactTaken(fact_id=told.fact_id) if taken else None
 
     def _command(self, command: Command, asker: bytes) -> CommandRefused | None:
-        """Have a command decided; where it is in the log, its answer waits until that is safe."""
+        """Decide a command; once it is in the log, its reply waits until that is safe."""
         draft, now = self._draft(), self._reactor.now()
         unsettled = self.candidate.unsettled(command, now)
-        known = self._holder.asked(command, draft, now, unsettled=unsettled)
+        decision = self._holder.asked(command, draft, now, unsettled=unsettled)
         self._append(draft)
-        if isinstance(known, Refusal):
-            return CommandRefused(command_id=command.command_id, refusal=known)
-        if known is not None:
+        if isinstance(decision, Refusal):
+            return CommandRefused(command_id=command.command_id, refusal=decision)
+        if decision is not None:
             answer = Acknowledged(
                 command_id=command.command_id,
                 term=draft.term,
-                index=known.index,
+                index=decision.index,
                 durability="volatile",
-                instance=known.instance,
-                plan=known.plan,
+                instance=decision.instance,
+                plan=decision.plan,
             )
             self.shell.answer(asker, answer)
         return None
@@ -216,7 +216,7 @@ class Master:
             self._plan()
 
     def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
-        """Take our own switchboard's word on which nodes are there and where."""
+        """Take the list of nodes and addresses from our own switchboard."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
             self._holder.view.hear(reading, self._reactor.now())
@@ -231,8 +231,7 @@ class Master:
             self._tell_pool(now)
 
     def _tell_pool(self, now: float) -> None:
-        """Publish how the pool stands: each second, and when something else waits, or for another
-        reason."""
+        """Publish the state of the pool: each second, and when the waits change."""
         node = self.client.speaker.node
         reading = self._holder.pool(self.candidate.state, node, now)
         gist = [(one.model, one.phase, one.victims) for one in reading.waits]
@@ -243,9 +242,9 @@ class Master:
     # --- the log ---
 
     def _draft(self) -> LogDraft:
-        """Return an empty draft of what follows our log."""
-        known = self.candidate
-        return LogDraft(known.state, known.election.counter, known.me, wall())
+        """Return an empty draft of the next log entries."""
+        candidate = self.candidate
+        return LogDraft(candidate.state, candidate.election.counter, candidate.me, wall())
 
     def _append(self, draft: LogDraft) -> None:
         self._say()

@@ -1,7 +1,7 @@
-"""Talks to the disk and other candidates: who holds the term, and the log that counts.
+"""Talks to the disk and other candidates: the election of the leader, and its log.
 
-All but the shell, the term file and the links is pure: a stimulus goes in, actions to be carried
-out in their order come out.
+The shell, the term file, the keys file and the links do I/O. All other modules are pure: a
+stimulus goes in, and actions come out in the order in which the shell must carry them out.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""One candidate whole: its election, the log that it follows or writes, and who has which part.
+"""One candidate: its election and its copy of the log.
 
 Pure: messages and instants in, actions out; the shell (`master.consensus.shell`) carries them
-out. Order promised: actions are to be done in the order given; an event is appended before it is
-published, and what `synced` returns (acknowledgements to a holder, a committed index) speaks only
-of what the shell has put on the disk before. A holder that fails to keep its term does nothing of
-what follows `PersistTerm`.
+out in the given order. An event is appended before it is published. `synced` returns
+acknowledgements and a committed index that cover only what the shell has written to disk. If
+`PersistTerm` fails, the shell drops all actions after it.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ from master.log.replication import LogSafety
 
 @dataclass(frozen=True, slots=True)
 class CandidateSettings:
-    """What the composition root read. `priority`: the greater is the better candidate.
-    `voters`: three or more node ids, or none. `addresses`: where other nodes reach our ROUTER,
-    best first; none where there are no others. `expects_others`: this node was told of some,
-    so that it does not claim before it has looked for them."""
+    """Settings of a candidate. A greater `priority` ranks higher. `voters`: three or more node
+    ids, or none. `addresses`: where other nodes reach our ROUTER, best first; empty on a node
+    without peers. `expects_others`: peers are configured, so the candidate looks for them before
+    it claims the term."""
 
     journal: Path
     term_file: Path
@@ -53,15 +52,14 @@ class CandidateSettings:
 
     @property
     def keys_file(self) -> Path:
-        """Return where the API keys are kept once more, beside the term file."""
+        """Return the path of the API key file, beside the term file."""
         return self.term_file.with_name("api-keys")
 
 
 @dataclass(slots=True)
 class Candidate:
-    """`state` is the log's state whether it is followed or written. `began` says that the
-    journal has held events once, so that an empty one is a lost one; `degraded` that it only
-    counts."""
+    """`state` is the state at the end of the log, as follower or leader. `began`: the journal
+    has held events before, so an empty one was lost. `degraded`: the journal cannot be written."""
 
     election: Election
     log: CandidateLog
@@ -79,8 +77,8 @@ class Candidate:
         degraded: bool,
         lost: bool = False,
     ) -> Candidate:
-        """Return a candidate as its disk remembers it: `kept` by the term file, `read` from the
-        journal, which is `degraded` where it only counts, and `lost` where it was damaged."""
+        """Return a candidate from its files: `kept` from the term file, `read` from the journal.
+        `degraded`: the journal cannot be written. `lost`: it was damaged."""
         log = CandidateLog.from_disk(*read)
         state, voters = log.mirror.state, frozenset(settings.voters)
         gone = kept.garbled or (kept.began and state.index == 0)
@@ -102,23 +100,23 @@ class Candidate:
 
     @property
     def me(self) -> NodeId:
-        """Return our node."""
+        """Return our node id."""
         return self.election.me
 
     @property
     def state(self) -> ClusterState:
-        """Return the state at the end of the log that we have."""
+        """Return the state at the end of our log."""
         return self.log.mirror.state
 
     @property
     def holding(self) -> bool:
-        """Return whether we hold the term."""
+        """Return whether we are the leader."""
         return self.election.role == "holding"
 
     # --- what happens ---
 
     def stimulated(self, stimulus: types.Stimulus, now: float) -> list[Act]:
-        """Tell the election of a stimulus, and return what is to be done."""
+        """Pass a stimulus to the election; return the actions."""
         self.election, actions = stimulate(self.election, stimulus, now)
         for action in actions:
             if isinstance(action, types.OpenTerm):
@@ -127,15 +125,14 @@ class Candidate:
         return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
-        """Let time pass: the election's matters, and questions that had no answer."""
+        """Advance time for the election and repeat questions without an answer."""
         actions = self.stimulated(types.Tick(), now)
         if not self.holding and (ask := self.log.mirror.due(now)) is not None:
             actions += self._asking(ask)
         return actions
 
     def appended(self, events: Sequence[tuple[Event, ClusterState]], now: float) -> list[Act]:
-        """Add the next events of our log as the holder, each with the state behind it; return what
-        is to be done."""
+        """Add events to our log as the leader, each with the state after it; return the actions."""
         actions: list[Act] = []
         for event, after in events:
             self.log.append(event, after)
@@ -143,7 +140,7 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """Note that the shell has put the whole journal on the disk, unless it is `degraded`."""
+        """Note that the whole journal is on disk, unless it is `degraded`."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
@@ -159,7 +156,7 @@ class Candidate:
         return actions
 
     def heard(self, message: Message, now: float) -> list[Act]:
-        """Take what other candidates and holders say to us, or publish."""
+        """Process a message of another candidate or of the leader."""
         if isinstance(message, HandOver):
             term = message.term
             if not self.log.is_of(term.counter, term.holder):
@@ -181,7 +178,7 @@ class Candidate:
     # --- what we say ---
 
     def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
-        """Return how good we are and where we are reached, for every other candidate."""
+        """Return our rank and addresses, for every other candidate."""
         election, rank = self.election, self.election.rank
         return Candidacy(
             node=self.me,
@@ -196,7 +193,7 @@ class Candidate:
         )
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
-        """Return our heartbeat as the holder."""
+        """Return our heartbeat as the leader."""
         election = self.election
         return TermHeartbeat(
             holder=self.me,
@@ -211,20 +208,21 @@ class Candidate:
         )
 
     def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
-        """Return the answer to a follower of the log: `NotHolder` where we hold no term."""
+        """Return the reply to a follower's question about the log; `NotHolder` if we do not
+        lead."""
         if not self.holding:
             return NotHolder(holder=self.election.holder)
         return self.log.found(question, counter=self.election.counter, me=self.me)
 
     @property
     def committed(self) -> int | None:
-        """Return up to where a majority of the voters has the log on disk; None without voters."""
+        """Return the highest index that a majority of voters has on disk; None without voters."""
         if not self.election.voted:
             return None
         return self.log.acks.committed(self.election.electors, self.me)
 
     def safety(self, now: float) -> LogSafety:
-        """Return how safe our log is, as the holder."""
+        """Return how safe our log is, as the leader."""
         heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
         return LogSafety(
@@ -236,10 +234,12 @@ class Candidate:
         )
 
     def unsettled(self, command: Command, now: float) -> Refusal | None:
-        """Return why we, as the holder, cannot carry out a command that changes the voters now;
-        None where we can, and for any other command. One change at a time, none before a majority
-        has our whole log, and none whose new set has no majority in reach: that would end our
-        term."""
+        """Return why the leader cannot change the voters now; None if it can, and for other
+        commands.
+
+        One change at a time, none before a majority has our whole log, and none to a set of
+        voters without a majority in reach, because that would end our term.
+        """
         election = self.election
         if not isinstance(command, ForgetNode):
             return None
@@ -247,8 +247,8 @@ class Candidate:
             return None
         if self.committed != self.state.index:
             return voters_unsettled(command.node)
-        one = {command.node}
-        gone = election.gone | one if command.forgotten else election.gone - one
+        node_set = {command.node}
+        gone = election.gone | node_set if command.forgotten else election.gone - node_set
         changed = replace(election, gone=gone)
         here = reached(election.acked_at, changed, now)
         return None if here >= changed.majority else no_majority(changed, here, now)
@@ -256,8 +256,8 @@ class Candidate:
     # --- inside ---
 
     def _is_of_our_term(self, message: Followed) -> bool:
-        """Return whether a message is of the holder whom we follow; an answer is what was asked
-        for, and the mirror sees to it that it still is."""
+        """Return whether a message comes from the leader that we follow. Replies always count;
+        the mirror checks them."""
         match message:
             case TermHeartbeat(holder=holder, counter=counter) | Event(holder=holder, term=counter):
                 ours = (self.election.counter, self.election.holder)
@@ -266,7 +266,8 @@ class Candidate:
                 return True
 
     def _followed(self, message: Followed, now: float) -> list[Act]:
-        """Journal what moved our log; then ask what there is to know."""
+        """Return the actions for log entries from the leader, then the questions for missing
+        ones."""
         moved, ask = self.log.follow(message, now)
         actions: list[Act] = [*moved]
         if moved:
@@ -281,7 +282,7 @@ class Candidate:
         return self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
 
     def _mended(self, now: float) -> list[Act]:
-        """Count our log as whole, where it was lost."""
+        """Mark our log as complete again."""
         if not self.election.lost:
             return []
         return [types.Mended(), *self.stimulated(types.Fitness(not self.degraded), now)]

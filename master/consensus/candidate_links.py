@@ -1,9 +1,9 @@
 """Talks to the other candidates and to our switchboard, on sockets.
 
-One DEALER to each other candidate's ROUTER, one ROUTER of our own. Membership says who the others
-are (`know`); a heartbeat or candidacy of one that it has not named yet is enough to answer it
-(`meet`). Nothing here waits or repeats: what is lost is lost, and the election and the mirror ask
-again. A peer with several addresses that has been silent for `TURN_S` is tried at the next one.
+One DEALER to each other candidate's ROUTER, one ROUTER of our own. Membership names the others
+(`know`). A heartbeat or candidacy from an unknown node also creates a link, so that we can reply
+(`meet`). Nothing here waits or repeats: the election and the mirror repeat what is lost. A peer
+with several addresses that is silent for `TURN_S` is tried at its next address.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ BIND_RETRY_S = 5.0
 
 
 def candidates_in(reading: PeersReading) -> dict[NodeId, tuple[str, ...]]:
-    """Return where the candidates of other nodes listen. Left out are those that have said
-    goodbye, for they are not waited for, those that are not of this cluster, and those of whom it
-    is not known yet where they answer."""
+    """Return the candidate addresses of other nodes. Omits nodes that said goodbye, nodes of
+    other clusters, and nodes whose addresses are unknown."""
     return {
         peer.node: (f"tcp://{peer.host}:{peer.candidate_port}",)
         for peer in reading.peers
@@ -51,8 +50,8 @@ class _Peer:
 
 
 class CandidateLinks:
-    """The links of one candidate to all others, secured where the cluster has a key, and to our
-    own switchboard. `reached_at` is where other nodes reach our ROUTER, best first."""
+    """The links of a candidate to all others and to our own switchboard; secured if the cluster
+    has a key. `reached_at`: where other nodes reach our ROUTER, best first."""
 
     def __init__(
         self, client: BusClient, reactor: Reactor, log: Log, reached_at: tuple[str, ...] = ()
@@ -60,7 +59,7 @@ class CandidateLinks:
         self.addresses = (*reached_at, client.endpoints.candidate)
         self._client = client
         self._reactor = reactor
-        self._dropped = CountedWarning(log, "dropped an answer")
+        self._dropped = CountedWarning(log, "dropped a reply that cannot be read")
         self._probe = Link("sub")
         self._on_message: Callable[[Message], None] = lambda _message: None
         self._peers: dict[NodeId, _Peer] = {}
@@ -68,14 +67,14 @@ class CandidateLinks:
 
     @property
     def nodes(self) -> frozenset[NodeId]:
-        """Return all candidates that can be sent to."""
+        """Return all candidates that we have a link to."""
         return frozenset(self._peers)
 
     def listen(
         self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
     ) -> None:
-        """Begin to hear what holders publish and candidates answer, and whether our switchboard
-        is there."""
+        """Subscribe to the leader's publications, candidates' replies and the state of our
+        switchboard."""
         self._on_message = on_message
         self._client.hear("term", self._published)
         self._client.hear("event.", self._published)
@@ -83,7 +82,7 @@ class CandidateLinks:
         self._probe.connect(self._client.endpoints.plane_out("control"))
 
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, with the addresses of their ROUTERs, best first."""
+        """Set the other candidates, with their ROUTER addresses, best first."""
         me, now = self._client.speaker.node, self._reactor.now()
         named = {node: where for node, where in addresses.items() if node != me and where}
         self._named = frozenset(named)
@@ -93,7 +92,7 @@ class CandidateLinks:
             self._leave(node)
 
     def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """Note that a candidate has spoken; `addresses` are where it says it is."""
+        """Add a candidate that has spoken; `addresses` are those that it reports."""
         if node == self._client.speaker.node:
             return
         if node not in self._peers and addresses:
@@ -102,12 +101,12 @@ class CandidateLinks:
             self._peers[node].heard_at = self._reactor.now()
 
     def send(self, node: NodeId, message: Message) -> bool:
-        """Send to one; return False when it is unknown or does not take any more."""
+        """Send to one candidate; return False if it is unknown or its queue is full."""
         peer = self._peers.get(node)
         return peer is not None and peer.link.send(self._client.write(message))
 
     def spread(self, message: Message) -> None:
-        """Send to all."""
+        """Send to all candidates."""
         data = self._client.write(message)
         for peer in self._peers.values():
             peer.link.send(data)
@@ -118,8 +117,7 @@ class CandidateLinks:
         self._client.publish(topic, message)
 
     def look_after(self) -> None:
-        """Turn to other addresses of those that are silent, forget those that have gone; to be
-        called now and then."""
+        """Try the next address of silent peers and remove peers that left; call it regularly."""
         now = self._reactor.now()
         for node, peer in list(self._peers.items()):
             if self._is_done(node, peer, now):
@@ -135,8 +133,8 @@ class CandidateLinks:
         self._probe.close()
 
     def _reach(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        known = self._peers.get(node)
-        if known is None or known.addresses != addresses:
+        peer = self._peers.get(node)
+        if peer is None or peer.addresses != addresses:
             self._connect(node, addresses, 0, self._reactor.now())
 
     def _connect(
@@ -178,8 +176,8 @@ class CandidateLinks:
 
 
 class CandidateRouter:
-    """The ROUTER of one candidate: other candidates, services and their questions. `on_question`
-    gets each with its asker and returns the answer, None where there is none yet."""
+    """The ROUTER of a candidate, for other candidates and services. `on_question` gets each
+    question with its sender and returns the reply, or None if the reply comes later."""
 
     def __init__(
         self,
@@ -193,7 +191,7 @@ class CandidateRouter:
         self._client = client
         self._reactor = reactor
         self._log = log
-        self._dropped = CountedWarning(log, "dropped a question")
+        self._dropped = CountedWarning(log, "dropped a request that cannot be read")
         self._on_question = on_question
         self._link = Link("router", max_bytes=MAX_QUESTION_BYTES, security=client.security)
         self._link.tally = client.traffic.by_identity("holder")
@@ -203,7 +201,7 @@ class CandidateRouter:
         reactor.watch(self._link, self._asked)
 
     def answer(self, asker: bytes, answer: Message) -> None:
-        """Send an answer to an asker; lost is lost."""
+        """Send a reply; it may be lost."""
         self._link.send(asker, self._client.write(answer))
 
     def close(self) -> None:
@@ -215,7 +213,7 @@ class CandidateRouter:
         try:
             self._link.bind(address)
         except PortTaken as error:
-            self._log.error("other nodes cannot ask here; tries again", why=str(error))
+            self._log.error("cannot listen for other nodes; trying again", why=str(error))
             self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
 
     def _asked(self, frames: list[bytes]) -> None:

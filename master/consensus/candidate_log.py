@@ -1,7 +1,7 @@
-"""A candidate's copy of the log: followed while another holds the term, written while we do.
+"""A candidate's copy of the log, as follower or as leader.
 
-Pure: messages and instants in, what to journal and what to ask out. Order promised: what is to be
-journalled comes in the order of the log, and after a state that replaces it only what follows it.
+Pure: messages and instants in; journal entries and questions out. Journal entries come in log
+order; after a state that replaces the log, only entries that follow it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Followed = TermHeartbeat | Event | Snapshot | EventsFound
 
 @dataclass(slots=True)
 class CandidateLog:
-    """`mirror.state` is the state at the end of the log, `history` the recent events before it;
-    `acks` is how far the others have it, while we hold the term."""
+    """`mirror.state` is the state at the end of the log, `history` the recent events before it.
+    `acks`: how far the others have it, while we lead."""
 
     mirror: Mirror
     history: RecentEvents
@@ -38,7 +38,7 @@ class CandidateLog:
 
     @classmethod
     def from_disk(cls, state: ClusterState, events: list[Event]) -> CandidateLog:
-        """Return the log that a journal holds: a state and the events behind it."""
+        """Return the log that a journal contains: a state and the events after it."""
         history = RecentEvents.behind(state)
         for event in events:
             state = apply(state, event)
@@ -47,17 +47,17 @@ class CandidateLog:
         return cls(mirror, history)
 
     def lead(self, counter: int, me: NodeId) -> None:
-        """Take this log for the log: we hold the term `counter` from now on."""
+        """Begin to write the log as the leader of the term `counter`."""
         self.mirror.lead(counter, me)
         self.acks = Acks(opened=self.mirror.state.index + 1)
 
     def append(self, event: Event, after: ClusterState) -> None:
-        """Add the next event as the holder; behind it the state is `after`."""
+        """Add the next event as the leader; `after` is the state after it."""
         self.mirror.state = after
         self.history.keep(event)
 
     def follow(self, message: Followed, now: float) -> tuple[list[Append | Replace], Ask | None]:
-        """Return what to journal of a holder's message, in order, and what to ask it."""
+        """Return the journal entries from a leader's message, in order, and our questions to it."""
         before = self.mirror.state
         match message:
             case TermHeartbeat():
@@ -71,25 +71,28 @@ class CandidateLog:
         return self._moved(before), ask
 
     def is_of(self, counter: int, holder: NodeId | None) -> bool:
-        """Return whether this log is known to be that holder's, as far as it goes."""
+        """Return whether this log is known to be a prefix of that leader's log."""
         mirror = self.mirror
-        known = mirror.holder is not None and (mirror.counter, mirror.holder) == (counter, holder)
-        return mirror.in_step and mirror.live and known
+        is_known = mirror.holder is not None and (mirror.counter, mirror.holder) == (
+            counter,
+            holder,
+        )
+        return mirror.in_step and mirror.live and is_known
 
     def has_all_of(self, beat: TermHeartbeat) -> bool:
-        """Return whether this log is the whole of that holder's: then nothing is missing of what we
-        ever acknowledged and was committed."""
+        """Return whether this log is the leader's whole log: then no committed entry that we
+        acknowledged is missing."""
         return self.is_of(beat.counter, beat.holder) and self.mirror.state.index == beat.index
 
     def found(
         self, question: AskSnapshot | AskEvents, *, counter: int, me: NodeId
     ) -> Snapshot | EventsFound:
-        """Return what a follower asked the holder `me` of the term `counter` for."""
+        """Return the leader's reply to a follower's question, in the term `counter` of `me`."""
         if isinstance(question, AskSnapshot):
             state = self.mirror.state
             return Snapshot(term=counter, index=state.index, state=state.model_dump(), holder=me)
-        found = self.history.find(question)
-        return found.model_copy(update={"term": counter, "holder": me})
+        reply = self.history.find(question)
+        return reply.model_copy(update={"term": counter, "holder": me})
 
     def _moved(self, before: ClusterState) -> list[Append | Replace]:
         moves, self.mirror.moves = self.mirror.moves or [], []

@@ -1,27 +1,26 @@
-"""Who holds the term: candidates in a bully order, and votes where voters are configured.
+"""The election of the leader: by rank, or by votes if voters are configured.
 
 Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id), and a higher
-counter wins. A holder that falls silent for `LAPSE_S` has lapsed; then the best-ranked living
+counter wins. A leader that is silent for `LAPSE_S` has lapsed. Then the best-ranked living
 candidate goes first (rank: last term and index in its journal, configured priority, node id).
 
-With three or more voters (`master.consensus.votes`) a term is given by a majority of them, one vote
-each, and a holder that a majority does not answer within a lapse steps down. Without, the best one
-simply claims (bully: Garcia-Molina 1982), one that knows no other candidate at once; of two claims
-the one that more candidates follow wins, of two alike the higher, of two to the same counter the
-one with more in its log. So a node that was away and alone follows when it comes back, however far
-it has counted: the holder hears of its counter and goes above it. A candidate that is not
-`eligible` (its journal only counts, is damaged or was lost) neither votes nor holds while another
-can.
+With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each.
+A leader that a majority does not answer within a lapse steps down. Without voters the best
+candidate claims the term (bully: Garcia-Molina 1982), at once if it knows no other candidate. Of
+two claims the one with more followers wins; if equal, the higher one; with the same counter, the
+longer log. So a node that was cut off follows when it returns, however high its counter: the
+leader hears that counter and takes a higher one. A candidate that is not `eligible` (its journal
+cannot be written, is damaged or was lost) neither votes nor leads while another can.
 
-A holder whose node goes down in order hands its term on (Raft's leadership transfer, Ongaro 2014,
-3.10) to a candidate with all of its log. It steps down first; the other asks for votes or claims at
-once, and who follows the term that was handed on does not wait for that holder's silence.
+A leader whose node shuts down in order hands its term over (Raft's leadership transfer, Ongaro
+2014, 3.10) to a candidate with all of its log. It steps down first; the other asks for votes or
+claims at once, and followers of the old term do not wait for that leader's silence.
 
-Churn of connections is no stimulus: only a set of peers that changed, a heartbeat and time are.
-Nothing is claimed before our own switchboard has been up for a full lapse, unless all that are
-known say that they have no holder either; nothing is held for longer than a lapse without it.
-Order promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that
-follows it, and `StepDown` before anything is done for another holder.
+Connection churn is no stimulus; a changed set of peers, a heartbeat and time are. A candidate
+claims only after its own switchboard has been up for a full lapse, unless all known candidates
+report that they have no leader. It leads at most one lapse without its switchboard. Order
+promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that follows it, and
+`StepDown` before anything is done for another leader.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from master.consensus.votes import asked, campaign, opened, reached, stand, voic
 
 
 def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outcome:
-    """Return what the candidate knows after `stimulus`, and what its shell has to do, in order."""
+    """Return the election after `stimulus`, and the actions for the shell, in order."""
     match stimulus:
         case types.SwitchboardUp():
             if election.up_at is not None:
                 return replace(election, lost_at=None), []
             return _tick(replace(election, up_at=now, heard_at=now, role="following"), now)
         case types.SwitchboardLost():
-            known = election.up_at is not None and election.lost_at is None
-            return (replace(election, lost_at=now) if known else election), []
+            before = election.up_at is not None and election.lost_at is None
+            return (replace(election, lost_at=now) if before else election), []
         case TermHeartbeat():
             return _beat(election, stimulus, now)
         case types.PeersKnown(nodes=nodes):
@@ -100,7 +99,7 @@ def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
         return election, []
     actions: list[Action] = []
     if election.role == "holding":
-        actions.append(StepDown(f"{beat.holder} holds the higher term {beat.counter}"))
+        actions.append(StepDown(f"{beat.holder} leads in the higher term {beat.counter}"))
     if beat.counter > election.counter:
         actions.append(PersistTerm(beat.counter, None))
         election = replace(election, voted_for=None)
@@ -119,23 +118,24 @@ def _beat(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
 
 
 def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
-    """Return whether a heartbeat comes late: its holder has handed that term on to us."""
+    """Return whether a heartbeat is late: its leader has already handed that term over to us."""
     given = election.handed
     return given is not None and (given.counter, given.holder) == (beat.counter, beat.holder)
 
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Give way to another holder, which more candidates follow than us. Where its counter is lower
-    than ours we cannot follow it yet; it hears that we have no holder and takes a higher one."""
-    why = f"{beat.followers} follow {beat.holder}, and {election.weight(now)} us"
+    """Step down for a leader with more followers. If its counter is lower than ours we cannot
+    follow it yet: it hears that we have no leader and takes a higher one."""
+    why = f"{beat.followers} candidates follow {beat.holder}, {election.weight(now)} follow us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
     return after, [StepDown(why), *actions]
 
 
 def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
-    """Return whether this is another claim to the counter of our term, and no better one: of two
-    that hold it the one with less in its log yields; who follows one stays until that is silent."""
+    """Return whether this is a claim to our own counter that is not better than ours. Of two
+    leaders with one counter the one with the shorter log yields; a follower stays until its
+    leader is silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
         return False
     if election.role == "holding":
@@ -144,10 +144,10 @@ def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
 
 
 def _enrolled(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Follow a holder by votes from here on: this cluster has voters, and we are none of them."""
+    """Follow elected leaders from now on: this cluster has voters, and we are not one of them."""
     actions: list[Action] = []
     if election.role == "holding":
-        actions.append(StepDown(f"{beat.holder} was voted for by {len(beat.voters)} voters"))
+        actions.append(StepDown(f"{beat.holder} was elected by {len(beat.voters)} voters"))
     learned = replace(
         election,
         role=election.idle_role,
@@ -177,15 +177,15 @@ def _peer(election: Election, heard: Candidacy, now: float) -> Outcome:
         return election, []
     if not election.eligible and heard.fit and rank.log >= election.rank.log:
         after = replace(election, role="following", holder=None, heard_at=now)
-        return after, [StepDown(f"its journal only counts, and {node} can hold the term")]
+        return after, [StepDown(f"the journal here cannot be written, and {node} can lead")]
     if heard.led or heard.counter <= election.counter:
         return election, []
     return _outbid(election, now)
 
 
 def _outbid(election: Election, now: float) -> Outcome:
-    """Take a term above the counter of a candidate that has no holder and cannot follow ours."""
-    down = StepDown(f"raises its term {election.counter} above {election.seen}")
+    """Take a term above the counter of a candidate that has no leader and cannot follow ours."""
+    down = StepDown(f"taking a term above {election.seen}; ours is {election.counter}")
     if election.voted:
         after, actions = campaign(election, now)
     else:
@@ -200,18 +200,18 @@ def _fitness(election: Election, fitness: types.Fitness) -> Outcome:
         return after, []
     down: list[Action] = []
     if election.role == "holding":
-        down.append(StepDown("its journal can no longer be relied on"))
+        down.append(StepDown("the journal here is no longer reliable"))
     return replace(after, role="following", holder=None), down
 
 
 def _hand_on(election: Election, to: NodeId, now: float) -> Outcome:
-    """Step down in favour of another candidate, and tell it so. Told again, it is told again."""
+    """Step down in favour of another candidate and tell it. Repeated calls repeat the message."""
     if not election.leaving:
         return election, []
     term, actions = election.handed, list[Action]()
     if election.role == "holding":
         term = election.term
-        actions.append(StepDown(f"its node is going down; hands it on to {to}"))
+        actions.append(StepDown(f"this node is shutting down; the term passes to {to}"))
         election = replace(
             election, role=election.idle_role, holder=None, heard_at=now, handed=term
         )
@@ -222,11 +222,11 @@ def _hand_on(election: Election, to: NodeId, now: float) -> Outcome:
 
 
 def _handed(election: Election, over: HandOver, now: float) -> Outcome:
-    """Take a term of our own at once, where the one that is handed on is the one that we follow;
-    or again, where we stood for it before and were not elected."""
-    known = over.term in (election.term, election.handed)
+    """Take a term at once, if the term that is handed over is the one that we follow. Retry if
+    we already stood for it and were not elected."""
+    is_current = over.term in (election.term, election.handed)
     able = election.eligible and not election.leaving and election.lost_at is None
-    if not (known and able and election.role == "following"):
+    if not (is_current and able and election.role == "following"):
         return election, []
     if over.index > election.rank.last_index:
         return election, []
@@ -242,7 +242,11 @@ def _tick(election: Election, now: float) -> Outcome:
     if election.up_at is None:
         return election, []
     if election.lost_at is not None and now - election.lost_at >= LAPSE_S:
-        down = [StepDown("its switchboard is gone")] if election.role == "holding" else []
+        down = (
+            [StepDown("the switchboard of this node does not answer")]
+            if election.role == "holding"
+            else []
+        )
         holder = None if down else election.holder
         after = replace(election, role="starting", up_at=None, lost_at=None, holder=holder)
         return after, [*down]
@@ -265,11 +269,14 @@ def _renew(election: Election, now: float) -> Outcome:
         # We slept through our own term; whoever claimed meanwhile must be heard first.
         fresh = replace(election, role="following", holder=None, heard_at=now)
         after, actions = _tick(fresh, now)
-        return after, [StepDown(f"silent for {late_s:.1f} s, the term has lapsed"), *actions]
+        return after, [
+            StepDown(f"no heartbeat was sent for {late_s:.1f} s; the term has lapsed"),
+            *actions,
+        ]
     if election.voted:
         here = reached(election.acked_at, election, now)
         if here < election.majority:
-            why = f"{here} of {len(election.electors)} peers with a vote answer"
+            why = f"only {here} of {len(election.electors)} voters answer"
             after = replace(election, role="following", holder=None, heard_at=now)
             return after, [StepDown(why)]
     if late_s < types.HEARTBEAT_S:
@@ -278,7 +285,7 @@ def _renew(election: Election, now: float) -> Outcome:
 
 
 def _stand(election: Election, now: float) -> Outcome:
-    """Ask for votes, as a voter without a holder, when it is our turn."""
+    """Ask for votes if we are a voter without a leader and it is our turn."""
     if election.me not in election.electors or not election.may_vote or not election.eligible:
         return election, []
     if election.role in ("asking", "campaigning"):
@@ -299,7 +306,7 @@ def _claim(election: Election, now: float) -> Outcome:
 
 
 def _ahead(election: Election, now: float) -> int:
-    """Return how many living voters rank above us."""
+    """Return the number of living voters that rank above us."""
     return sum(
         election.outranked_by(seen, now)
         for node, seen in election.living.items()
@@ -308,9 +315,8 @@ def _ahead(election: Election, now: float) -> int:
 
 
 def _is_awaited(election: Election, now: float) -> bool:
-    """Return whether all that we know of, by our log or by word, live, say that they have no holder
-    either, and are no better than we are: then there is none to wait for. Only where no
-    holder was heard since our switchboard came up."""
+    """Return whether every known candidate is alive, reports no leader and ranks no better than
+    us, so that we need not wait. Only if no leader was heard since our switchboard came up."""
     others = election.peers | election.members
     if not others or election.holder is not None or election.heard_at != election.up_at:
         return False

@@ -1,10 +1,10 @@
-"""Talks to the disk: the API keys once more, outside of the log, so that a damaged log cannot open
-a node to everyone.
+"""Talks to the disk: a copy of the API keys outside the log, so that a damaged log cannot open a
+node to everyone.
 
-The file has the index at which the keys were as it says, the keys, and a checksum. It is written
-before a change of keys is acknowledged. `returned_keys` is pure: what a log that may lack keys is
-given back when its candidate opens a term. Without a file that can be read, that is a key without
-an owner (`LOST_KEYS`), which keeps every node closed until a person removes it.
+The file has the keys, the index at which they were so, and a checksum. It is written before a
+change of keys is acknowledged. `returned_keys` is pure: it returns the keys to restore when a
+candidate with a possibly incomplete log opens a term. Without a readable file it restores a key
+without an owner (`LOST_KEYS`), which keeps every node closed until a person removes it.
 """
 
 from __future__ import annotations
@@ -28,55 +28,58 @@ PRIVATE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class KeptKeys:
-    """The API keys by id, as the log had them at `index`."""
+    """The API keys by id, as of log `index`."""
 
     index: int
     keys: Mapping[str, ApiKey]
 
 
-def render_keys(kept: KeptKeys) -> bytes:
-    """Return the file of these keys."""
-    keys = [one.model_dump(mode="json") for one in kept.keys.values()]
-    return sealed(json.dumps({"index": kept.index, "keys": keys}, separators=(",", ":")))
+def render_keys(content: KeptKeys) -> bytes:
+    """Return the content of the file."""
+    keys = [one.model_dump(mode="json") for one in content.keys.values()]
+    return sealed(json.dumps({"index": content.index, "keys": keys}, separators=(",", ":")))
 
 
 def parse_keys(data: bytes) -> KeptKeys:
     """Return the keys of a file. Raises Damaged."""
     try:
-        found = json.loads(unsealed(data))
-        keys = [ApiKey.model_validate(one) for one in found["keys"]]
-        return KeptKeys(int(found["index"]), {one.id: one for one in keys})
+        content = json.loads(unsealed(data))
+        keys = [ApiKey.model_validate(one) for one in content["keys"]]
+        return KeptKeys(int(content["index"]), {key.id: key for key in keys})
     except (ValueError, TypeError, KeyError, ValidationError) as error:
-        raise Damaged("it does not list API keys") from error
+        raise Damaged("the file does not list API keys") from error
 
 
 def returned_keys(
     kept: KeptKeys | None, state: ClusterState, *, lost: bool
 ) -> list[ApiKeyAdded | ApiKeyChanged | ApiKeyRemoved]:
-    """Return the events that give a log its keys back. `state` is the end of the log, which is
-    `lost` where it was damaged or is gone; `kept` is None where no file could be read. A log that
-    is not lost is believed, unless it ends before the last change of keys."""
+    """Return the events that restore the keys of a log.
+
+    `state` is the end of the log. `lost`: the log was damaged or is gone. `kept` is None without
+    a readable file. A log that is not lost is trusted, unless it ends before the last change of
+    keys.
+    """
     if kept is None:
         is_told = LOST_KEYS.id in state.api_keys
         return [ApiKeyAdded(key=LOST_KEYS)] if lost and not is_told else []
     if not lost and not keys_are_ahead(kept, state):
         return []
-    gone = [ApiKeyRemoved(key_id=one) for one in state.api_keys if one not in kept.keys]
-    changed = [one for one in kept.keys.values() if state.api_keys.get(one.id) != one]
-    known = state.api_keys
+    gone = [ApiKeyRemoved(key_id=key) for key in state.api_keys if key not in kept.keys]
+    changed = [key for key in kept.keys.values() if state.api_keys.get(key.id) != key]
+    in_log = state.api_keys
     return [
         *gone,
-        *(ApiKeyChanged(key=k) if k.id in known else ApiKeyAdded(key=k) for k in changed),
+        *(ApiKeyChanged(key=k) if k.id in in_log else ApiKeyAdded(key=k) for k in changed),
     ]
 
 
 def keys_are_ahead(kept: KeptKeys | None, state: ClusterState) -> bool:
-    """Return whether keys were kept of a log that went on behind this state."""
+    """Return whether the file is of a later log index than this state."""
     return kept is not None and kept.index > state.index
 
 
 class KeysFile:
-    """The file of a running candidate. `kept` is what it holds; None: no file that can be read."""
+    """The key file of a running candidate. `kept` is its content; None without a readable file."""
 
     def __init__(self, path: Path, log: Log, files: Files = DISK_FILES) -> None:
         self._path = path
@@ -86,10 +89,12 @@ class KeysFile:
         self.kept = self._read()
 
     def keep(self, state: ClusterState) -> None:
-        """Put the keys of a state on the disk, where they have changed. A file that cannot be
-        written is removed: none is safer than one that is out of date."""
-        kept = self.kept
-        if kept is not None and (kept.keys is state.api_keys or kept.keys == state.api_keys):
+        """Write the keys of a state to disk if they changed. If that fails the file is removed,
+        because no file is safer than an outdated one."""
+        content = self.kept
+        if content is not None and (
+            content.keys is state.api_keys or content.keys == state.api_keys
+        ):
             return
         fresh = KeptKeys(state.index, state.api_keys)
         try:
@@ -104,14 +109,14 @@ class KeysFile:
         if self._sound:
             self._sound = False
             self._log.critical(
-                "could not keep the API keys beside the log: free some disk space",
+                "cannot save the API keys beside the log; free disk space",
                 file=str(self._path),
                 error=str(error),
             )
         try:
             self._files.remove(self._path)
         except OSError as left:
-            self._log.critical("an old file of API keys is left", error=str(left))
+            self._log.critical("an outdated API key file could not be removed", error=str(left))
 
     def _read(self) -> KeptKeys | None:
         try:
@@ -120,7 +125,7 @@ class KeysFile:
             return None
         except (OSError, Damaged) as error:
             self._log.critical(
-                "the file of the API keys is damaged",
+                "the API key file is damaged",
                 file=str(self._path),
                 why=str(error),
                 kept=str(keep_aside(self._path, self._files)),

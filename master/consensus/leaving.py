@@ -1,7 +1,7 @@
-"""A candidate whose node is going down in order: to whom its term goes, and when it may end.
+"""A candidate whose node shuts down in order: its successor, and when it may end.
 
-Pure: instants in, actions out. The term goes to a candidate that has acknowledged all of our log;
-the next one is told where the first does not take it. `Left` comes once, within `HAND_OVER_S`.
+Pure: instants in, actions out. The term goes to a candidate that has acknowledged all of our
+log; if it does not take the term, to the next one. `Left` comes once, within `HAND_OVER_S`.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from master.consensus.types import LAPSE_S, Act
 
 @dataclass(slots=True)
 class Leaving:
-    """`ends_by` is when we end in any case, None while we stay. `heirs` are those to whom our term
-    was handed on, and when."""
+    """`ends_by`: our latest end; None while we stay. `heirs`: candidates that were offered our
+    term, and when."""
 
     candidate: Candidate
     ends_by: float | None = None
     heirs: list[tuple[NodeId, float]] = field(default_factory=list[tuple[NodeId, float]])
 
     def begin(self, now: float) -> list[Act]:
-        """Take no term from now on. As the holder, beat, so that the others say what they have."""
+        """Take no term from now on. As the leader, send a heartbeat so that the others report
+        their logs."""
         self.ends_by = now + types.HAND_OVER_S
         beat = [types.Beat()] if self.candidate.holding else []
         return [*self.candidate.stimulated(types.Leave(), now), *beat]
 
     def turn(self, now: float) -> list[Act]:
-        """Return what is to be done now; nothing while we stay."""
+        """Return the actions that are due now; none while we stay."""
         if self.ends_by is None:
             return []
         actions: list[Act] = []
@@ -43,7 +44,7 @@ class Leaving:
         return actions
 
     def _heir(self, now: float) -> NodeId | None:
-        """Return who is to take our term."""
+        """Return the candidate that should take our term."""
         if self.heirs and now - self.heirs[-1][1] < types.HEIR_S:
             return self.heirs[-1][0]
         tried = {node for node, _ in self.heirs}
@@ -54,10 +55,9 @@ class Leaving:
         return able[0]
 
     def _able(self, now: float) -> list[NodeId]:
-        """Return the candidates that answer, could hold the term and have all of our log, the best
-        first."""
+        """Return the candidates that answer, can lead and have all of our log, best first."""
         election, index = self.candidate.election, self.candidate.state.index
-        found = [
+        heirs = [
             seen.rank
             for node, seen in election.living.items()
             if seen.eligible
@@ -65,11 +65,11 @@ class Leaving:
             and self.candidate.log.acks.appended.get(node, 0) >= index
             and (node in election.electors or not election.voted)
         ]
-        found.sort(key=lambda rank: (rank.priority, rank.node), reverse=True)
-        return [rank.node for rank in found]
+        heirs.sort(key=lambda rank: (rank.priority, rank.node), reverse=True)
+        return [rank.node for rank in heirs]
 
     def _is_done(self, now: float) -> bool:
-        """Return whether another holds the term, we held none, or no other could take it."""
+        """Return whether another leads, we did not lead, or no other could take the term."""
         election = self.candidate.election
         if election.holder not in (None, election.me):
             return True

@@ -1,10 +1,9 @@
 """Talks to the journal, the term file and the other candidates: the shell around `Candidate`.
 
-Order promised: an event is appended before it is published; what is acknowledged, to the holder
-or to an asker, is on the disk before (one fsync for all that a turn of the loop brought). With
-voters a term or vote that could not be kept is not used: the candidate stands aside. Disk, links
-and timers are given to it: the simulation runs this very shell on others, which have the methods
-of `Files`, `CandidateLinks` and `Reactor` that are used here.
+Order promised: an event is appended before it is published, and everything acknowledged is on
+disk before (one fsync per turn of the loop). With voters, a term or vote that could not be
+written is not used. Disk, links and timers are parameters: the simulation runs this shell on its
+own, with the methods of `Files`, `CandidateLinks` and `Reactor` that are used here.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ TICK_S = 0.1
 
 
 class TermDuties(Protocol):
-    """What the holder of a term does, as far as the shell has to know."""
+    """The leader's duties, as far as the shell calls them."""
 
     def opened(self) -> LogDraft:
-        """Return what our new term begins with, behind our log."""
+        """Return the first events of our new term."""
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Give an answer that is now as safe as it says."""
+        """Send a reply, now that it is as safe as it says."""
         ...
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
-        """Tell of changes that were acknowledged here, and of copies of models, that are not in the
-        log that counts now."""
+        """Report changes that were acknowledged here, and instances, that the new log lacks."""
         ...
 
 
 class CandidateShell:
-    """One candidate with its disk and its links. It opens the journal; closing closes it.
+    """One candidate with its disk and its links. It opens the journal and closes it.
 
-    `_doubts_keys`: our log may lack API keys, and no log that has them has taken its place yet."""
+    `_doubts_keys`: our log may lack API keys, and no complete log has replaced it yet.
+    """
 
     def __init__(
         self,
@@ -98,39 +97,39 @@ class CandidateShell:
         self._on_left: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
-        """Take part, as soon as our switchboard answers. Our ROUTER has to be bound before."""
+        """Take part once our switchboard answers. Our ROUTER must be bound before."""
         self._timers.every(TICK_S, self.tick)
         self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.heard, self._switchboard)
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Hand on the term, where we hold it; `on_left` is called once another holds it, or
-        nothing is left to wait for: within `HAND_OVER_S` and a tick."""
+        """Hand over the term if we lead. Calls `on_left` once another leads or there is nothing
+        to wait for: within `HAND_OVER_S` and a tick."""
         self._on_left = on_left
         self._do(self._leaving.begin(self._timers.now()))
         self._announce()
         self._do(self._leaving.turn(self._timers.now()))
 
     def close(self) -> None:
-        """Stop; what was journalled is on the disk, and so is what was only counted, if there is
-        room by now and this log is the one that counts."""
+        """Stop. The journal is on disk, also if it could not be written before, provided that
+        the disk has space now and our log is the current one."""
         self._wire.close()
         if self.candidate.holding:
             self._journal.keep_whole(self.candidate.state)
         self._journal.close()
 
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Take these for the other candidates, with the addresses of their ROUTERs, best first.
-        To be called whenever the set or an address changes."""
+        """Set the other candidates, with their ROUTER addresses, best first; call it at each
+        change."""
         before = self._wire.nodes
         self._wire.know(addresses)
         self._greet(before)
-        known = types.PeersKnown(frozenset(addresses))
-        self._do(self.candidate.stimulated(known, self._timers.now()))
+        stimulus = types.PeersKnown(frozenset(addresses))
+        self._do(self.candidate.stimulated(stimulus, self._timers.now()))
 
     def tick(self) -> None:
-        """Let time pass. Also before anything is decided after a pause of ours: one that slept
-        must not go on holding."""
+        """Advance time. Also called before any decision after a pause of this process: a leader
+        that slept must not go on leading."""
         now = self._timers.now()
         self._ticked_at = now
         self._do(self.candidate.ticked(now))
@@ -138,12 +137,12 @@ class CandidateShell:
         self._do(self._leaving.turn(now))
 
     def awake(self) -> None:
-        """Tick where that was not done for a while."""
+        """Tick if the last tick is too long ago."""
         if self._timers.now() - self._ticked_at > 2 * TICK_S:
             self.tick()
 
     def heard(self, message: Message) -> None:
-        """Take what another candidate said to us, or a holder published or answered."""
+        """Process a message of another candidate or of the leader."""
         self.awake()
         before = self._wire.nodes
         if isinstance(message, Candidacy):
@@ -161,32 +160,32 @@ class CandidateShell:
         self._do(self._leaving.turn(self._timers.now()))
 
     def append(self, draft: LogDraft) -> None:
-        """Append and publish the next events of the log, as the holder."""
+        """Append and publish the next events of the log, as the leader."""
         self._do(self.candidate.appended(draft.events, self._timers.now()))
 
     def answer(self, asker: bytes, answer: Acknowledged) -> None:
-        """Give this answer as soon as its index is as safe as it can be."""
+        """Send this reply as soon as its index is as safe as possible."""
         self._answers.add(asker, answer, self._timers.now())
         self._flush_soon()
 
     # --- inside ---
 
     def _switchboard(self, change: Change) -> None:
-        said = types.SwitchboardUp() if change == "connected" else types.SwitchboardLost()
-        self._do(self.candidate.stimulated(said, self._timers.now()))
+        stimulus = types.SwitchboardUp() if change == "connected" else types.SwitchboardLost()
+        self._do(self.candidate.stimulated(stimulus, self._timers.now()))
 
     def _say_holder(self) -> None:
-        """Log each holder that this candidate follows once."""
+        """Log each new leader once."""
         election = self.candidate.election
-        known = (election.holder, election.counter)
-        if known != self._said_holder and election.holder not in (None, election.me):
-            self._log.info("follows a holder", holder=election.holder, term=election.counter)
-        self._said_holder = known
+        leader = (election.holder, election.counter)
+        if leader != self._said_holder and election.holder not in (None, election.me):
+            self._log.info("following the leader", holder=election.holder, term=election.counter)
+        self._said_holder = leader
 
-    def _greet(self, known: frozenset[NodeId]) -> None:
-        """Tell those whom we can send to only now at once how good we are: a cluster that starts
-        need not wait for the next candidacy."""
-        fresh = sorted(self._wire.nodes - known)
+    def _greet(self, before: frozenset[NodeId]) -> None:
+        """Send our candidacy to new peers at once, so that a starting cluster need not wait for
+        the next."""
+        fresh = sorted(self._wire.nodes - before)
         self._do([Send(node, self._candidacy()) for node in fresh])
 
     def _announce(self) -> None:
@@ -201,15 +200,15 @@ class CandidateShell:
         for action in actions:
             match action:
                 case types.PersistTerm(counter=counter, voted_for=voted_for):
-                    kept = self._term_file.keep_vote(counter, voted_for)
-                    if not kept and self.candidate.election.voted:
+                    is_written = self._term_file.keep_vote(counter, voted_for)
+                    if not is_written and self.candidate.election.voted:
                         self._do(self.candidate.synced(self._timers.now(), degraded=True))
                         return
                 case types.OpenTerm(counter=counter):
-                    self._log.info("holds the term", term=counter, index=self.candidate.state.index)
+                    self._log.info("became leader", term=counter, index=self.candidate.state.index)
                     self._open_term()
                 case types.StepDown(why=why):
-                    self._log.warning("gave up the term", why=why)
+                    self._log.warning("stepped down as leader", why=why)
                     self._answers.drop()
                 case types.Beat():
                     beat = self.candidate.beat(self._wire.addresses)
@@ -220,14 +219,18 @@ class CandidateShell:
                     self._unsynced = True
                     self._flush_soon()
                 case types.Replace(state=state, undone=undone, let_go=copies):
-                    self._log.info("took a snapshot", index=state.index, term=state.term)
+                    self._log.info(
+                        "replaced the log by a snapshot", index=state.index, term=state.term
+                    )
                     if undone or copies:
                         self._duties.undone(undone, copies)
                     self._journal.compact(state)
                     self._doubts_keys = False
                     self._flush_soon()
                 case types.Mended():
-                    self._log.info("the journal is whole again", index=self.candidate.state.index)
+                    self._log.info(
+                        "the journal is complete again", index=self.candidate.state.index
+                    )
                     self._journal.mended(self.candidate.state)
                     self._flush_soon()
                 case types.PublishEvent(event=event):
@@ -242,18 +245,21 @@ class CandidateShell:
                     assert_never(action)
 
     def _open_term(self) -> None:
-        """Begin our term. API keys that our log may lack are in it before anyone reads it."""
+        """Begin our term. Restores API keys that our log may lack before anyone reads it."""
         ended = self.candidate.state
         draft = self._duties.opened()
         if self._doubts_keys:
             for body in returned_keys(self._keys_file.kept, ended, lost=self._log_lost):
-                self._log.critical("the log may lack API keys", gives_back=body.kind)
+                self._log.critical(
+                    "the log may lack API keys; restoring them from the API key file",
+                    gives_back=body.kind,
+                )
                 draft.add(body)
         self.append(draft)
         self._doubts_keys = False
 
     def _flush_soon(self) -> None:
-        """Flush once for all that this turn of the loop brings."""
+        """Sync once for all changes of this turn of the loop."""
         if not self._flushing:
             self._flushing = True
             self._timers.later(0.0, self._flush)

@@ -1,8 +1,8 @@
 """Talks to the disk: the highest term that this candidate took part in and its vote, fsynced.
 
-Kept apart from the journal, which may be degraded while this small file can still be written.
-One line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its
-checksum (`bus.process.identity`); older versions wrote none, and the oldest only the counter.
+Apart from the journal, because this small file can still be written when the journal cannot. One
+line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its checksum
+(`bus.process.identity`); older versions wrote none, and the oldest only the counter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _OLDER = re.compile(r"[0-9]+( [!-~]+ [01])?\n?")
 
 
 def read_term(path: Path, files: Files = DISK_FILES) -> PersistentState:
-    """Return what is kept: nothing without a file, `garbled` where it cannot be read."""
+    """Return the file's content: the initial state without a file, `garbled` if it cannot be
+    read."""
     try:
         words = unsealed(files.read(path), older=_OLDER).split()
         counter, voted_for, began = (*words, "-", "0") if len(words) == 1 else words
@@ -34,7 +35,7 @@ def read_term(path: Path, files: Files = DISK_FILES) -> PersistentState:
 
 
 def keep_term(path: Path, kept: PersistentState, files: Files = DISK_FILES) -> None:
-    """Put the term on the disk; when this returns it survives a power cut. Raises OSError."""
+    """Write the term; on return it survives a power cut. Raises OSError."""
     line = f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}"
     replace_file(path, sealed(line), files)
 
@@ -51,7 +52,7 @@ class TermFile:
         self._files = files
         if self.kept.garbled:
             log.critical(
-                "the term file is damaged: which terms and votes this node took part in is lost",
+                "the term file is damaged; this node no longer knows its term and its vote",
                 file=str(path),
                 kept=str(keep_aside(path, files)),
             )
@@ -67,17 +68,17 @@ class TermFile:
             return False
         return self.kept.began or self._keep(replace(self.kept, began=True))
 
-    def _keep(self, kept: PersistentState) -> bool:
+    def _keep(self, state: PersistentState) -> bool:
         try:
-            keep_term(self._path, kept, self._files)
+            keep_term(self._path, state, self._files)
         except OSError as error:
             if self.sound:
                 self._log.critical(
-                    "could not keep the term: free some disk space",
+                    "cannot save the term; free disk space",
                     file=str(self._path),
                     error=str(error),
                 )
             self.sound = False
             return False
-        self.kept, self.sound = kept, True
+        self.kept, self.sound = state, True
         return True

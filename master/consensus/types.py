@@ -363,13 +363,13 @@ class Election:
         been silent for so long that another may be in its place."""
         if self.role == "holding":
             return sum(now - at < LAPSE_S for at in self.acked_at.values())
-        known = self.holder is not None and now - self.heard_at < DOUBT_S
-        return self.followers if known else None
+        has_leader = self.holder is not None and now - self.heard_at < DOUBT_S
+        return self.followers if has_leader else None
 
     def has_holder(self, now: float) -> bool:
         """Return whether we hold the term, or hear its holder."""
-        known = self.holder is not None and now - self.heard_at < LAPSE_S
-        return self.role == "holding" or known
+        has_leader = self.holder is not None and now - self.heard_at < LAPSE_S
+        return self.role == "holding" or has_leader
 
     def backoff_s(self, ahead: int) -> float:
         """Return how long to hold back for `ahead` better ones, and after campaigns that failed.

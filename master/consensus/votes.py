@@ -122,11 +122,11 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
     return Refusal(
         reason="no_majority",
         message=(
-            f"only {here} of {count} peers with a vote can be reached from {election.me}, and "
-            f"{election.majority} are needed: what runs goes on serving, but nothing can be "
-            f"changed. Bring back one of {', '.join(missing)}; if they are gone for good, take "
-            "them out of `voters` on every node, and restart `master` there (while a majority is "
-            "left, `shoal nodes forget` lets one go)"
+            f"{election.me} reaches only {here} of {count} voters; {election.majority} are needed. "
+            "Running models keep serving, but nothing can be changed. "
+            f"Bring back one of {', '.join(missing)}. If they are gone for good, remove "
+            "them from `voters` on every node and restart `master` there (while a majority is "
+            "left, `shoal nodes forget` removes one)"
         ),
         retry_after_s=LAPSE_S,
         facts={"reached": here, "voters": count, "needed": election.majority, "missing": missing},
@@ -148,8 +148,8 @@ def voters_unsettled(node: NodeId) -> Refusal:
     return Refusal(
         reason="pending",
         message=(
-            f"{node} is a voter, and a majority of the voters does not have the whole log yet: one "
-            "change of the voters at a time; try again"
+            f"{node} is a voter, and a majority of the voters does not have the whole log yet; "
+            "try again in a moment"
         ),
         retry_after_s=1.0,
     )
@@ -206,5 +206,5 @@ def _hears_another(election: Election, ask: AskVote, now: float) -> bool:
         return True
     if ask.handed is not None and ask.handed == election.term:
         return False
-    known = election.holder is not None and election.holder != ask.node
-    return known and now - election.heard_at < types.DOUBT_S
+    hears_leader = election.holder is not None and election.holder != ask.node
+    return hears_leader and now - election.heard_at < types.DOUBT_S

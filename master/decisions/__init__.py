@@ -1,4 +1,4 @@
-"""The holder's answers to commands and readings: events, as data.
+"""The leader's replies to commands and readings: events, as data.
 
 Pure: time arrives as `now`.
 """

@@ -1,7 +1,7 @@
-"""Commands about API keys to events, or to a refusal.
+"""Commands about API keys: their events or refusals.
 
-Pure. A name and a secret stand for one key; a name is never what an id looks like, so that either
-may be said. A rotated key keeps its id, and with it all that is noted or kept by it.
+Pure. A key is identified by its id or its name; a name never has the form of an id, so either
+may be given. A rotated key keeps its id and everything stored under it.
 """
 
 from __future__ import annotations
@@ -22,47 +22,49 @@ def decide_api_key(
     keys = state.api_keys
     if isinstance(command, AddApiKey):
         return _problem(command.key, keys.values()) or ApiKeyAdded(key=command.key)
-    known = keys.get(command.key_id)
-    if known is None:
+    key = keys.get(command.key_id)
+    if key is None:
         text = f"there is no API key {command.key_id}"
         return Refusal(reason="unknown_key", message=text, field="key")
     if isinstance(command, RemoveApiKey):
-        return ApiKeyRemoved(key_id=known.id)
+        return ApiKeyRemoved(key_id=key.id)
     if _is_taken(command.hash, keys.values()):
         return _taken()
-    kept = command.old_until_s > 0
+    keeps_old = command.old_until_s > 0
     update = {
         "hash": command.hash,
-        "old_hash": known.hash if kept else None,
-        "old_until_s": command.old_until_s if kept else 0.0,
+        "old_hash": key.hash if keeps_old else None,
+        "old_until_s": command.old_until_s if keeps_old else 0.0,
     }
-    return ApiKeyChanged(key=known.model_copy(update=update))
+    return ApiKeyChanged(key=key.model_copy(update=update))
 
 
 def _problem(key: ApiKey, others: Iterable[ApiKey]) -> Refusal | None:
     others = tuple(others)
     if not KEY_NAME.fullmatch(key.name) or KEY_ID.fullmatch(key.name):
         text = (
-            f"{key.name!r} cannot be the name of an API key: 1 to 64 letters, digits, dots, "
-            "dashes, underscores and @, a letter or digit first, and not the form of an id"
+            f"{key.name!r} is not a valid API key name: use 1 to 64 letters, digits, dots, "
+            "dashes, underscores and @, begin with a letter or digit, and avoid the form of an id"
         )
         return Refusal(reason="bad_request", message=text, field="name")
     if not KEY_ID.fullmatch(key.id):
-        return Refusal(reason="bad_request", message=f"{key.id!r} is no id of an API key")
-    if any(one.name.casefold() == key.name.casefold() for one in others):
-        text = f"there is an API key {key.name!r} already; remove it first, or rotate it"
+        return Refusal(reason="bad_request", message=f"{key.id!r} is not a valid API key id")
+    if any(other.name.casefold() == key.name.casefold() for other in others):
+        text = f"an API key {key.name!r} already exists; remove or rotate it first"
         return Refusal(reason="conflict", message=text, field="name")
     if len(others) >= MAX_API_KEYS:
-        text = f"{len(others)} API keys are known, as many as may be; remove one first"
+        text = f"there are {len(others)} API keys, which is the limit; remove one first"
         return Refusal(reason="conflict", message=text)
-    if any(one.id == key.id for one in others) or _is_taken(key.hash, others):
+    if any(other.id == key.id for other in others) or _is_taken(key.hash, others):
         return _taken()
     return None
 
 
 def _is_taken(hashed: str, keys: Iterable[ApiKey]) -> bool:
-    return any(hashed in (one.hash, one.old_hash) for one in keys)
+    return any(hashed in (key.hash, key.old_hash) for key in keys)
 
 
 def _taken() -> Refusal:
-    return Refusal(reason="conflict", message="an API key has this id or secret; make another")
+    return Refusal(
+        reason="conflict", message="another API key has this id or secret; create a new one"
+    )

@@ -1,9 +1,9 @@
-"""Where a collective test goes, or why not; and its end.
+"""Where a collective test runs, or why it is refused; and its end.
 
-Pure. A test is an instance that holds no model: its ranks are seated, formed and watched like
-those of a group, and its memory counts like a load. Sizes that do not fit into the tightest
-rank's part are left out on all ranks alike. One test at a time, for two would measure each other.
-It has one generation: a rank that ends ends the test.
+Pure. A test is an instance without a model: its ranks are placed, formed and watched like a
+group, and its memory counts like a loading model. Sizes that exceed the smallest rank's memory
+are skipped on all ranks. Only one test runs at a time. It has one generation: if a rank ends,
+the test ends.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def decide_test(
     state: ClusterState,
     fresh: InstanceId,
 ) -> tuple[EventBody, ...] | Refusal:
-    """Return the events that place the test, or why it is not. `nodes` may be given new work."""
-    tests = [one for one in state.instances.values() if one.test is not None]
-    open_ones = [one.instance for one in tests if one.status != "failed"]
+    """Return the events that place the test, or a refusal. `nodes` are those that take new work."""
+    tests = [instance for instance in state.instances.values() if instance.test is not None]
+    open_ones = [test.instance for test in tests if test.status != "failed"]
     if open_ones:
         text = f"{open_ones[0]} is testing the collectives; one test at a time"
         return Refusal(reason="conflict", message=text, retry_after_s=10.0)
@@ -63,7 +63,7 @@ def decide_test(
     room = _room(command, chosen)
     if isinstance(room, Refusal):
         return room
-    swept = [InstanceRemoved(instance=one.instance, why="tested anew") for one in tests]
+    swept = [InstanceRemoved(instance=test.instance, why="tested anew") for test in tests]
     instance = _instance(command, chosen, backend, room, _beside(chosen, state), fresh)
     return (*swept, InstancePlaced(instance=instance))
 
@@ -71,37 +71,37 @@ def decide_test(
 def follow_test(
     before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
 ) -> list[EventBody]:
-    """Return the events after a rank's end while what is tried once, a test or the making of a
-    model, is neither draining nor failed."""
+    """Return the events after a rank of a test or of a quantization ended, unless it is draining
+    or failed. These are tried only once."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
-        why = "the test is done" if before.quantizes is None else "it is made"
+        why = "the test finished" if before.quantizes is None else "the model is made"
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]
     match news:
         case RunnerEnded(message=message):
-            said = message
+            reason = message
         case LoadRefused(refusal=refusal):
-            said = refusal.message
+            reason = refusal.message
         case RunnerUnloaded():
-            said = "was let go"
-    why = said if before.test is None else f"rank {news.rank} on node {news.node}: {said}"
+            reason = "was unloaded"
+    why = reason if before.test is None else f"rank {news.rank} on node {news.node}: {reason}"
     return [InstanceFailed(instance=before.instance, why=why)]
 
 
 def expire_tests(
     state: ClusterState, observed: Observations, failed_at: Mapping[InstanceId, float], now: float
 ) -> list[EventBody]:
-    """Return the draining of tests that all ranks have done, and the removal of what is tried once
-    and failed over a minute ago. `failed_at` is by instance, by the holder's clock."""
-    found: list[EventBody] = []
-    for one in state.instances.values():
-        if one.serves:
+    """Return the draining of finished tests, and the removal of tests and quantizations that
+    failed over a minute ago. `failed_at`: by instance, by the leader's clock."""
+    events: list[EventBody] = []
+    for instance in state.instances.values():
+        if instance.serves:
             continue
-        name = one.instance
-        if one.status in ("placed", "ready") and observed.has_done(name, len(one.shards)):
-            found.append(InstanceDraining(instance=name, deadline_s=0.0, why="the test is done"))
-        if one.status == "failed" and now - failed_at.get(name, now) >= FAILED_S:
-            found.append(InstanceRemoved(instance=name, why=one.why))
-    return found
+        name = instance.instance
+        if instance.status in ("placed", "ready") and observed.has_done(name, len(instance.shards)):
+            events.append(InstanceDraining(instance=name, deadline_s=0.0, why="the test finished"))
+        if instance.status == "failed" and now - failed_at.get(name, now) >= FAILED_S:
+            events.append(InstanceRemoved(instance=name, why=instance.why))
+    return events
 
 
 def _chosen(
@@ -111,31 +111,31 @@ def _chosen(
     chosen = [by_name[name] for name in command.nodes if name in by_name] or list(nodes)
     absent = [name for name in command.nodes if name not in by_name]
     if absent:
-        known = ", ".join(f"{node.name} ({node.id})" for node in nodes) or "none"
+        available = ", ".join(f"{node.name} ({node.id})" for node in nodes) or "none"
         drained = state.nodes.get(absent[0])
         what = (
             f"{drained.name} is drained" if drained is not None and drained.draining
-            else f"there is no node {absent[0]!r} that could take part"
+            else f"no node {absent[0]!r} is available"
         )  # fmt: skip
-        text = f"{what}; these may: {known}"
+        text = f"{what}; available nodes: {available}"
         return Refusal(reason="unknown_node", message=text, field="nodes")
     if len({node.id for node in chosen}) != len(chosen):
-        text = "each node takes part once; one is named twice"
+        text = "a node is named twice; name each node once"
         return Refusal(reason="bad_request", message=text, field="nodes")
     broken = [f"{one.name} {one.card.cannot_run}" for one in chosen if one.card.cannot_run]
     if broken:
         return Refusal(reason="not_ready", message="; ".join(broken), retry_after_s=30.0)
     if len(chosen) < 2:
-        there = f"there is {chosen[0].name}" if chosen else "no node has announced itself"
+        there = f"there is only {chosen[0].name}" if chosen else "no node has announced itself"
         return Refusal(
             reason="unsupported",
-            message=f"a collective test needs at least two nodes; {there} (another joins with "
+            message=f"a collective test needs at least two nodes; {there} (add one with "
             "`shoal up --peers HOST:PORT`)",
             field="nodes",
             facts={"nodes": len(chosen)},
         )
     if len(chosen) > MAX_RANKS:
-        text = f"a group has at most {MAX_RANKS} ranks, these are {len(chosen)} nodes"
+        text = f"too many nodes: {len(chosen)}; a group has at most {MAX_RANKS} ranks"
         return Refusal(reason="unsupported", message=text, field="nodes")
     unable = [s.name for s in chosen if not _tag(s)]
     if unable:
@@ -143,7 +143,7 @@ def _chosen(
         return Refusal(reason="unsupported", message=text, field="nodes")
     full = [node.name for node in chosen if not node.has_slot]
     if full:
-        text = f"{', '.join(full)}: every runner slot is taken; unload a model"
+        text = f"{', '.join(full)}: no runner slot is free; unload a model"
         return Refusal(reason="no_capacity", message=text)
     return chosen
 
@@ -162,8 +162,8 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Back
     return Refusal(
         reason="unsupported",
         message=(
-            f"JACCL needs an active RDMA device from every node to every other; {one.name} has "
-            f"none to {other.name} ({ports}; see `rdma_ctl status` and `ibv_devinfo` there)"
+            f"JACCL needs an active RDMA device from each node to every other; {one.name} has "
+            f"none to {other.name} ({ports}; run `rdma_ctl status` and `ibv_devinfo` there)"
         ),
         field="backend",
     )
@@ -183,8 +183,8 @@ def _room(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> int | R
         return Refusal(
             reason="insufficient_memory",
             message=(
-                f"a rank needs {gb(need)} GB at least; {tightest.name} can give "
-                f"{gb(rooms[tightest.id] + FIXED_BYTES)} GB"
+                f"a rank needs at least {gb(need)} GB; {tightest.name} has "
+                f"{gb(rooms[tightest.id] + FIXED_BYTES)} GB available"
             ),
             facts={"need_bytes": need, "usable_bytes": rooms[tightest.id] + FIXED_BYTES},
         )
@@ -192,7 +192,9 @@ def _room(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> int | R
     if command.memory_bytes is None:
         return least
     if command.memory_bytes - FIXED_BYTES < LEAST_BYTES:
-        text = f"memory_bytes: a rank needs {gb(FIXED_BYTES + LEAST_BYTES)} GB at least"
+        text = (
+            f"memory_bytes is too small: a rank needs at least {gb(FIXED_BYTES + LEAST_BYTES)} GB"
+        )
         return Refusal(reason="bad_request", message=text, field="memory_bytes")
     return min(least, command.memory_bytes - FIXED_BYTES)
 
@@ -201,9 +203,9 @@ def _beside(chosen: Sequence[NodeCapacity], state: ClusterState) -> tuple[str, .
     here: set[NodeId] = {node.id for node in chosen}
     return tuple(
         sorted(
-            f"{one.model} ({one.instance})"
-            for one in state.instances.values()
-            if one.status != "failed" and any(shard.node in here for shard in one.shards)
+            f"{instance.model} ({instance.instance})"
+            for instance in state.instances.values()
+            if instance.status != "failed" and any(shard.node in here for shard in instance.shards)
         )
     )
 

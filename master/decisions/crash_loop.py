@@ -1,17 +1,14 @@
-"""Models whose runners fail again and again: tried again after growing pauses, or given up.
+"""Models whose runners fail repeatedly: retried after growing pauses, or given up.
 
-A copy is given up after three failures within a minute. A runner that says that its device may be
-wedged counts twice; one that says that its model cannot be loaded, or MLX not be imported, is not
-tried again there.
-Slower ones are failures in a row, of any copy of the model, as long as none served for a while in
-between: the first two are made good at once, from then on each pause is twice the one before.
-Failures in a row are counted for each node: a node on which a copy was given up, or is to pause,
-does not get the model for so long, while others may (`barred`). A group whose ranks lost each other
-has failed on no node.
-A rank that ends because it lost another one, whose node is found lost soon after, says nothing of
-its model: that failure is taken back.
-Pure. What is remembered is in the state, too, where the next holder finds it (`told`, `recall`):
-there by the clock of the wall, here by the holder's own.
+Pure. An instance is given up after three failures within a minute. A runner that reports a
+wedged device counts twice. One that cannot load its model or import MLX is not retried on that
+node. Slower failures count in a row, over all instances of the model, until one has served for a
+while: the first two are retried at once, then each pause is twice the one before. They are
+counted per node: a node where an instance was given up or pauses does not get the model
+meanwhile, others may (`barred`). If the ranks of a group lost each other, no node is blamed. If
+a rank ends because it lost another whose node is found lost soon after, that failure is taken
+back. The state has a copy for the next leader (`told`, `recall`): there by wall clock, here by
+the leader's own clock.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ OLD_S = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What follows from a failure, the `count`-th in a row: the copy is given up, or the next
+    """What follows from the `count`-th failure in a row: the instance is given up, or the next
     attempt is `pause_s` away."""
 
     count: int
@@ -54,8 +51,8 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """Failures in a row of a model on one node, until when the node does not get it, and what the
-    last runner said."""
+    """Failures in a row of a model on one node, until when the node is barred, and the last
+    message."""
 
     count: int
     until: float
@@ -64,9 +61,9 @@ class NodeRow:
 
 @dataclass(slots=True)
 class FailedRow:
-    """Failures in a row of a model: how many, until when it waits, and of the last one when it was,
-    of which copy, and for want of which nodes, if it may have been for that. `on`: where known,
-    those of each node."""
+    """Failures in a row of a model: how many, until when it waits, and of the last one the
+    instant, the instance and the lost nodes that may have caused it. `on`: the failures per
+    node, if known."""
 
     count: int
     waits_until: float
@@ -79,8 +76,8 @@ class FailedRow:
 
 @dataclass(slots=True)
 class CrashLoops:
-    """Recent failures of each instance, oldest first, none older than the window; the row of
-    failures that each model has, and since when a copy is ready."""
+    """Recent failures of each instance, oldest first, none older than the window; the failures
+    in a row of each model; since when an instance is ready."""
 
     longest_pause_s: float = LONGEST_PAUSE_S
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
@@ -96,8 +93,8 @@ class CrashLoops:
         node: NodeId | None = None,
         said: str = "",
     ) -> Setback:
-        """Count one failure of an instance, whose runner on `node` ended with these words; return
-        what follows from it."""
+        """Count one failure of an instance on `node`; return what follows. `said` is the
+        runner's message."""
         name, model = instance.instance, instance.model
         recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
@@ -125,8 +122,8 @@ class CrashLoops:
         return Setback(count, pause_s, gives_up)
 
     def counted(self, instance: Instance) -> Setback | None:
-        """Return what follows from the failure of an instance's generation, where it was counted
-        already; None where it was not."""
+        """Return what follows from a failure of this generation that is already counted; else
+        None."""
         row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
         if row is None or (row.instance, row.generation) != last:
             return None
@@ -137,27 +134,28 @@ class CrashLoops:
         return Setback(count, max(0.0, row.waits_until - row.at), gives_up)
 
     def barred(self, now: float) -> dict[ModelId, dict[NodeId, NodeRow]]:
-        """Return the nodes that do not get a model now, for its runners failed there, by model."""
-        found = {
+        """Return the nodes that do not get a model now because its runners failed there, by
+        model."""
+        barred = {
             model: {node: one for node, one in row.on.items() if one.until > now}
             for model, row in self.rows.items()
         }
-        return {model: nodes for model, nodes in found.items() if nodes}
+        return {model: nodes for model, nodes in barred.items() if nodes}
 
     def failed_on(self, model: ModelId) -> Mapping[NodeId, NodeRow]:
-        """Return the nodes on which a model's runners failed, whether they may have it or not."""
+        """Return the nodes on which a model's runners failed, barred or not."""
         row = self.rows.get(model)
         return {} if row is None else row.on
 
     def bar(self, model: ModelId, node: NodeId, now: float) -> None:
-        """Have a node on which a model's runner failed not get it again for a while: another one
-        has it."""
+        """Bar a node for a while after a model's runner failed there and another node got the
+        model."""
         on = self.rows[model].on
         on[node] = replace(on[node], until=max(on[node].until, now + RETRY_FAILED_S))
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
-        """Take back each model's last failure where it was for want of a rank on a lost node that
-        was not heard after it. `heard_at`: when each lost node was last heard."""
+        """Take back each model's last failure if it came from the loss of a node that was not
+        heard after it. `heard_at`: when each lost node was last heard."""
         for model, row in list(self.rows.items()):
             gone = row.for_want_of & heard_at.keys()
             if not any(heard_at[node] <= row.at + STILL_HEARD_S for node in gone):
@@ -170,7 +168,7 @@ class CrashLoops:
                 del self.rows[model]
 
     def next_at(self, model: ModelId) -> float:
-        """Return when a model may be tried again, by this holder's clock; 0 if nothing failed."""
+        """Return when a model may be tried again, by this leader's clock; 0 if nothing failed."""
         row = self.rows.get(model)
         return 0.0 if row is None else row.waits_until
 
@@ -179,35 +177,35 @@ class CrashLoops:
         self.ready_at[instance] = now
 
     def note_serves(self, instance: Instance) -> None:
-        """Note that all ranks of an instance are ready: its model waits no longer for the pause
-        that another copy brought about."""
+        """Note that all ranks of an instance are ready: its model ends the pause of other
+        instances."""
         row = self.rows.get(instance.model)
         if row is not None and row.instance != instance.instance:
             row.waits_until = 0.0
 
     def forget(self, instance: Instance, now: float) -> None:
-        """Drop the failures of an instance that is gone; of its model, too, if it was well."""
+        """Drop the failures of a removed instance, and of its model if the instance was healthy."""
         self.failures.pop(instance.instance, None)
         if now - self.ready_at.pop(instance.instance, now) >= WELL_S:
             self.rows.pop(instance.model, None)
 
     def expire(self, instances: Iterable[Instance], now: float) -> None:
-        """Forget what failed of models of which a copy has been well, and what is old."""
-        for one in instances:
-            is_well = now - self.ready_at.get(one.instance, now) >= WELL_S
-            if one.status == "ready" and is_well:
-                self.rows.pop(one.model, None)
+        """Drop the failures of models with a healthy instance, and old ones."""
+        for instance in instances:
+            is_well = now - self.ready_at.get(instance.instance, now) >= WELL_S
+            if instance.status == "ready" and is_well:
+                self.rows.pop(instance.model, None)
         self.rows = {model: row for model, row in self.rows.items() if now - row.at < OLD_S}
 
     # --- what is in the state ---
 
     def told(self, replica_at: Mapping[ModelId, float], wall_s: float) -> dict[ModelId, Setbacks]:
-        """Return what the next holder is to know. `replica_at`: until when models get no replica;
-        `wall_s` is how far the wall's clock is ahead of this holder's."""
-        found: dict[ModelId, Setbacks] = {}
+        """Return what the next leader needs. `replica_at`: until when models get no replica.
+        `wall_s`: how far the wall clock is ahead of this leader's clock."""
+        setbacks: dict[ModelId, Setbacks] = {}
         for model in {*self.rows, *replica_at}:
             row, at = self.rows.get(model), replica_at.get(model)
-            one = Setbacks(model=model, replica_at_s=0.0 if at is None else at + wall_s)
+            setback = Setbacks(model=model, replica_at_s=0.0 if at is None else at + wall_s)
             if row is not None:
                 recent = self.failures.get(row.instance) or [row.at]
                 more = {
@@ -227,46 +225,63 @@ class CrashLoops:
                         for node, there in sorted(row.on.items())
                     ),
                 }
-                one = one.model_copy(update=more)
-            found[model] = one
-        return found
+                setback = setback.model_copy(update=more)
+            setbacks[model] = setback
+        return setbacks
 
     def recall(self, known: Iterable[Setbacks], now: float, wall_s: float) -> None:
-        """Take up what the holders before knew, as far as the clocks of two machines allow: nothing
-        failed in what is to come, and no pause is longer than the longest."""
-        for one in known:
-            if not one.in_a_row:
+        """Take over what earlier leaders stored. Clocks of machines differ, so no failure is in
+        the future and no pause is longer than the maximum."""
+        for setback in known:
+            if not setback.in_a_row:
                 continue
-            failed = [min(now, at_s - wall_s) for at_s in one.failed_at_s] or [now]
+            failed = [min(now, at_s - wall_s) for at_s in setback.failed_at_s] or [now]
             longest = now + max(self.longest_pause_s, RETRY_FAILED_S)
-            waits_until = min(longest, max(0.0, one.again_at_s - wall_s))
-            nodes = frozenset(one.for_want_of)
-            self.rows[one.model] = FailedRow(
-                one.in_a_row, waits_until, failed[-1], one.instance, one.generation, nodes
+            waits_until = min(longest, max(0.0, setback.again_at_s - wall_s))
+            nodes = frozenset(setback.for_want_of)
+            self.rows[setback.model] = FailedRow(
+                setback.in_a_row,
+                waits_until,
+                failed[-1],
+                setback.instance,
+                setback.generation,
+                nodes,
             )
-            self.rows[one.model].on = {
+            self.rows[setback.model].on = {
                 there.node: NodeRow(there.in_a_row, min(longest, there.until_s - wall_s), there.why)
-                for there in one.on
+                for there in setback.on
             }
-            self.failures[one.instance] = failed
+            self.failures[setback.instance] = failed
 
 
 def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) -> NodeId | None:
-    """Return the node on which an instance failed; None where it may have been any of a group's."""
+    """Return the node on which an instance failed; None if it may be any node of a group."""
     if exit_code == GROUP_LOST:
         return None
     return instance.shards[0].node if len(instance.shards) == 1 else node
 
 
 def news_of(told: Mapping[ModelId, Setbacks], known: Mapping[str, Setbacks]) -> list[Setbacks]:
-    """Return what is to be written, so that what is `known` becomes what is `told`."""
-    gone = [Setbacks(model=one.model) for one in known.values() if one.model not in told]
-    return gone + [one for one in told.values() if _gist(known.get(one.model)) != _gist(one)]
+    """Return the changes that turn the stored `known` into `told`."""
+    gone = [
+        Setbacks(model=setbacks.model) for setbacks in known.values() if setbacks.model not in told
+    ]
+    return gone + [
+        setbacks
+        for setbacks in told.values()
+        if _gist(known.get(setbacks.model)) != _gist(setbacks)
+    ]
 
 
-def _gist(one: Setbacks | None) -> tuple[object, ...]:
-    """Return what makes a difference; a time differs by how two clocks drift."""
-    if one is None:
+def _gist(setbacks: Setbacks | None) -> tuple[object, ...]:
+    """Return the fields that matter for a comparison; times differ by the drift of two clocks."""
+    if setbacks is None:
         return ()
-    nodes = tuple((there.node, there.in_a_row) for there in one.on)
-    return one.in_a_row, one.replica_at_s > 0, one.instance, one.generation, nodes
+    nodes = tuple((there.node, there.in_a_row) for there in setbacks.on)
+    return (
+        setbacks.in_a_row,
+        setbacks.replica_at_s > 0,
+        setbacks.instance,
+        setbacks.generation,
+        nodes,
+    )

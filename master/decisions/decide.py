@@ -1,8 +1,8 @@
-"""Commands to events: the holder's answer to each, as data.
+"""Commands to events: the leader's decision on each, as data.
 
-Pure. A command that was decided before (its id is in the state) gets its first answer again.
-A placement for which others have to make way is answered later: `Later` carries what the pool is to
-pursue, and the asker, who repeats every second, is answered when there is room. Refusals are values
+Pure. A repeated command (its id is in the state) gets its first decision again. A placement that
+needs evictions is decided later: `Later` names what the pool should pursue, and the client,
+which repeats its question every second, gets its answer when memory is free. Refusals are values
 and say what to do.
 """
 
@@ -79,7 +79,7 @@ NORMAL = 10
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Events to index, in order; the answer names the index of the last, and `instance`."""
+    """Events to append, in order; the reply has the index of the last one, and `instance`."""
 
     events: tuple[EventBody, ...]
     instance: InstanceId | None
@@ -87,7 +87,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An answer without a change: what was asked for is so at `index` already."""
+    """A decision without a change: the requested state already exists at `index`."""
 
     index: int
     instance: InstanceId | None = None
@@ -96,19 +96,19 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Others make way first, as the pool decides: what is claimed, and the choice for it."""
+    """Other instances must be evicted first: the claim, and the pool's choice for it."""
 
     claim: pool.Claim
     choice: pool.PoolChoice
 
     @property
     def refusal(self) -> Refusal:
-        """Return why it cannot be now."""
+        """Return why the placement is not possible now."""
         why = "; ".join(o.yielding.why for o in self.choice.victims if o.yielding.why)
-        known = self.choice.refusal or Refusal(reason="no_capacity", message="memory is short")
-        text = f"{known.message}; {why}" if why else known.message
+        refusal = self.choice.refusal or Refusal(reason="no_capacity", message="memory is short")
+        text = f"{refusal.message}; {why}" if why else refusal.message
         return Refusal(
-            reason="no_capacity", message=text, retry_after_s=pool.ROOM_RETRY_S, facts=known.facts
+            reason="no_capacity", message=text, retry_after_s=pool.ROOM_RETRY_S, facts=refusal.facts
         )
 
 
@@ -118,8 +118,8 @@ Barred = Mapping[ModelId, Mapping[NodeId, NodeRow]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's choices. Idle models stay `keep_alive_s`, but those of kinds that have a time
-    of their own; `preload` are models that are never unloaded."""
+    """The operator's settings. Idle models stay for `keep_alive_s`, unless their kind has its
+    own time. Models in `preload` are never unloaded."""
 
     keep_alive_s: float = 300.0
     keep_alive_by_kind: Mapping[ModelKind, float] = field(default_factory=dict[ModelKind, float])
@@ -130,11 +130,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that a decision may look at. On nodes that are `avoided` nothing is placed. What
-    the pool has promised to others is not free, and the copies that leave for them are theirs. A
-    node that is `barred` for a model, whose runners failed there lately, does not get it, unless
-    who asks `insists` and no other node can hold it. `relaxes`: a placement that cannot be as it is
-    asked for is made without conditions on the number of nodes and how they share it."""
+    """The input of a decision.
+
+    Nothing is placed on `avoided` nodes. Memory that the pool has reserved for others is not
+    free, and the instances that are evicted for them are theirs. A node that is `barred` for a
+    model, because its runners failed there, does not get it, unless the client `insists` and no
+    other node can hold it. `relaxes`: if a placement is not possible as requested, drop its
+    conditions on the number of nodes and on sharding.
+    """
 
     state: ClusterState
     observed: Observations
@@ -149,29 +152,29 @@ class Scene:
     relaxes: bool = False
 
     def nodes(self) -> list[placement.NodeCapacity]:
-        """Return the nodes that may be given new work, without what others were promised."""
+        """Return the nodes that take new work, without the memory that is reserved for others."""
         return pool.reserve(self.unpromised_nodes(), self.promises)
 
     def unpromised_nodes(self) -> list[placement.NodeCapacity]:
-        """Return the nodes that may be given new work: those that are neither drained nor lost."""
+        """Return the nodes that take new work: neither drained nor lost."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
-        drained = {known.node for known in self.state.nodes.values() if known.draining}
+        drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
         without = drained | self.observed.lost_nodes(self.now) | self.avoided
         leased = self.leases.memory(self.state)
-        found = placement.node_capacities(cards, nodes, self.state.instances, leased)
-        return [node for node in found if node.id not in without]
+        capacities = placement.node_capacities(cards, nodes, self.state.instances, leased)
+        return [node for node in capacities if node.id not in without]
 
     def models(self) -> frozenset[ModelId]:
         """Return the models on the disks of all nodes."""
         cards = self.observed.living_cards(self.now).values()
-        return frozenset(one.model for card in cards for one in card.models)
+        return frozenset(model_card.model for card in cards for model_card in card.models)
 
 
 def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
-    """Return the decision on a command. `fresh` is an unused id for an instance that is placed."""
-    known = scene.state.commands.get(command.command_id)
-    if known is not None:
-        index, instance = known
+    """Return the decision on a command. `fresh` is an unused id for a new instance."""
+    earlier = scene.state.commands.get(command.command_id)
+    if earlier is not None:
+        index, instance = earlier
         return Known(index, None if instance is None else InstanceId(instance))
     match command:
         case PlaceModel():
@@ -193,10 +196,10 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         case RunCollectiveTest() | QuantizeModel():
             return _tried_once(command, scene, fresh)
         case TakeLease():
-            found = take_lease(command, scene)
-            if isinstance(found, pool.PoolChoice):
-                return Later(claim_of(scene, command), found)
-            return _said(found, scene)
+            lease = take_lease(command, scene)
+            if isinstance(lease, pool.PoolChoice):
+                return Later(claim_of(scene, command), lease)
+            return _said(lease, scene)
         case RenewLease() | AskLeaseBack() | EndLease():
             return _said(decide_lease(command, scene.state), scene)
         case DeriveModel() | ForgetDerived():
@@ -216,7 +219,8 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
 
 
 def _said(body: EventBody | Refusal | None, scene: Scene) -> Decision:
-    """Return the decision that one event, or none, is; a young holder has to have heard of all."""
+    """Return the decision for one event or none; refused while a new leader has not heard all
+    nodes."""
     if isinstance(body, Refusal):
         return _still_gathering(scene) or body
     return Known(scene.state.index) if body is None else Decided((body,), None)
@@ -235,11 +239,11 @@ def _tried_once(
 
 
 def unknown_instance(instance: InstanceId, state: ClusterState) -> Refusal:
-    """Return the refusal of an unknown instance, which names those that there are."""
+    """Return the refusal of an unknown instance; it lists the existing ones."""
     there = ", ".join(sorted(state.instances)) or "none"
     return Refusal(
         reason="unknown_instance",
-        message=f"no instance {instance}; there is: {there}",
+        message=f"no instance {instance}; existing instances: {there}",
         field="instance",
     )
 
@@ -248,7 +252,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if not is_model_id(command.model):
         return Refusal(
             reason="unknown_model",
-            message=f"{command.model!r} is not the name of a model",
+            message=f"{command.model!r} is not a valid model name",
             field="model",
         )
     if command.if_absent and not command.dry_run:
@@ -258,7 +262,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     spec = spec_of(scene, command.model, conditions_of(command))
     links = placement.Links(scene.observed.living_links(scene.now))
     if command.supposed is not None and not (command.dry_run and command.previews):
-        text = "supposed: only a dry run that previews may suppose a model"
+        text = "`supposed` requires `dry_run` and `previews`"
         return Refusal(reason="bad_request", message=text, field="supposed")
     if command.dry_run and command.previews:
         return _preview(command, spec, scene, links)
@@ -284,31 +288,31 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
 def _preview(
     command: PlaceModel, spec: placement.PlacementSpec, scene: Scene, links: placement.Links
 ) -> Decision:
-    """Return every way to place a model, which may be supposed to lie on a node's disk. Of such a
-    one it is not said that it never fits before all nodes were heard of."""
+    """Return every way to place a model, which may be a supposed one on a node's disk. A
+    supposed model is called impossible only after all nodes were heard."""
     nodes, supposed = scene.nodes(), command.supposed
     if supposed is not None:
         nodes = placement.supposing(nodes, supposed.node, supposed.card)
-    found = placement.previews(spec, nodes, scene.policy.sizing, links)
-    if isinstance(found, Refusal):
-        return found
-    if supposed is not None and found["chosen"] is None:
+    preview = placement.previews(spec, nodes, scene.policy.sizing, links)
+    if isinstance(preview, Refusal):
+        return preview
+    if supposed is not None and preview["chosen"] is None:
         gathering = _still_gathering(scene)
         if gathering is not None:
             return gathering
-    return Known(scene.state.index, plan=found)
+    return Known(scene.state.index, plan=preview)
 
 
 def _still_gathering(scene: Scene) -> Refusal | None:
-    """Return the refusal of a young holder that has not heard from all nodes yet, or None."""
+    """Return the refusal of a new leader that has not heard all nodes yet, or None."""
     cards = scene.observed.living_cards(scene.now)
     there = {*cards, *scene.observed.left_nodes(scene.now)}
-    missing = [known.name for node, known in scene.state.nodes.items() if NodeId(node) not in there]
+    missing = [seat.name for node, seat in scene.state.nodes.items() if NodeId(node) not in there]
     if not missing or not scene.observed.gathering(scene.now):
         return None
     return Refusal(
         reason="pending",
-        message=f"{', '.join(sorted(missing))} joined before and have not announced themselves yet",
+        message=f"waiting for known nodes to announce themselves: {', '.join(sorted(missing))}",
         retry_after_s=placement.PENDING_RETRY_S,
     )
 
@@ -318,7 +322,7 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
-    asked = list(command.layers.items())
+    layers = list(command.layers.items())
     same = {} if instance.unmet else instance.conditions.layers
     return (
         instance.context_tokens >= (command.context_tokens or 0)
@@ -326,12 +330,12 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
         and command.kv in (None, instance.kv)
         and command.sharding in (None, instance.sharding)
         and not any(shard.node in command.excluded_nodes for shard in instance.shards)
-        and (not asked or asked in (list(by_hand.items()), list(same.items())))
+        and (not layers or layers in (list(by_hand.items()), list(same.items())))
     )
 
 
 def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
-    """Return the decision to keep an instance; how long it stays may change."""
+    """Return the decision to keep an instance; its keep-alive time may change."""
     asked_s = command.keep_alive_s
     if asked_s is None or asked_s == instance.keep_alive_s:
         return Known(state.index, instance.instance)
@@ -340,19 +344,19 @@ def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decis
 
 
 def _eviction(later: Later) -> dict[str, Any]:
-    """Return the plan of a dry run for which others would make way."""
+    """Return the plan of a dry run that needs evictions."""
     nodes = list(later.choice.needs)
     return {
         "model": later.claim.model,
         "node": nodes[0],
         "nodes": nodes,
-        "evicts": [one.copy.instance.instance for one in later.choice.victims],
+        "evicts": [victim.copy.instance.instance for victim in later.choice.victims],
         "why": later.refusal.message,
     }
 
 
 def _pin(command: PinModel, scene: Scene) -> Decision:
-    """Return the decision on a pin. What can never fit beside the other pins is not pinned."""
+    """Return the decision on a pin. A model that can never fit beside the other pins is refused."""
     by_card = pinned_by_cards(scene).get(command.model, False)
     decision = decide_pin(command, scene.state, scene.models(), by_card=by_card)
     if not isinstance(decision, ModelPinned):
@@ -369,8 +373,8 @@ def _delete(command: DeleteInstance, state: ClusterState) -> Decision:
     instance = state.instances.get(command.instance)
     if instance is None:
         return unknown_instance(command.instance, state)
-    if (kept := is_kept(instance, state)) is not None:
-        return kept
+    if (refusal := is_kept(instance, state)) is not None:
+        return refusal
     if instance.status == "draining" and (instance.drain_deadline_s or 0.0) <= command.drain_s:
         return Known(state.index, instance.instance)
     body = InstanceDraining(instance=command.instance, deadline_s=command.drain_s, why=command.why)

@@ -1,8 +1,8 @@
-"""What the holder of the term does: a stimulus in, the events that it leads to out.
+"""The duties of the leader: a stimulus in, events out.
 
-Pure: `log` is a draft of what is appended next, and instants arrive as `now`. What follows from an
-event (another generation, a removal) is written right behind it. Nothing here knows of disks,
-votes or links; a stimulus is given only while its candidate holds the term.
+Pure: `log` is a draft of the next events, and instants arrive as `now`. Consequences of an event
+(a new generation, a removal) are written directly after it. Knows no disk, vote or link; a
+stimulus comes only while its candidate leads.
 """
 
 from __future__ import annotations
@@ -59,17 +59,19 @@ ASKED_S = 3.0
 
 
 class Decide(Protocol):
-    """The rule for commands; `fresh` is an unused id for an instance that is placed."""
+    """The rule for commands; `fresh` is an unused id for a new instance."""
 
     def __call__(self, command: Command, scene: Scene, fresh: InstanceId) -> Decision:
-        """Return what becomes of a command."""
+        """Return the decision on a command."""
         ...
 
 
 class Holder:
-    """What the holder remembers between two stimuli. `view` hears readings, and says whether to
-    plan at once. `notes` gathers lines for the log of the process until they are taken.
-    `new_instance` names instances, `decide` is the rule for commands."""
+    """The leader's memory between stimuli.
+
+    `view` collects readings and says whether to plan at once. `notes` collects log lines until
+    they are taken. `new_instance` makes instance ids; `decide` is the rule for commands.
+    """
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class Holder:
         self._said: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
-        """Begin a term: runners go on running; only what was left half done is taken up."""
+        """Begin a term: runners keep running, and unfinished changes are completed."""
         self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._stand_ins = StandIns()
         self._book, self._asked = PlanBook(), {}
@@ -107,13 +109,13 @@ class Holder:
             self._write(log, body, now)
 
     def heard(self, message: Message, now: float) -> bool:
-        """Take a reading in; return whether it may call for a plan at once: what is measured does
-        while something waits for memory."""
+        """Process a reading; return whether to plan at once: a measurement does while a model
+        waits for memory."""
         moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
         return self.view.hear(message, now) or moves
 
     def told(self, told: TellFact, log: LogDraft, now: float) -> bool:
-        """Take a fact. Return False where it comes too early, so that it has to be told again."""
+        """Process a fact. Return False if it comes too early and must be repeated."""
         verdict = judge(log.state, told)
         if verdict == "next":
             before = log.state
@@ -124,9 +126,8 @@ class Holder:
     def asked(
         self, command: Command, log: LogDraft, now: float, *, unsettled: Refusal | None
     ) -> Known | Refusal | None:
-        """Decide about a command. Return where it is in the log, or why it is refused; None where
-        others make way first, so that it has to be asked again. `unsettled` is why voters cannot
-        be changed now."""
+        """Decide on a command. Return its place in the log or a refusal; None if evictions come
+        first and the client must repeat it. `unsettled`: why voters cannot be changed now."""
         wished = command.model if isinstance(command, PlaceModel | TakeLease) else None
         scene = self._scene(log.state, now, self._book.promises_beside(wished, log.state))
         is_meant = isinstance(command, PlaceModel) and not command.dry_run
@@ -154,7 +155,7 @@ class Holder:
                 index = self._write(log, bodies[-1], now, command.command_id)
                 return Known(index, instance)
             case Later(choice=choice, refusal=refusal):
-                if not is_lease and any(one.yielding.at > now for one in choice.victims):
+                if not is_lease and any(victim.yielding.at > now for victim in choice.victims):
                     return refusal
             case Refusal(retry_after_s=again_s):
                 if not is_lease or again_s is None:
@@ -170,8 +171,8 @@ class Holder:
         return decision if isinstance(decision, Refusal) else None
 
     def planned(self, log: LogDraft, now: float) -> None:
-        """Do what is due unasked: unload what idles or is silent, then place what is lost or
-        wanted."""
+        """Do the work that is due: unload idle and silent instances, then place lost and
+        requested ones."""
         scene = self._scene(log.state, now)
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
         silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
@@ -181,7 +182,7 @@ class Holder:
             self._note("unloads", what=body.kind, why=getattr(body, "why", ""))
             self._write(log, body, now)
         for lease, why in self._memory.leases.over(log.state, now).items():
-            self._note("ends a lease", lease=lease, why=why)
+            self._note("ended a lease", lease=lease, why=why)
             self._write(log, LeaseEnded(lease=lease, why=why), now)
         self._follow_cards(log, now)
         self._place_lost(log, now)
@@ -193,12 +194,12 @@ class Holder:
             self._write(log, body, now)
 
     def pool(self, state: ClusterState, holder: NodeId, now: float) -> PoolReading:
-        """Return what waits for memory, and why, and how the copies stand."""
+        """Return the models that wait for memory, the reasons, and the state of the instances."""
         copies = copies_of(self._scene(state, now))
         return pool_reading(holder, state.term, self._book, copies, self._policy.pool, now)
 
     def take_notes(self) -> list[Note]:
-        """Return the lines for the log of the process, and forget them."""
+        """Return the collected log lines and forget them."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -211,9 +212,9 @@ class Holder:
         promises: tuple[Promise, ...] = (),
     ) -> Scene:
         tenure = self._memory.tenure
-        for one in state.instances.values():
-            if one.status == "ready":
-                tenure.ready_at.setdefault(one.instance, now)
+        for instance in state.instances.values():
+            if instance.status == "ready":
+                tenure.ready_at.setdefault(instance.instance, now)
         return Scene(
             state,
             self.view,
@@ -228,14 +229,14 @@ class Holder:
     def _pin_placed(
         self, command: PlaceModel, decision: Decision, log: LogDraft, now: float
     ) -> None:
-        """Pin the model of a placement that says so."""
+        """Pin the model of a placement that requests it."""
         is_vain = isinstance(decision, Refusal) or command.dry_run or not command.pinned
         if not is_vain and command.model not in log.state.pins:
             pin = Pin(model=command.model, by="its placement", at_s=log.at_s)
             self._write(log, ModelPinned(pin=pin), now)
 
     def _follow_cards(self, log: LogDraft, now: float) -> None:
-        """Pin what cards pin, and no longer what they pin no more."""
+        """Apply the pins of cards, and remove pins whose card no longer has them."""
         for found in pins_of_cards(self._scene(log.state, now)):
             command = found.model_copy(update={"at_s": log.at_s})
             decision = self._decide(command, self._scene(log.state, now), self._new_instance())
@@ -243,15 +244,15 @@ class Holder:
             match decision:
                 case Decided(events=(body,)):
                     self._write(log, body, now)
-                    self._say(what, body.kind, f"{body.kind}, as its card.toml says")
+                    self._say(what, body.kind, f"{body.kind}, because its card.toml says so")
                 case Refusal(message=message):
                     self._say(what, message, message)
                 case _:
                     pass
 
     def _pursue_wishes(self, log: LogDraft, now: float) -> None:
-        """Go through what is wished for, most urgent first: place it, or have others make way.
-        What one was promised the next cannot have."""
+        """Place each requested model, most urgent first, or evict others for it. Memory that one
+        model has reserved is not available to the next."""
         before = log.state
         self._asked = {m: one for m, one in self._asked.items() if now - one[1] < ASKED_S}
         wishes = planner.wanted_commands(
@@ -263,8 +264,8 @@ class Holder:
         self._book.begin()
         for wish in wishes:
             scene = self._scene(log.state, now, self._book.promises_beside(None, log.state))
-            asked = self._asked.get(wish.model)
-            scene = replace(scene, insists=asked is not None and asked[0] == wish)
+            request = self._asked.get(wish.model)
+            scene = replace(scene, insists=request is not None and request[0] == wish)
             decide = partial(self._decide, wish, fresh=self._new_instance())
             plan = plans.get(wish.model)
             decision = None if plan is None else planner.stayed(wish, scene, plan, decide)
@@ -277,7 +278,7 @@ class Holder:
     def _write(
         self, log: LogDraft, body: EventBody, now: float, command_id: CommandId | None = None
     ) -> int:
-        """Write an event and what follows from it; return its index."""
+        """Write an event and its consequences; return its index."""
         before = log.state
         event = log.add(body, command_id)
         self._follow(log, body, before, now)
@@ -294,16 +295,18 @@ class Holder:
             self._book.plans.pop(ModelId(body.lease.lease), None)
         if isinstance(body, RunnerEnded | LoadRefused | RunnerUnloaded):
             quiet = self.view.quiet_nodes(before.nodes, now)
-            known = replicating.as_it_stands(body.instance, before, quiet)
+            instance_before = replicating.as_it_stands(body.instance, before, quiet)
             loops, decide = self._memory.crash_loops, partial(self._decide, fresh=InstanceId(""))
-            follows = planner.follow_up(known, body, loops, now)
-            if isinstance(body, RunnerEnded) and known is not None:
+            follows = planner.follow_up(instance_before, body, loops, now)
+            if isinstance(body, RunnerEnded) and instance_before is not None:
                 scene = self._scene(log.state, now)
-                follows = [made_good(known, one, body, scene, loops, decide) for one in follows]
+                follows = [
+                    made_good(instance_before, one, body, scene, loops, decide) for one in follows
+                ]
             self._keep_setbacks(log, now)
             for more in follows:
                 self._note(
-                    "follows from a rank's leaving",
+                    "change after a rank ended",
                     what=more.kind,
                     instance=body.instance,
                     generation=body.generation,
@@ -311,15 +314,15 @@ class Holder:
                 self._write(log, more, now)
 
     def _keep_setbacks(self, log: LogDraft, now: float) -> None:
-        """Write what is remembered of failures, where that has changed, for the next holder."""
-        told = planner.setbacks(self._memory, log.at_s - now)
-        for one in news_of(told, log.state.setbacks):
+        """Write changed failure records for the next leader."""
+        setbacks = planner.setbacks(self._memory, log.at_s - now)
+        for one in news_of(setbacks, log.state.setbacks):
             self._write(log, SetbacksCounted(setbacks=one), now)
 
     def _place_lost(self, log: LogDraft, now: float) -> None:
-        """Place anew what lost nodes held, where the others can hold it now; else say why it
-        waits. What the next one finds free depends on the one before. What failed because a node
-        was lost did not fail for its model's sake."""
+        """Place the instances of lost nodes on other nodes, or log why they wait. Each placement
+        changes what the next one finds free. A failure from the loss of a node does not count
+        against the model."""
         self._memory.crash_loops.excuse(self.view.lost_since(now, BROKEN_S))
         self._memory.crash_loops.expire(log.state.instances.values(), now)
         self._keep_setbacks(log, now)
@@ -334,13 +337,13 @@ class Holder:
         decision = self._decide(lost.command, lost.scene, self._new_instance())
         match decision:
             case Decided(events=bodies, instance=fresh) if fresh is not None:
-                self._say(name, "placed", "is placed anew, for its node is lost")
+                self._say(name, "placed", "placed again because its node is lost")
                 for body in (*lost.removed, *bodies):
                     self._write(log, body, now)
                 if not lost.removed:
                     self._stand_ins.of[name] = fresh
             case (Refusal() as why) | Later(refusal=why):
-                self._say(name, why.reason, f"waits for its node: {why.message}")
+                self._say(name, why.reason, f"waiting for its node: {why.message}")
             case _:
                 pass
 
@@ -350,19 +353,19 @@ class Holder:
         model, now = wish.model, scene.now
         match decision:
             case Decided(events=bodies):
-                asked = self._asked.pop(model, None)
+                request = self._asked.pop(model, None)
                 for body in bodies[:-1]:
                     self._write(log, body, now)
-                is_asked = asked is not None and asked[0] == wish
+                is_asked = request is not None and request[0] == wish
                 self._write(log, bodies[-1], now, wish.command_id if is_asked else None)
-                self._say(model, "placed", "is placed")
+                self._say(model, "placed", "placed")
             case Later(claim=claim, choice=choice):
                 tenure = self._memory.tenure
                 unsettled = tenure.unsettled(choice.needs, self.view.measured_at, now)
                 for body in self._book.pursue(claim, choice, tenure, unsettled, now):
                     self._note("makes room", what=body.kind, why=getattr(body, "why", ""))
                     self._write(log, body, now)
-                self._say(model, "waits", f"waits for room: {decision.refusal.message}")
+                self._say(model, "waits", f"waiting for memory: {decision.refusal.message}")
             case Refusal(message=message, reason=reason, retry_after_s=again_s):
                 in_vain = reason == "no_capacity" and again_s is None
                 self._book.refuse(claim_of(scene, wish), message, in_vain=in_vain)
@@ -370,18 +373,18 @@ class Holder:
                 if reason == "no_capacity":
                     decide = partial(self._decide, wish, fresh=InstanceId(""))
                     for body in asked_back(wish, scene, decide):
-                        self._note("asks a lease back", lease=body.lease, why=body.why)
+                        self._note("asked for a lease back", lease=body.lease, why=body.why)
                         self._write(log, body, now)
             case Known():
                 return
             case _:
                 assert_never(decision)
 
-    def _say(self, what: str, key: str, said: str) -> None:
-        """Note what becomes of a model or an instance, once for each key in a row."""
+    def _say(self, what: str, key: str, text: str) -> None:
+        """Log a change of a model or an instance, once per key in a row."""
         if self._said.get(what) != key:
             self._said[what] = key
-            self._note("wished for", what=what, outcome=said)
+            self._note("wished for", what=what, outcome=text)
 
     def _note(self, line: str, /, **facts: str | int | None) -> None:
         self.notes.append((line, facts))

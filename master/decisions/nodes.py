@@ -1,10 +1,10 @@
-"""Commands about nodes (rename, drain, forget) to events, or to a refusal; and nodes that drain
-themselves.
+"""Commands about nodes (rename, drain, forget): their events or refusals. Also drains Macs whose
+driver keeps memory.
 
-Pure. A drained node keeps what it serves until that is empty or its time is up; then demand
-places it elsewhere. Only a node that is gone is forgotten, and what it held goes with it.
-A Mac whose driver keeps a dead runner's memory wired is drained, so that no crash loop makes it
-worse, until a person says `undrain` or the memory is free again.
+Pure. A drained node serves its instances until they are empty or the deadline has passed; then
+demand places them elsewhere. Only a stopped node can be forgotten; its instances are removed. A
+Mac whose driver keeps the wired memory of a dead runner is drained, so that no crash loop makes
+it worse, until a person runs `undrain` or the memory is free again.
 """
 
 from __future__ import annotations
@@ -40,51 +40,51 @@ tried again after 15 s at the earliest."""
 def decide_node(
     command: NodeCommand, state: ClusterState, observed: Observations, now: float
 ) -> tuple[EventBody, ...] | Refusal:
-    """Return the events of a command, in order, none where it is so already; or a refusal."""
+    """Return the events of a command in order, empty if nothing changes; or a refusal."""
     node = command.node
-    known = state.nodes.get(node)
+    seat = state.nodes.get(node)
     match command:
         case ForgetNode(forgotten=False):
             return (NodeRemembered(node=node),) if node in state.forgotten else ()
         case ForgetNode():
             return _forget(node, state, observed, now)
-        case _ if known is None:
+        case _ if seat is None:
             return _unknown(node, state)
         case RenameNode(name=name):
             taken = [s.node for s in state.nodes.values() if s.name == name and s.node != node]
             if taken:
-                text = f"{taken[0]} is called {name!r} already"
+                text = f"the name {name!r} is taken by {taken[0]}; choose another"
                 return Refusal(reason="conflict", message=text, field="name")
-            return () if known.name == name else (NodeRenamed(node=node, name=name),)
+            return () if seat.name == name else (NodeRenamed(node=node, name=name),)
         case DrainNode(draining=draining):
-            wired_bytes = known.wired_bytes if known.draining else 0
-            if known.draining == draining and not wired_bytes:
+            wired_bytes = seat.wired_bytes if seat.draining else 0
+            if seat.draining == draining and not wired_bytes:
                 return ()
-            why = f"{known.name} is drained"
+            why = f"{seat.name} is drained"
             bodies = [
-                InstanceDraining(instance=one.instance, deadline_s=command.drain_s, why=why)
-                for one in _held(node, state)
-                if draining and one.status in ("placed", "ready")
+                InstanceDraining(instance=instance.instance, deadline_s=command.drain_s, why=why)
+                for instance in _held(node, state)
+                if draining and instance.status in ("placed", "ready")
             ]
-            kept = 0 if draining else wired_bytes
-            return (NodeDrained(node=node, draining=draining, wired_bytes=kept), *bodies)
+            wired_left = 0 if draining else wired_bytes
+            return (NodeDrained(node=node, draining=draining, wired_bytes=wired_left), *bodies)
         case _:
             assert_never(command)
 
 
 @dataclass(slots=True)
 class BareNodes:
-    """Since when nothing of a model was on each node, by the holder's clock."""
+    """Since when each node has had no part of a model, by the leader's clock."""
 
     since: dict[NodeId, float] = field(default_factory=dict[NodeId, float])
 
     def follow_wired(
         self, state: ClusterState, observed: Observations, now: float
     ) -> list[NodeDrained]:
-        """Return which nodes are drained now because much memory stays wired there without a
-        runner, and which are no longer because it is free. What a person let have work again is
-        left alone until then."""
-        busy = {shard.node for one in state.instances.values() for shard in _there(one)}
+        """Return the nodes to drain because much memory stays wired without a runner, and those
+        to undrain because it is free. A node that a person undrained is left alone until its
+        memory is free."""
+        busy = {shard.node for instance in state.instances.values() for shard in _there(instance)}
         busy |= {
             node
             for (node, _), (reading, at) in observed.runners.items()
@@ -92,21 +92,21 @@ class BareNodes:
         }
         bare = [node for node in state.nodes if node not in busy]
         self.since = {NodeId(node): self.since.get(NodeId(node), now) for node in bare}
-        found: list[NodeDrained] = []
+        drained: list[NodeDrained] = []
         for node, reading in observed.living_nodes(now).items():
             seat, wired_bytes = state.nodes.get(node), reading.wired_bytes
             if seat is None or wired_bytes is None:
                 continue
             if wired_bytes <= WIRED_BYTES:
                 if seat.wired_bytes:
-                    found.append(NodeDrained(node=node, draining=False))
+                    drained.append(NodeDrained(node=node, draining=False))
             elif not seat.draining and not seat.wired_bytes and self._stays(node, observed):
-                found.append(NodeDrained(node=node, draining=True, wired_bytes=wired_bytes))
-        return found
+                drained.append(NodeDrained(node=node, draining=True, wired_bytes=wired_bytes))
+        return drained
 
     def _stays(self, node: NodeId, observed: Observations) -> bool:
-        """Return whether the node was bare for so long when it was last measured that a driver has
-        had its time to let go."""
+        """Return whether the node had been without a model long enough at its last measurement
+        for a driver to free memory."""
         since = self.since.get(node)
         return since is not None and observed.measured_at(node) - since >= LETS_GO_S
 
@@ -126,23 +126,23 @@ def _forget(
     if node == state.holder or node in observed.living_nodes(now):
         return Refusal(
             reason="conflict",
-            message=f"{name} is alive; take it down first (`shoal down` there)",
+            message=f"{name} is still running; stop it first (`shoal down` there)",
             field="node",
         )
     why = f"{name} was forgotten"
-    gone = [InstanceRemoved(instance=one.instance, why=why) for one in _held(node, state)]
+    gone = [InstanceRemoved(instance=instance.instance, why=why) for instance in _held(node, state)]
     return (*gone, NodeForgotten(node=node))
 
 
 def _held(node: NodeId, state: ClusterState) -> list[Instance]:
     there = state.instances.values()
-    return [one for one in there if any(shard.node == node for shard in one.shards)]
+    return [lease for lease in there if any(shard.node == node for shard in lease.shards)]
 
 
 def _unknown(node: NodeId, state: ClusterState) -> Refusal:
-    known = ", ".join(f"{one.name} ({one.node})" for one in state.nodes.values()) or "none"
+    names = ", ".join(f"{node.name} ({node.node})" for node in state.nodes.values()) or "none"
     return Refusal(
         reason="unknown_node",
-        message=f"there is no node {node!r}; known: {known}",
+        message=f"there is no node {node!r}; known nodes: {names}",
         field="node",
     )

@@ -1,7 +1,7 @@
-"""Cards and readings as the holder has heard them: the latest of each, beside the state.
+"""The latest cards and readings that the leader has received, beside the state.
 
-Pure. Nothing here is in the log or survives the process: it is heard again within seconds.
-Each value is believed for its time and not longer.
+Pure. Nothing here is in the log or survives the process; it arrives again within seconds. Each
+value expires after its own time.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ GATHER_S = 15.0
 
 
 class Observations:
-    """The latest values, each with the instant at which it was heard.
+    """The latest values, each with the instant of its arrival.
 
-    `tests` are ranks of collective tests, by instance and rank; `peers` is our own switchboard's
-    word on which nodes it hears.
+    `tests`: ranks of collective tests, by instance and rank. `peers`: our own switchboard's list
+    of nodes that it hears.
     """
 
     def __init__(self) -> None:
@@ -64,15 +64,15 @@ class Observations:
         self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Take a reading in; return whether it may call for a decision at once."""
+        """Process a reading; return whether it may need a decision at once."""
         if self.first_heard_at is None:
             self.first_heard_at = now
         match message:
             case CardReading(card=card):
-                known, _ = self.cards.get(card.node, (None, now))
-                if supersedes(card, known):
+                previous, _ = self.cards.get(card.node, (None, now))
+                if supersedes(card, previous):
                     self.cards[card.node] = (card, now)
-                return known is None or known.models != card.models
+                return previous is None or previous.models != card.models
             case NodeReading():
                 first = message.node not in self.nodes
                 self.nodes[message.node] = (message, now)
@@ -109,7 +109,7 @@ class Observations:
         }
 
     def unheard_cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes that are lost and may come back, for weights do not move."""
+        """Return the cards of lost nodes that may come back, because weights stay on disk."""
         left = self.left_nodes(now)
         lost = self.lost_nodes(now)
         return [
@@ -120,7 +120,7 @@ class Observations:
         ]
 
     def left_nodes(self, now: float) -> frozenset[NodeId]:
-        """Return the nodes that said goodbye, as our switchboard has it."""
+        """Return the nodes that said goodbye, as reported by our switchboard."""
         if self.peers is None or now - self.peers[1] > PEERS_READING_S:
             return frozenset()
         return frozenset(peer.node for peer in self.peers[0].peers if peer.status == "left")
@@ -130,16 +130,16 @@ class Observations:
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
     def heard_at(self, node: NodeId) -> float | None:
-        """Return the instant at which a card or reading of the node last came, or None."""
+        """Return when a card or reading of the node last arrived, or None."""
         values = [self.cards.get(node), self.nodes.get(node)]
         ours = (value for (of, _), value in self.runners.items() if of == node)
-        found = [value[1] for value in (*values, *ours) if value is not None]
-        return max(found, default=None)
+        instants = [value[1] for value in (*values, *ours) if value is not None]
+        return max(instants, default=None)
 
     def lost_nodes(self, now: float, silent_s: float = LOST_S) -> frozenset[NodeId]:
-        """Return the nodes that were heard once and have been silent for `silent_s`, to us and to
-        our switchboard, which hears nothing more of one that left or is refused. None while our
-        own switchboard says nothing: then it is we who do not hear."""
+        """Return the nodes that were heard once and are silent for `silent_s`, to us and to our
+        switchboard, which drops nodes that left or are refused. Empty while our own switchboard
+        is silent, because then the fault is ours."""
         return frozenset(self.lost_since(now, silent_s))
 
     def lost_since(self, now: float, silent_s: float = LOST_S) -> dict[NodeId, float]:
@@ -156,18 +156,18 @@ class Observations:
         return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
 
     def quiet_nodes(self, among: Iterable[str], now: float) -> frozenset[NodeId]:
-        """Return those nodes whose copies may not answer: silent for `QUIET_S`, long before they
-        are lost, or never heard by us."""
+        """Return the nodes whose instances may not answer: silent for `QUIET_S`, long before
+        they count as lost, or never heard by us."""
         heard = {*self.cards, *self.nodes, *(node for node, _ in self.runners)}
         return self.lost_nodes(now, QUIET_S).union({NodeId(node) for node in among} - heard)
 
     def gathering(self, now: float) -> bool:
-        """Return whether cards of living nodes may still be on their way to a young holder."""
+        """Return whether a new leader may still wait for cards of living nodes."""
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, LinkCost]]:
-        """Return the links that nodes measured in the last ten minutes, by node and peer, each
-        over the addresses that a ring would take."""
+        """Return the links measured in the last ten minutes, by node and peer, each over the
+        addresses that a ring would use."""
         ips = {node: card.ips for node, (card, _) in self.cards.items()}
         return {
             node: measured_links(reading, ips)
@@ -177,40 +177,42 @@ class Observations:
 
     def demand(self, now: float) -> dict[ModelId, ModelDemand]:
         """Return unmet demand by model, summed over gateway processes."""
-        found: dict[ModelId, ModelDemand] = {}
+        demands: dict[ModelId, ModelDemand] = {}
         for reading, at in self.demands.values():
             if now - at > DEMAND_S:
                 continue
-            for one in reading.models:
-                found[one.model] = _joined(found.get(one.model), one)
-        return found
+            for model in reading.models:
+                demands[model.model] = _joined(demands.get(model.model), model)
+        return demands
 
     def use_of(self, instance: Instance, now: float) -> CopyUse | None:
-        """Return the use of a ready instance, or None when it was not heard in the last 5 s."""
+        """Return the use of a ready instance, or None if none arrived in the last 5 s."""
         lead = instance.lead
         if lead is None:
             return None
-        known = self.runners.get((lead.node, lead.process))
-        if known is None or now - known[1] > RUNNER_READING_S:
+        load = self.runners.get((lead.node, lead.process))
+        if load is None or now - load[1] > RUNNER_READING_S:
             return None
-        reading, heard_at = known
+        reading, heard_at = load
         if (reading.instance, reading.generation) != (instance.instance, instance.generation):
             return None
         busy = reading.running + reading.waiting
         then_s = 0.0 if busy else reading.last_used_ago_s
         idle_s = 0.0 if busy else then_s + (now - heard_at)
         classes = (reading.best_running_priority, reading.best_waiting_priority)
-        best = min((one for one in classes if one is not None), default=None)
+        best = min(
+            (demand_class for demand_class in classes if demand_class is not None), default=None
+        )
         return CopyUse(busy, idle_s, best, heard_at, then_s)
 
     def measured_at(self, node: NodeId) -> float:
-        """Return when a node's memory was last heard of; infinitely long ago for never."""
+        """Return when a node's memory reading last arrived; minus infinity if never."""
         return self.nodes[node][1] if node in self.nodes else float("-inf")
 
     def has_done(self, instance: InstanceId, ranks: int) -> bool:
-        """Return whether every rank of a collective test has said that it is done."""
-        known = [self.tests.get((instance, rank)) for rank in range(ranks)]
-        return all(one is not None and one[0].phase == "done" for one in known)
+        """Return whether every rank of a collective test has reported that it is done."""
+        readings = [self.tests.get((instance, rank)) for rank in range(ranks)]
+        return all(reading is not None and reading[0].phase == "done" for reading in readings)
 
 
 def _is_busy(reading: RunnerReading) -> bool:
@@ -218,14 +220,14 @@ def _is_busy(reading: RunnerReading) -> bool:
 
 
 def _classes(models: tuple[ModelDemand, ...]) -> set[tuple[ModelId, int]]:
-    return {(one.model, one.best_priority) for one in models}
+    return {(model.model, model.best_priority) for model in models}
 
 
-def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
-    if known is None:
+def _joined(demand: ModelDemand | None, more: ModelDemand) -> ModelDemand:
+    if demand is None:
         return more
     oldest: dict[int, ClassDemand] = {}
-    for one in (*known.classes, *more.classes):
+    for one in (*demand.classes, *more.classes):
         other = oldest.get(one.priority)
         if other is None:
             oldest[one.priority] = one
@@ -234,8 +236,8 @@ def _joined(known: ModelDemand | None, more: ModelDemand) -> ModelDemand:
         oldest[one.priority] = one.model_copy(update={"waiting": waiting, "oldest_s": oldest_s})
     return ModelDemand(
         model=more.model,
-        waiting=known.waiting + more.waiting,
-        best_priority=min(known.best_priority, more.best_priority),
-        oldest_s=max(known.oldest_s, more.oldest_s),
+        waiting=demand.waiting + more.waiting,
+        best_priority=min(demand.best_priority, more.best_priority),
+        oldest_s=max(demand.oldest_s, more.oldest_s),
         classes=tuple(oldest[priority] for priority in sorted(oldest)),
     )

@@ -1,8 +1,8 @@
-"""The holder's own initiative: preload, load on demand, unload idle copies, repair.
+"""The leader's own initiative: preload, load on demand, unload idle instances, repair.
 
-Pure: a ladder of small rules over a `Scene`; each returns commands or events, and the
-shell carries them out in order. Demand is an ordinary `PlaceModel` (it evicts and waits like one).
-Unloading is a handshake: draining, then the runner ends, then it is removed.
+Pure: a list of small rules over a `Scene`; each returns commands or events, and the shell
+carries them out in order. Demand becomes an ordinary `PlaceModel`, which evicts and waits like
+any other. Unloading is a handshake: the instance drains, its runner ends, then it is removed.
 """
 
 from __future__ import annotations
@@ -55,12 +55,11 @@ IDLE_DRAIN_S = 600.0
 
 @dataclass(slots=True)
 class PlannerNotes:
-    """The planner's notes of its own acts, by the holder's clock.
+    """The planner's memory of its own acts, by the leader's clock.
 
-    `failed_at`: when a copy was given up; `tenure`: how copies came into memory (their idling
-    begins when they are ready, not with their loading). `preloaded`: models of the preload list
-    that have been dealt with since this holder began. `crash_loops` says which models are not
-    tried again yet, for their runners keep failing.
+    `failed_at`: when an instance was given up. `tenure`: how instances were loaded (idle time
+    begins when they are ready). `preloaded`: preload models that were handled since this leader
+    began. `crash_loops`: models that must wait because their runners keep failing.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -76,21 +75,23 @@ class PlannerNotes:
 def wanted_commands(
     scene: Scene, notes: PlannerNotes, asked: Sequence[PlaceModel | TakeLease] = ()
 ) -> list[PlaceModel | TakeLease]:
-    """Return the placements, and leases, to ask for now, each until it is met; but for those that
-    were `asked` for, their command ids are only names.
+    """Return the placements and leases to request now, each until it is met. The command ids are
+    only names, except for those in `asked`.
 
-    What was asked for, copies that a worker refused, the preload list where a new holder finds
-    nothing desired, pinned models that have no copy, and unmet demand (models of the preload list
-    are pinned); each model once, the best standing first.
+    Sources: requests, instances that a worker refused, the preload list if a new leader finds no
+    desired state, pinned models without an instance, and unmet demand. One command per model;
+    the best standing first.
     """
-    found: list[PlaceModel | TakeLease] = [
+    commands: list[PlaceModel | TakeLease] = [
         *asked,
         *_placements_again(scene, notes),
         *_preloads(scene, notes),
     ]
     wanted = {**dict.fromkeys(scene.state.pins, 10)}
-    wanted |= {one.model: one.best_priority for one in scene.observed.demand(scene.now).values()}
-    found += [
+    wanted |= {
+        demand.model: demand.best_priority for demand in scene.observed.demand(scene.now).values()
+    }
+    commands += [
         PlaceModel(
             command_id=CommandId(f"demand-{model}"),
             model=ModelId(model),
@@ -101,11 +102,11 @@ def wanted_commands(
         if not living(scene.state, ModelId(model))
         and not _failed_lately(ModelId(model), scene, notes)
     ]
-    once = {wish.model: wish for wish in reversed(found)}.values()
+    once = {wish.model: wish for wish in reversed(commands)}.values()
     rate = scene.policy.pool.ageing_per_s
 
     def order(wish: PlaceModel | TakeLease) -> tuple[float, float, str]:
-        """Return what the wishes are sorted by."""
+        """Return the sort key of a command."""
         claim = claim_of(scene, wish)
         return claim.standing(rate, scene.now), claim.since_at, wish.model
 
@@ -118,9 +119,12 @@ def stayed(
     plan: PoolPlan,
     decide: Callable[[Scene], Decision],
 ) -> Decision | None:
-    """Return the decision for a plan from whose nodes copies have just left: it stays on them.
-    Until they are measured again they look full, and copies would have to leave others as well.
-    None for a plan whose nodes are measured, or whose room others were promised since."""
+    """Return the decision for a plan whose nodes were just freed by evictions: it keeps its
+    nodes.
+
+    Until they are measured again these nodes look full, and further instances would be evicted.
+    None if the nodes are measured or their memory was reserved for others since.
+    """
     needs = plan.choice.needs
     if not scene.tenure.unsettled(needs, scene.observed.measured_at, scene.now):
         return None
@@ -131,17 +135,19 @@ def stayed(
     promise = plan.promise(scene.state)
     if not holds_by_sum(promise, scene.nodes(), scene.promises):
         return None
-    left = {one.instance for one in promise.leaving}
-    victims = tuple(one for one in plan.choice.victims if one.copy.instance.instance in left)
+    left = {victim.instance for victim in promise.leaving}
+    victims = tuple(
+        victim for victim in plan.choice.victims if victim.copy.instance.instance in left
+    )
     return Later(claim_of(scene, wish), replace(plan.choice, victims=victims))
 
 
 def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
-    """Return the draining of ready, unpinned copies that were unused for their `keep_alive_s`
-    and whose model has no unmet demand."""
+    """Return the draining of ready, unpinned instances that were unused for `keep_alive_s` and
+    whose model has no unmet demand."""
     demand = scene.observed.demand(scene.now)
     replicas = replicas_in(scene.state.instances.values(), scene.observed.lost_nodes(scene.now))
-    found: list[EventBody] = []
+    events: list[EventBody] = []
     for instance in scene.state.instances.values():
         if instance.status != "ready" or instance.keep_alive_s < 0:
             continue
@@ -156,9 +162,11 @@ def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
         idle_s = min(use.idle_s, scene.now - ready_at)
         if idle_s < limit_s:
             continue
-        why = f"idle for {idle_s:.0f} s, kept for {instance.keep_alive_s:g} s"
-        found.append(InstanceDraining(instance=instance.instance, deadline_s=IDLE_DRAIN_S, why=why))
-    return found
+        why = f"idle for {idle_s:.0f} s; keep_alive is {instance.keep_alive_s:g} s"
+        events.append(
+            InstanceDraining(instance=instance.instance, deadline_s=IDLE_DRAIN_S, why=why)
+        )
+    return events
 
 
 def follow_up(
@@ -167,8 +175,8 @@ def follow_up(
     crash_loops: CrashLoops,
     now: float,
 ) -> list[EventBody]:
-    """Return the events after a rank has left. `before` is the instance as it was when the fact
-    came; a fact about an older generation has none. A replica is not tried again."""
+    """Return the events after a rank has ended. `before` is the instance when the fact arrived;
+    facts of older generations have no effect. A replica is not retried."""
     if before is None or news.generation != before.generation:
         return []
     if before.status == "draining":
@@ -181,10 +189,10 @@ def follow_up(
     if not before.serves:
         return follow_test(before, news)
     if before.replica:
-        why = f"a replica is not tried again: {_why_left(news)}"
+        why = f"a replica is not retried: {_why_left(news)}"
         return [InstanceRemoved(instance=before.instance, why=why)]
     if isinstance(news, RunnerUnloaded):
-        return [_reopen(before, "it was let go by a holder whose changes have been undone")]
+        return [_reopen(before, "it was unloaded by an earlier leader whose changes were undone")]
     if isinstance(news, LoadRefused):
         again = conditions_elsewhere(before, news)
         why = news.refusal.message
@@ -198,17 +206,17 @@ def follow_up(
 
 
 def _after_failure(
-    before: Instance, setback: Setback, said: str
+    before: Instance, setback: Setback, reason: str
 ) -> GenerationOpened | InstanceFailed:
     if setback.gives_up:
-        why = f"{said} (given up; asked for later, it is tried again)"
+        why = f"{reason} (no more retries; the next request for the model loads it again)"
         return InstanceFailed(instance=before.instance, why=why)
     if setback.pause_s:
-        tries = f"its runner has ended {setback.count} times in a row; the next attempt is"
-        why = f"{said} ({tries} {setback.pause_s:.0f} s after this one)"
+        tries = f"its runner failed {setback.count} times in a row; next attempt"
+        why = f"{reason} ({tries} {setback.pause_s:.0f} s after this failure)"
         again = before.conditions
         return InstanceFailed(instance=before.instance, why=why, place_again=again)
-    return _reopen(before, said)
+    return _reopen(before, reason)
 
 
 def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
@@ -218,54 +226,58 @@ def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
         case RunnerEnded(message=message):
             return message
         case RunnerUnloaded():
-            return "its node let it go"
+            return "its node unloaded it"
 
 
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
-    """Return the conditions under which a refused copy is placed again; None for a manual split.
+    """Return the conditions for placing a refused instance again; None for a manual split.
 
-    For want of memory one node more, else (for want of weights) without the node that refused.
+    After a lack of memory one more node; otherwise without the node that refused.
     """
-    asked = before.conditions
-    if asked.layers:
+    conditions = before.conditions
+    if conditions.layers:
         return None
     if news.refusal.reason == "insufficient_memory":
-        return asked.model_copy(update={"min_nodes": len(before.shards) + 1})
-    return asked.model_copy(update={"excluded_nodes": (*asked.excluded_nodes, news.node)})
+        return conditions.model_copy(update={"min_nodes": len(before.shards) + 1})
+    return conditions.model_copy(update={"excluded_nodes": (*conditions.excluded_nodes, news.node)})
 
 
 def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[EventBody]:
-    """Return the events that a dead holder left out: of each instance whose generation has ended
-    the next one, or what else follows from so many failures, this one counted once; or the failure
-    of what is tried once."""
-    found: list[EventBody] = []
-    for one in state.instances.values():
-        if not one.has_ended:
+    """Return the events that a dead leader did not write.
+
+    For each instance whose generation has ended: the next generation, or the result of its
+    failures, counting this one once; or the failure of a test or quantization.
+    """
+    events: list[EventBody] = []
+    for instance in state.instances.values():
+        if not instance.has_ended:
             continue
-        if not one.serves:
-            found.append(InstanceFailed(instance=one.instance, why=one.failures[-1]))
-        elif one.replica:
-            found.append(_reopen(one, "the holder changed before it was opened anew"))
+        if not instance.serves:
+            events.append(InstanceFailed(instance=instance.instance, why=instance.failures[-1]))
+        elif instance.replica:
+            events.append(_reopen(instance, "the leader changed before it was restarted"))
         else:
-            setback = crash_loops.counted(one) or crash_loops.count_failure(one, None, now)
-            found.append(_after_failure(one, setback, one.reason))
-    return found
+            setback = crash_loops.counted(instance) or crash_loops.count_failure(
+                instance, None, now
+            )
+            events.append(_after_failure(instance, setback, instance.reason))
+    return events
 
 
 def setbacks(notes: PlannerNotes, wall_s: float) -> dict[ModelId, Setbacks]:
-    """Return what the next holder is to know of failures; `wall_s` is how far the wall's clock is
-    ahead of this holder's."""
+    """Return the failure records for the next leader. `wall_s`: how far the wall clock is ahead
+    of this leader's clock."""
     return notes.crash_loops.told(notes.loads.paused_until, wall_s)
 
 
 def recall(notes: PlannerNotes, state: ClusterState, now: float, wall_s: float) -> None:
-    """Take up what the holders before knew of failures."""
-    known = state.setbacks.values()
-    notes.crash_loops.recall(known, now, wall_s)
-    notes.loads.recall({one.model: one.replica_at_s - wall_s for one in known}, now)
-    for one in state.instances.values():
-        if one.status == "ready":
-            notes.crash_loops.note_ready(one.instance, now)
+    """Take over the failure records of earlier leaders."""
+    setbacks = state.setbacks.values()
+    notes.crash_loops.recall(setbacks, now, wall_s)
+    notes.loads.recall({setback.model: setback.replica_at_s - wall_s for setback in setbacks}, now)
+    for instance in state.instances.values():
+        if instance.status == "ready":
+            notes.crash_loops.note_ready(instance.instance, now)
 
 
 def _reopen(instance: Instance, why: str) -> GenerationOpened:
@@ -277,35 +289,40 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
         return []
     if notes.nothing_was_desired is None:
         notes.nothing_was_desired = all(
-            one.status == "failed" for one in scene.state.instances.values()
+            instance.status == "failed" for instance in scene.state.instances.values()
         )
     if not notes.nothing_was_desired:
         return []
-    found: list[PlaceModel] = []
+    commands: list[PlaceModel] = []
     for model in scene.policy.preload:
         if living(scene.state, model):
             notes.preloaded.add(model)
         elif model not in notes.preloaded:
             name = CommandId(f"preload-{model}")
-            found.append(PlaceModel(command_id=name, model=model, pinned=True))
-    return found
+            commands.append(PlaceModel(command_id=name, model=model, pinned=True))
+    return commands
 
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return the placements of copies that a worker refused to load, that were lost with their
-    nodes, or whose runners failed, and had their pause or can be elsewhere, each until it is placed
-    (which removes the failed one). One that is not pinned is not tried for longer than
-    `RETRY_FAILED_S`."""
-    found: list[PlaceModel] = []
-    for one in scene.state.instances.values():
-        if one.status != "failed" or one.place_again is None or living(scene.state, one.model):
+    """Return the placements of instances that were refused by a worker, lost with their nodes,
+    or failed and are past their pause or can go elsewhere. Each repeats until it is placed,
+    which removes the failed one; without a pin for at most `RETRY_FAILED_S`."""
+    commands: list[PlaceModel] = []
+    for instance in scene.state.instances.values():
+        if (
+            instance.status != "failed"
+            or instance.place_again is None
+            or living(scene.state, instance.model)
+        ):
             continue
-        failed_at = notes.failed_at.setdefault(one.instance, scene.now)
-        since_at = max(failed_at, 0.0 if one.elsewhere else notes.crash_loops.next_at(one.model))
-        is_pinned = pinned_by(one, scene.state) is not None
+        failed_at = notes.failed_at.setdefault(instance.instance, scene.now)
+        since_at = max(
+            failed_at, 0.0 if instance.elsewhere else notes.crash_loops.next_at(instance.model)
+        )
+        is_pinned = pinned_by(instance, scene.state) is not None
         if since_at <= scene.now and (is_pinned or scene.now - since_at < RETRY_FAILED_S):
-            found.append(placement_again(one, one.place_again, "again"))
-    return found
+            commands.append(placement_again(instance, instance.place_again, "again"))
+    return commands
 
 
 def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
@@ -318,7 +335,7 @@ def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
 
 
 def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: float) -> None:
-    """Note of an event, and of the state before it, what the rules above need to know later."""
+    """Store what the rules above need from an event and the state before it."""
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
@@ -347,10 +364,10 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
 
 
 def _note_ready(notes: PlannerNotes, body: RunnerReady, before: ClusterState, now: float) -> None:
-    """Note that a copy is ready, with its last rank."""
-    known = before.instances.get(body.instance)
-    if known is not None and known.generation == body.generation:
-        ranks = {rank.rank for rank in known.ready} | {body.rank}
-        if len(ranks) == len(known.shards):
-            notes.tenure.ready(known.instance, known.model, now)
-            notes.crash_loops.note_serves(known)
+    """Record that an instance is ready, with its last rank."""
+    instance = before.instances.get(body.instance)
+    if instance is not None and instance.generation == body.generation:
+        ranks = {rank.rank for rank in instance.ready} | {body.rank}
+        if len(ranks) == len(instance.shards):
+            notes.tenure.ready(instance.instance, instance.model, now)
+            notes.crash_loops.note_serves(instance)

@@ -1,7 +1,8 @@
-"""The pool as a decision sees it: copies, claims, the choice for a model; and commands about pins.
+"""The pool's input for a decision: instances, claims and the choice for a model; commands about
+pins.
 
-Pure. A pin is of a model, loaded or not: it survives its copy, its node and the holder. As long as
-it stands, no command unloads the model, and it is placed again where it has no copy.
+Pure. A pin belongs to a model, loaded or not: it survives its instance, its node and the leader.
+No command unloads a pinned model, and it is placed again if it has no instance.
 """
 
 from __future__ import annotations
@@ -33,29 +34,33 @@ BY_CARD = "its card.toml"
 
 
 def copies_of(scene: Scene) -> list[pool.Copy]:
-    """Return the copies in memory or on their way there."""
+    """Return the instances that are in memory or loading."""
     demand = scene.observed.demand(scene.now)
     instances = scene.state.instances.values()
     quiet = scene.observed.quiet_nodes(scene.state.nodes, scene.now)
     replicas = pool.replicas_in(instances, quiet)
     return [
         pool.Copy(
-            instance=one,
-            use=scene.observed.use_of(one, scene.now),
-            ready_at=scene.tenure.ready_at.get(one.instance),
-            load_s=_load_s(scene, one.model, sum(s.bytes_reserved for s in one.shards)),
-            pinned_by=None if one.instance in replicas else pool.pinned_by(one, scene.state),
-            waiting=_demanded(demand[one.model], scene.now) if one.model in demand else None,
-            replica=replicas.get(one.instance, ""),
+            instance=instance,
+            use=scene.observed.use_of(instance, scene.now),
+            ready_at=scene.tenure.ready_at.get(instance.instance),
+            load_s=_load_s(scene, instance.model, sum(s.bytes_reserved for s in instance.shards)),
+            pinned_by=None
+            if instance.instance in replicas
+            else pool.pinned_by(instance, scene.state),
+            waiting=_demanded(demand[instance.model], scene.now)
+            if instance.model in demand
+            else None,
+            replica=replicas.get(instance.instance, ""),
         )
-        for one in instances
-        if one.status != "failed"
+        for instance in instances
+        if instance.status != "failed"
     ]
 
 
 def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
-    """Return the claim behind a placement: of those who wait for the model at gateways, else of
-    who wished for it; or behind a lease."""
+    """Return the claim behind a placement or a lease: of the requests that wait for the model at
+    gateways, else of the client that asked for the placement."""
     model = command.model
     since_at = scene.tenure.wished_at.get(model, scene.now)
     if isinstance(command, TakeLease):
@@ -70,28 +75,28 @@ def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
 def choose(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> pool.PoolChoice | Refusal:
-    """Return where a model goes, and who leaves for it; or why it cannot go anywhere. On nodes on
-    which its runners failed lately it goes later, or where who asks insists."""
-    found = _chosen(scene, spec, claim)
-    if not spec.barred or not isinstance(found, Refusal) or found.retry_after_s is not None:
-        return found
+    """Return where a model goes and what is evicted for it, or a refusal. A node on which its
+    runners failed comes later, or at once if the client insists."""
+    choice = _chosen(scene, spec, claim)
+    if not spec.barred or not isinstance(choice, Refusal) or choice.retry_after_s is not None:
+        return choice
     anywhere = _chosen(scene, replace(spec, barred={}), claim)
     if isinstance(anywhere, Refusal):
         return anywhere
     if scene.insists:
         return anywhere
     again_s = min(row.until for row in scene.barred[spec.model].values()) - scene.now
-    facts = {**found.facts, "given_up": True}
+    facts = {**choice.facts, "given_up": True}
     update = {"reason": "not_ready", "field": None, "retry_after_s": again_s, "facts": facts}
-    return found.model_copy(update=update)
+    return choice.model_copy(update=update)
 
 
 def spec_of(
     scene: Scene, model: ModelId, conditions: Conditions | None = None
 ) -> placement.PlacementSpec:
-    """Return what is asked of a placement, and which nodes the model's runners failed on lately."""
+    """Return the placement's conditions, with the nodes that are in cooldown for this model."""
     barred = {
-        node: f"gets it again in {row.until - scene.now:.0f} s, for its runner failed: {row.why}"
+        node: f"is in cooldown for {row.until - scene.now:.0f} s after its runner failed: {row.why}"
         for node, row in scene.barred.get(model, {}).items()
     }
     return placement.PlacementSpec(model, **dict(conditions or Conditions()), barred=barred)
@@ -101,7 +106,7 @@ def _chosen(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> pool.PoolChoice | Refusal:
     everyone, candidates = _victims(scene, claim)
-    found = pool.choose(
+    choice = pool.choose(
         spec,
         scene.nodes(),
         scene.policy.sizing,
@@ -110,16 +115,16 @@ def _chosen(
         unpromised=scene.unpromised_nodes(),
         everyone=everyone,
     )
-    if isinstance(found, pool.PoolChoice):
-        return replace(found, load_s=_load_s(scene, spec.model, sum(found.needs.values())))
-    return _refusal(found, scene)
+    if isinstance(choice, pool.PoolChoice):
+        return replace(choice, load_s=_load_s(scene, spec.model, sum(choice.needs.values())))
+    return _refusal(choice, scene)
 
 
 def choose_as_it_can_be(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> tuple[pool.PoolChoice | Refusal, str]:
-    """Return where a model goes, or why it cannot go anywhere, and which conditions that does not
-    meet, where they may be let go."""
+    """Return where a model goes or a refusal, and the conditions that this placement does not
+    meet, if they may be dropped."""
     chosen = choose(scene, spec, claim)
     if not scene.relaxes or not _is_bound(spec) or _is_placed(chosen):
         return chosen, ""
@@ -128,16 +133,16 @@ def choose_as_it_can_be(
 
 
 def on_lost_nodes(model: ModelId, refusal: Refusal, scene: Scene) -> Refusal:
-    """Return the refusal of a model that is on no node's disk as one that names the nodes which
-    have it and are not heard, where there are any."""
+    """Return the refusal of a model that is on no node's disk; if silent nodes have it, name
+    them."""
     names = [
         card.name
         for card in scene.observed.unheard_cards(scene.now)
-        if any(one.model == model for one in card.models)
+        if any(model_card.model == model for model_card in card.models)
     ]
     if refusal.reason != "unknown_model" or not names:
         return refusal
-    text = f"{model} lies on {', '.join(names)} alone, of which nothing is heard"
+    text = f"{model} is only on {', '.join(names)}, and no message arrives from there"
     return Refusal(
         reason="not_ready", message=text, retry_after_s=UNHEARD_RETRY_S, facts={"given_up": True}
     )
@@ -152,8 +157,8 @@ def _is_placed(chosen: pool.PoolChoice | Refusal) -> bool:
 
 
 def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> str:
-    """Return which conditions are not met, and why."""
-    asked = [
+    """Return the unmet conditions and the reason."""
+    unmet = [
         *([f"min_nodes {spec.min_nodes}"] if spec.min_nodes > 1 else []),
         *([f"sharding {spec.sharding}"] if spec.sharding is not None else []),
         *(
@@ -162,87 +167,92 @@ def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> 
         ),
     ]
     refusal = chosen if isinstance(chosen, Refusal) else chosen.refusal
-    why = "others would have to make way" if refusal is None else refusal.message
-    return f"{', '.join(asked)} cannot be met since a node was lost: {why}"
+    why = "other models would have to be evicted" if refusal is None else refusal.message
+    return f"{', '.join(unmet)} cannot be met after the loss of a node: {why}"
 
 
 def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:
-    """Return on which node a lease's memory is kept, and who leaves for it; or why on none."""
+    """Return the node for a lease's memory and what is evicted for it, or a refusal."""
     everyone, candidates = _victims(scene, claim_of(scene, command))
     nodes, unpromised = scene.nodes(), scene.unpromised_nodes()
     if command.node is not None:
-        nodes = [one for one in nodes if one.id == command.node]
-        unpromised = [one for one in unpromised if one.id == command.node]
+        nodes = [node for node in nodes if node.id == command.node]
+        unpromised = [capacity for capacity in unpromised if capacity.id == command.node]
         if not nodes:
-            text = f"{command.node} takes nothing new: it is drained, lost or not known"
+            text = f"{command.node} takes no new work: it is drained, lost or unknown"
             return Refusal(reason="unknown_node", message=text, field="node")
-    found = pool.choose_room(
+    choice = pool.choose_room(
         command.size_bytes, nodes, candidates, unpromised=unpromised, everyone=everyone
     )
-    return found if isinstance(found, pool.PoolChoice) else _refusal(found, scene)
+    return choice if isinstance(choice, pool.PoolChoice) else _refusal(choice, scene)
 
 
 def _victims(scene: Scene, claim: pool.Claim) -> tuple[list[pool.Victim], list[pool.Victim]]:
-    """Return every copy as one that may make way for a claim, and those that make way for no
-    other."""
+    """Return all instances as possible victims of a claim, and those not yet reserved for
+    another claim."""
     settings, now = scene.policy.pool, scene.now
     everyone = [
         pool.victim(copy, pool.yielding(copy, claim, settings, now), now)
         for copy in copies_of(scene)
     ]
     claimed = {copy.instance for promise in scene.promises for copy in promise.leaving}
-    return everyone, [one for one in everyone if one.copy.instance.instance not in claimed]
+    return everyone, [victim for victim in everyone if victim.copy.instance.instance not in claimed]
 
 
 def _with_held_back(refusal: Refusal, scene: Scene) -> Refusal:
-    """Return a refusal with the nodes named that take no model because of wired memory."""
+    """Return a refusal that also names the nodes that take no model because of wired memory."""
     held = [seat for seat in scene.state.nodes.values() if seat.draining and seat.wired_bytes]
     if not held:
         return refusal
-    told = "; ".join(
-        f"{seat.name} takes no model, for {placement.gb(seat.wired_bytes)} GB are wired there "
-        f"without one: a reboot frees them, `shoal nodes undrain {seat.name}` loads in spite of it"
+    drained = "; ".join(
+        f"{seat.name} takes no model because {placement.gb(seat.wired_bytes)} GB stay wired there "
+        f"without one: reboot to free them, or load anyway with `shoal nodes undrain {seat.name}`"
         for seat in held
     )
-    return refusal.model_copy(update={"message": f"{refusal.message}; {told}"})
+    return refusal.model_copy(update={"message": f"{refusal.message}; {drained}"})
 
 
-def _refusal(found: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
-    """Return why there is no place; for want of room with the leases named that take some."""
-    refusal = _with_held_back(found.refusal if isinstance(found, pool.Hopeless) else found, scene)
+def _refusal(answer: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
+    """Return why there is no place; for a lack of memory also the leases that take some."""
+    refusal = _with_held_back(
+        answer.refusal if isinstance(answer, pool.Hopeless) else answer, scene
+    )
     leases = scene.state.leases.values()
     if refusal.reason != "no_capacity" or not leases:
         return refusal
     names = {str(seat.node): seat.name for seat in scene.state.nodes.values()}
-    told = [
-        f"{placement.gb(one.size_bytes)} GB on {names.get(one.node, one.node)} to "
-        f"{one.owner or 'someone'} ({one.lease})"
-        for one in leases
+    leased = [
+        f"{placement.gb(lease.size_bytes)} GB on {names.get(lease.node, lease.node)} to "
+        f"{lease.owner or 'someone'} ({lease.lease})"
+        for lease in leases
     ]
-    text = f"{refusal.message}; leased: {', '.join(told)}"
+    text = f"{refusal.message}; leased: {', '.join(leased)}"
     return refusal.model_copy(update={"message": text})
 
 
 def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId, bool]:
-    """Return whether the newest `card.toml` of a model pins it, for those `among` which lie on a
-    living node's disk, and for all of which a card does."""
+    """Return whether the newest `card.toml` of a model pins it, for the models of `among` on
+    living nodes and for all that a card pins."""
     cards = scene.observed.living_cards(scene.now).values()
-    asked = set(among) | {one.model for card in cards for one in card.models if one.pin}
+    models = set(among) | {
+        model_card.model for card in cards for model_card in card.models if model_card.pin
+    }
     newest: dict[ModelId, tuple[float, bool]] = {}
-    for card in cards if asked else ():
-        for one in card.models:
-            said = one.card_at_s, one.pin
-            if one.model in asked and said > newest.get(one.model, (-math.inf, False)):
-                newest[one.model] = said
+    for card in cards if models else ():
+        for model_card in card.models:
+            stamp = model_card.card_at_s, model_card.pin
+            if model_card.model in models and stamp > newest.get(
+                model_card.model, (-math.inf, False)
+            ):
+                newest[model_card.model] = stamp
     return {model: pin for model, (_, pin) in newest.items()}
 
 
 def pins_of_cards(scene: Scene) -> list[PinModel]:
-    """Return what `card.toml`s ask for and is not so yet, as commands whose ids are only names: the
-    pins of those that pin, and the end of pins that came of a card which says it no longer.
+    """Return the pin commands that cards require now; their ids are only names.
 
-    A pin ends only while every node that ever joined is heard of, for one that is away may have
-    the newest card.
+    Also the end of pins whose card no longer has them, but only while every node that ever
+    joined is heard: a missing node may have the newest card.
     """
     state = scene.state
     mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
@@ -256,16 +266,16 @@ def pins_of_cards(scene: Scene) -> list[PinModel]:
 
 
 def living(state: ClusterState, model: ModelId) -> list[Instance]:
-    """Return the instances of a model that are placed or ready, ready ones first."""
+    """Return the placed or ready instances of a model, ready ones first."""
     held = (i for i in state.instances.values() if i.model == model and i.serves)
-    found = [i for i in held if i.status in LIVING]
-    return sorted(found, key=lambda one: one.status != "ready")
+    instances = [i for i in held if i.status in LIVING]
+    return sorted(instances, key=lambda instance: instance.status != "ready")
 
 
 def instance_of(
     command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
 ) -> Instance:
-    """Return the instance that a placement makes, under the id `fresh`."""
+    """Return the instance of a placement, with the id `fresh`."""
     card = placed.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
@@ -298,13 +308,13 @@ def instance_of(
 
 
 def conditions_of(command: PlaceModel) -> Conditions:
-    """Return the conditions of a command, for an instance to be placed again under the same."""
+    """Return the conditions of a command, for a later placement of the same instance."""
     return Conditions.model_validate(command, from_attributes=True)
 
 
 def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
-    """Return the command that places a copy like this one under `conditions`; `why` is a word
-    for its id, which is only a name."""
+    """Return the command that places the instance again under `conditions`; `why` is part of its
+    id, which is only a name."""
     return PlaceModel(
         command_id=CommandId(f"{why}-{instance.instance}"),
         model=instance.model,
@@ -317,30 +327,34 @@ def placement_again(instance: Instance, conditions: Conditions, why: str) -> Pla
 def decide_pin(
     command: PinModel, state: ClusterState, on_disk: frozenset[ModelId], *, by_card: bool
 ) -> ModelPinned | ModelUnpinned | Refusal | None:
-    """Return the event of a command, None where it is so already, or a refusal. `on_disk` are the
-    models of all nodes; `by_card`: the model's own `card.toml` pins it."""
+    """Return the event of a command, None if nothing changes, or a refusal. `on_disk`: the
+    models on all nodes. `by_card`: the model's `card.toml` pins it."""
     model = command.model
-    held = [one for one in state.instances.values() if one.model == model and one.serves]
+    held = [
+        instance
+        for instance in state.instances.values()
+        if instance.model == model and instance.serves
+    ]
     if not command.pinned:
         if by_card:
-            text = f"{model} is pinned by {BY_CARD}; take `pin` out of that"
+            text = f"{model} is pinned by {BY_CARD}; remove `pin` from that file"
             return Refusal(reason="conflict", message=text, field="model")
-        is_pinned = model in state.pins or any(one.pinned for one in held)
+        is_pinned = model in state.pins or any(victim.pinned for victim in held)
         return ModelUnpinned(model=model) if is_pinned else None
     if model in state.pins:
         return None
     if model not in on_disk and not held:
-        text = f"{model} is on no node's disk; to get it: `shoal pull {model}`"
+        text = f"{model} is on no node's disk; run `shoal pull {model}`"
         return Refusal(reason="unknown_model", message=text, field="model")
     if len(state.pins) >= MAX_PINS:
-        text = f"{len(state.pins)} models are pinned, which is the most; unpin one first"
+        text = f"{len(state.pins)} models are pinned, which is the limit; unpin one first"
         return Refusal(reason="conflict", message=text, field="model")
     return ModelPinned(pin=Pin(model=model, by=command.by, at_s=command.at_s))
 
 
 def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
-    """Return why a copy is not unloaded: its model is pinned; None where it may be. A second copy
-    of a pinned model may leave, as long as one is ready."""
+    """Return why a pinned model's instance is not unloaded; None if it may be. A second instance
+    may be unloaded while one is ready."""
     pin = state.pins.get(instance.model)
     others = (
         one
@@ -354,7 +368,7 @@ def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
     ):
         return None
     by = f" by {pin.by}" if pin.by else ""
-    way = f"`shoal unpin {instance.model}`" if pin.by != BY_CARD else "take `pin` out of that"
+    way = f"`shoal unpin {instance.model}`" if pin.by != BY_CARD else "remove `pin` from that file"
     return Refusal(
         reason="conflict",
         message=f"{instance.model} is pinned{by}; {way} first",
@@ -364,12 +378,14 @@ def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
 
 
 def _load_s(scene: Scene, model: ModelId, size_bytes: int) -> float:
-    """Return how long loading a model took last, else about what its size takes."""
+    """Return how long the model last took to load, else an estimate from its size."""
     return scene.tenure.load_s.get(model, LEAST_LOAD_S + size_bytes / LOADED_PER_S)
 
 
 def _demanded(demand: ModelDemand, now: float) -> pool.Claim:
-    """Return the claim of those who wait at gateways."""
-    classes = [(one.priority, now - one.oldest_s) for one in demand.classes]
+    """Return the claim of the requests that wait at gateways."""
+    classes = [
+        (demand_class.priority, now - demand_class.oldest_s) for demand_class in demand.classes
+    ]
     classes = classes or [(demand.best_priority, now - demand.oldest_s)]
     return pool.Claim(demand.model, tuple(classes))

@@ -1,10 +1,10 @@
-"""Instances of nodes that have fallen silent: kept for a grace, then given up.
+"""Instances on silent nodes: kept for a grace period, then given up.
 
-Pure. A node is silent while this holder hears neither its card nor its readings; the grace
-begins anew with each term, for a new holder has heard no node yet and those that run must have
-the time to be heard. A pinned copy is then placed elsewhere as soon as there is room, under the
-conditions that the log keeps of it; others when they are asked for again. (What is done within the
-grace where another node has room: `master.decisions.stand_ins`.)
+Pure. A node is silent while this leader receives neither its card nor its readings. The grace
+period restarts with each term, because a new leader has heard no node yet. A pinned instance is
+then placed elsewhere when there is room, under its logged conditions; others when they are
+requested again. (`master.decisions.stand_ins` acts within the grace period if another node has
+room.)
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ SETTLE_GRACE_S = 60.0
 
 @dataclass(slots=True)
 class SilenceWatch:
-    """The grace of this holder's term, which began at `began_at`."""
+    """The grace period of this leader's term, which began at `began_at`."""
 
     grace_s: float = SETTLE_GRACE_S
     began_at: float = 0.0
 
     def begin(self, now: float) -> None:
-        """Begin a term: every node gets the whole grace."""
+        """Begin a term: every node gets the whole grace period."""
         self.began_at = now
 
 
 def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved | InstanceFailed]:
-    """Return the ends of instances one of whose nodes was silent for the whole grace."""
-    found: list[InstanceRemoved | InstanceFailed] = []
+    """Return the removals of instances with a node that was silent for the whole grace period."""
+    events: list[InstanceRemoved | InstanceFailed] = []
     for instance in scene.state.instances.values():
         nodes = sorted({shard.node for shard in instance.shards})
         gone = [node for node in nodes if _is_gone(node, scene, watch)]
         if not gone:
             continue
-        name, why = instance.instance, f"nothing was heard of {', '.join(gone)} for"
+        name, why = instance.instance, f"no message from {', '.join(gone)} for"
         why = f"{why} {watch.grace_s:g} s"
-        others = [one for one in living(scene.state, instance.model) if one.instance != name]
+        others = [other for other in living(scene.state, instance.model) if other.instance != name]
         is_pinned = pinned_by(instance, scene.state) is not None
         if not is_pinned or others or instance.status == "draining":
-            found.append(InstanceRemoved(instance=name, why=why))
+            events.append(InstanceRemoved(instance=name, why=why))
         elif instance.place_again is None:
-            why = f"{why}, and it has no other place yet"
+            why = f"{why}, and no other node has room for it yet"
             again = instance.conditions
-            found.append(InstanceFailed(instance=name, why=why, place_again=again))
-    return found
+            events.append(InstanceFailed(instance=name, why=why, place_again=again))
+    return events
 
 
 def _is_gone(node: NodeId, scene: Scene, watch: SilenceWatch) -> bool:

@@ -1,19 +1,18 @@
-"""Copies whose node is lost, or failed to run them: placed anew at once where other nodes can hold
-them.
+"""Instances whose node is lost or failed to run them: placed at once on other nodes if those can
+hold them.
 
-Pure. A node is lost some seconds after anything was heard of it, long before its grace is over.
-A group that has lost a rank and does not serve gives way to a new copy on the nodes that are left.
-A copy all of whose nodes are lost may still serve clients on their side of a cut: it stays for
-the grace, and unless the model has a copy elsewhere, or had one that failed, another one *stands
-in* for it, which leaves in good order when the first is back and ready. A group that is ready, and
-of which some ranks are lost, is waited for: its other ranks say within seconds whether it is
-broken. Where the other nodes cannot meet what was asked of the copy (a number of nodes, a kind of
-sharding, a split by hand), it is placed without that, and says so (`unmet`). Nothing is done where
-fewer than half of the nodes that have not said goodbye are heard: then it may be we who are cut
-off.
-A copy that is given up on a node, or has to pause there, is placed on other nodes, whose idle
-models are evicted where need be. One whose runner ends before it has loaded is placed at once on
-another node that has the files and free memory, and where no runner of the model has failed.
+Pure. A node counts as lost after some seconds of silence, long before its grace period ends. A
+group that has lost a rank and does not serve is replaced by a new instance on the remaining
+nodes. An instance whose nodes are all lost may still serve clients on its side of a network cut:
+it stays for the grace period. Unless the model has an instance elsewhere, or had one that
+failed, another one *stands in* for it and drains when the first is ready again. A ready group
+with lost ranks is left alone: its other ranks report within seconds whether it is broken. If the
+other nodes cannot meet the conditions (number of nodes, sharding, manual split), the instance is
+placed without them and says so (`unmet`). Nothing is done if fewer than half of the nodes are
+heard (nodes that said goodbye do not count): then this node may be the one that is cut off. An
+instance that is given up or pauses on a node is placed on other nodes, with evictions of idle
+models if needed. If a runner ends before it has loaded, the instance is placed at once on
+another node that has the files and free memory and no failure of this model.
 """
 
 from __future__ import annotations
@@ -44,15 +43,15 @@ STAND_DOWN_S = 600.0
 
 @dataclass(slots=True)
 class StandIns:
-    """Who stands in for whom, the first copy by the other's, as this holder has placed them."""
+    """The stand-ins that this leader has placed: the first instance by its stand-in."""
 
     of: dict[InstanceId, InstanceId] = field(default_factory=dict[InstanceId, InstanceId])
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A copy to be placed anew by `command`, decided in `scene`; it is `removed` first where
-    nothing of it can serve."""
+    """An instance to be placed again by `command`, decided in `scene`; it is `removed` first if
+    no part of it can serve."""
 
     instance: Instance
     command: PlaceModel
@@ -61,15 +60,17 @@ class Lost:
 
 
 def lost_copies(scene: Scene) -> list[Lost]:
-    """Return the copies that a lost node has taken away, for which none stands in yet."""
+    """Return the instances that lost nodes took away and that have no stand-in yet."""
     lost = scene.observed.lost_nodes(scene.now)
     silent = scene.observed.lost_nodes(scene.now, BROKEN_S)
     present = scene.state.nodes.keys() - scene.observed.left_nodes(scene.now)
     if not silent or 2 * len(lost & present) > len(present):
         return []
     scene = replace(scene, relaxes=True)
-    failed = {one.model for one in scene.state.instances.values() if one.status == "failed"}
-    found: list[Lost] = []
+    failed = {
+        instance.model for instance in scene.state.instances.values() if instance.status == "failed"
+    }
+    lost_found: list[Lost] = []
     for instance in scene.state.instances.values():
         if instance.status not in LIVING or not instance.serves:
             continue
@@ -78,57 +79,59 @@ def lost_copies(scene: Scene) -> list[Lost]:
         command = command.model_copy(update={"if_absent": False})
         if nodes <= lost:
             if instance.model not in failed and not _has_other(instance, scene, lost):
-                found.append(Lost(instance, command, scene, ()))
+                lost_found.append(Lost(instance, command, scene, ()))
             continue
         gone = nodes & (silent if instance.generation > 1 else lost)
         if instance.status == "placed" and gone and gone != nodes:
-            why = f"nothing is heard of {', '.join(sorted(gone))}"
+            why = f"no message arrives from {', '.join(sorted(gone))}"
             removed = InstanceRemoved(instance=instance.instance, why=why)
-            found.append(Lost(instance, command, _without(instance, scene, gone), (removed,)))
-    return found
+            lost_found.append(Lost(instance, command, _without(instance, scene, gone), (removed,)))
+    return lost_found
 
 
 def stood_down(scene: Scene, stand_ins: StandIns) -> list[EventBody]:
-    """Return the draining of copies that stood in for one that is back and ready."""
+    """Return the draining of stand-ins whose first instance is ready again."""
     instances, lost = scene.state.instances, scene.observed.lost_nodes(scene.now)
-    found: list[EventBody] = []
+    events: list[EventBody] = []
     for first, other in list(stand_ins.of.items()):
         original = instances.get(first)
         if original is None or other not in instances or original.status not in LIVING:
             del stand_ins.of[first]
         elif original.status == "ready" and not any(s.node in lost for s in original.shards):
             del stand_ins.of[first]
-            why = f"{first} is back, for which it stood in"
+            why = f"it replaced {first}, which is ready again"
             if instances[other].status in LIVING:
                 body = InstanceDraining(instance=other, deadline_s=STAND_DOWN_S, why=why)
-                found.append(body)
-    return found
+                events.append(body)
+    return events
 
 
 def made_good(
-    known: Instance,
+    failed_copy: Instance,
     follows: EventBody,
     ended: RunnerEnded,
     scene: Scene,
     crash_loops: CrashLoops,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> EventBody:
-    """Return what follows from a runner's end: what it would without other nodes, or the failure of
-    a copy that is placed on them."""
+    """Return the consequence of a runner's end: unchanged if no other node can help, else the
+    failure of an instance that is placed on other nodes."""
     if isinstance(follows, InstanceFailed):
-        return _moved(known, follows, scene, decide)
-    failed_on = crash_loops.failed_on(known.model)
-    is_loaded = ended.found_gone or ended.rank in {rank.rank for rank in known.ready}
+        return _moved(failed_copy, follows, scene, decide)
+    failed_on = crash_loops.failed_on(failed_copy.model)
+    is_loaded = ended.found_gone or ended.rank in {rank.rank for rank in failed_copy.ready}
     is_of_node = ended.node in failed_on and ended.exit_code != GROUP_LOST
     if is_loaded or not is_of_node or not isinstance(follows, GenerationOpened):
         return follows
-    decision = _elsewhere(known, replace(scene, barred={known.model: failed_on}), decide)
+    decision = _elsewhere(
+        failed_copy, replace(scene, barred={failed_copy.model: failed_on}), decide
+    )
     plan = decision.plan if isinstance(decision, Known) else None
-    if known.conditions.layers or plan is None or plan.get("evicts") or plan["fetch_bytes"]:
+    if failed_copy.conditions.layers or plan is None or plan.get("evicts") or plan["fetch_bytes"]:
         return follows
-    crash_loops.bar(known.model, ended.node, scene.now)
-    failed = InstanceFailed(instance=known.instance, why=ended.message)
-    return _as_moved(failed, known, (ended.node,), scene)
+    crash_loops.bar(failed_copy.model, ended.node, scene.now)
+    failed = InstanceFailed(instance=failed_copy.instance, why=ended.message)
+    return _as_moved(failed, failed_copy, (ended.node,), scene)
 
 
 def _moved(
@@ -137,8 +140,8 @@ def _moved(
     scene: Scene,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> InstanceFailed:
-    """Return the failure of a copy as one that is made good at once on other nodes, where they can
-    hold it; as it is where they cannot, with what its model did on those that could."""
+    """Return the failure of an instance as one that moves to other nodes at once, if they can
+    hold it. Otherwise the same failure, with those of its model on the other nodes."""
     barred = scene.barred.get(known.model, {})
     if not barred or known.conditions.layers:
         return failed
@@ -156,8 +159,10 @@ def _moved(
 def _elsewhere(
     known: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
 ) -> Decision:
-    """Return where a copy would go if it were not there; none of its nodes is barred by that."""
-    rest = {name: one for name, one in scene.state.instances.items() if name != known.instance}
+    """Return where an instance would go if it did not exist; its own nodes are not barred."""
+    rest = {
+        name: instance for name, instance in scene.state.instances.items() if name != known.instance
+    }
     without = replace(scene, state=scene.state.model_copy(update={"instances": rest}))
     command = placement_again(known, known.conditions, "again")
     return decide(command.model_copy(update={"if_absent": False, "dry_run": True}), without)
@@ -168,7 +173,7 @@ def _as_moved(
 ) -> InstanceFailed:
     there = ", ".join(_name(node, scene) for node in sorted(on))
     update = {
-        "why": f"{failed.why}; it failed on {there}, and is placed elsewhere",
+        "why": f"{failed.why}; it failed on {there} and is placed on other nodes",
         "place_again": known.conditions,
         "elsewhere": True,
     }
@@ -181,12 +186,14 @@ def _name(node: NodeId, scene: Scene) -> str:
 
 
 def _has_other(instance: Instance, scene: Scene, lost: frozenset[NodeId]) -> bool:
-    """Return whether the model has a copy all of whose nodes are heard."""
+    """Return whether the model has an instance whose nodes are all heard."""
     copies = living(scene.state, instance.model)
     return any(not lost & {shard.node for shard in copy.shards} for copy in copies)
 
 
 def _without(instance: Instance, scene: Scene, gone: frozenset[NodeId]) -> Scene:
-    rest = {name: one for name, one in scene.state.instances.items() if name != instance.instance}
+    rest = {
+        name: other for name, other in scene.state.instances.items() if name != instance.instance
+    }
     state = scene.state.model_copy(update={"instances": rest})
     return replace(scene, state=state, avoided=gone)

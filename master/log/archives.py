@@ -1,9 +1,8 @@
-"""Talks to the disk: what the journal has put behind it, compressed, a few files of it.
+"""Talks to the disk: a few compressed segments of the log that the journal has dropped.
 
-Pure history, for people: nothing here is read back by shoal (`zstd -d` and msgpack read it). A
-segment is linked aside before its file gives way to a new one, and compressed by a thread of
-its own; one that a crash left uncompressed is taken up at the next start. A failure
-costs the archive and never the journal. The only home of zstandard.
+For people: shoal never reads them back (`zstd -d` and msgpack do). A segment gets a second link
+before its file is replaced, and a separate thread compresses it; the next start resumes after a
+crash. A failure costs the archive and never the journal. The only module that imports zstandard.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ class Archives:
         self._thread: threading.Thread | None = None
 
     def resume(self) -> None:
-        """Take up what was left uncompressed."""
+        """Compress the segments that a crash left uncompressed."""
         left = sorted(self.folder.glob("*.log"))
         if left:
             self._compress_soon(left)
 
     def take(self, path: Path, name: str) -> None:
-        """Keep the file that is at `path` now as the segment `name`; it may be replaced there
-        as soon as this returns."""
+        """Keep the file at `path` as the segment `name`; on return it may be replaced."""
         self.finish()
         segment = self.folder / f"{name}.log"
         try:
@@ -47,12 +45,12 @@ class Archives:
             segment.unlink(missing_ok=True)
             os.link(path, segment)
         except OSError as error:
-            self._log.warning("could not archive the journal", segment=name, error=str(error))
+            self._log.warning("cannot archive the journal", segment=name, error=str(error))
             return
         self._compress_soon([segment])
 
     def finish(self) -> None:
-        """Wait for what is being compressed."""
+        """Wait for the compression to end."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -73,16 +71,16 @@ class Archives:
             except OSError as error:
                 fresh.unlink(missing_ok=True)
                 self._log.warning(
-                    "could not archive the journal", segment=segment.name, error=str(error)
+                    "cannot archive the journal", segment=segment.name, error=str(error)
                 )
             segment.unlink(missing_ok=True)
         self._prune()
 
     def _prune(self) -> None:
         """Remove archives, oldest first; the names grow with the log."""
-        kept = sorted(self.folder.glob("*.log.zst"))
-        total = sum(path.stat().st_size for path in kept)
-        while kept and (len(kept) > KEPT_FILES or total > self._kept_bytes):
-            oldest = kept.pop(0)
+        archives = sorted(self.folder.glob("*.log.zst"))
+        total = sum(path.stat().st_size for path in archives)
+        while archives and (len(archives) > KEPT_FILES or total > self._kept_bytes):
+            oldest = archives.pop(0)
             total -= oldest.stat().st_size
             oldest.unlink(missing_ok=True)

@@ -1,9 +1,8 @@
-"""Talks to the disk: the seam between what has to survive a crash and the file system.
+"""Talks to the disk: the file system interface for data that must survive a crash.
 
-A file is written in whole pieces, one behind another. What was written survives the end of the
-process; what was synced survives a power cut, a name that was given by `rename` once its folder
-was synced. The simulation has a file system of its own with the methods of `Files`, which loses
-what was not synced.
+A file is written in whole pieces, one after another. Written data survives the end of the
+process; synced data survives a power cut, and so does a `rename` once its folder is synced. The
+simulation has its own file system with the methods of `Files`, which loses what was not synced.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class OpenFile:
             raise OSError(errno.ENOSPC, "short write")
 
     def cut(self, size: int) -> None:
-        """Cut the file to its first `size` bytes and go on behind them. Raises OSError."""
+        """Truncate the file to `size` bytes and continue after them. Raises OSError."""
         os.ftruncate(self._descriptor, size)
         os.lseek(self._descriptor, size, os.SEEK_SET)
 
@@ -36,7 +35,7 @@ class OpenFile:
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Let the file go, without a sync."""
+        """Close the file without a sync."""
         os.close(self._descriptor)
 
 
@@ -48,29 +47,29 @@ class Files:
         return path.read_bytes()
 
     def is_there(self, path: Path) -> bool:
-        """Return whether there is a file of that name."""
+        """Return whether a file of that name exists."""
         return path.exists()
 
     def open(self, path: Path) -> OpenFile:
-        """Open a file as it is, or a new one for its owner alone. Raises OSError."""
+        """Open an existing file, or create one that only its owner can read. Raises OSError."""
         return OpenFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def create(self, path: Path, mode: int) -> OpenFile:
-        """Open an empty file in the place of any that is there. Raises OSError."""
+        """Create an empty file, replacing any existing one. Raises OSError."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         return OpenFile(os.open(path, flags, mode))
 
     def rename(self, path: Path, to: Path) -> None:
-        """Give a file another's name in the same folder, at once. Raises OSError."""
+        """Rename a file atomically within its folder. Raises OSError."""
         os.rename(path, to)
 
     def remove(self, path: Path) -> None:
-        """Remove a file, where there is one. Raises OSError."""
+        """Remove a file if it exists. Raises OSError."""
         path.unlink(missing_ok=True)
 
     def link(self, path: Path, to: Path) -> None:
-        """Give a file a second name in the same folder. Raises OSError, FileExistsError where there
-        is a file of that name."""
+        """Create a second link to a file in the same folder. Raises OSError, FileExistsError if
+        the name is taken."""
         os.link(path, to)
 
     def sync_folder(self, folder: Path) -> None:
@@ -82,11 +81,11 @@ class Files:
             os.close(descriptor)
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder and those above it, where they are not there. Raises OSError."""
+        """Create a folder and its parents if they do not exist. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def free_bytes(self, folder: Path) -> int:
-        """Return how much can still be written to the disk of a folder. Raises OSError."""
+        """Return the free bytes on the disk of a folder. Raises OSError."""
         return shutil.disk_usage(folder).free
 
 
@@ -94,8 +93,8 @@ DISK_FILES = Files()
 
 
 def replace_file(path: Path, data: bytes, files: Files, mode: int = 0o666) -> None:
-    """Put a file on the disk in the place of any of its name; when this returns it survives a power
-    cut. Raises OSError."""
+    """Write a file atomically, replacing any of its name; on return it survives a power cut.
+    Raises OSError."""
     fresh = path.with_suffix(".new")
     with closing(files.create(fresh, mode)) as file:
         file.write(data)
@@ -105,9 +104,9 @@ def replace_file(path: Path, data: bytes, files: Files, mode: int = 0o666) -> No
 
 
 def keep_aside(path: Path, files: Files) -> Path:
-    """Give a damaged file a second name, under which it stays until a person removes it, and
-    return that."""
-    kept = path.with_name(f"{path.name}.damaged")
+    """Give a damaged file a second name, under which it stays until a person removes it; return
+    that."""
+    copy = path.with_name(f"{path.name}.damaged")
     with suppress(OSError):
-        files.link(path, kept)
-    return kept
+        files.link(path, copy)
+    return copy

@@ -1,13 +1,14 @@
 """Talks to the disk: the log of events, length-prefixed msgpack, with snapshots beside it.
 
 `<folder>/events.log` holds records (`master.log.records`); the first is a snapshot of the state
-before them. A torn tail (a crash in mid-write) is cut at the last whole record. A file that is
-damaged is kept aside, one that begins with what precedes the damage takes its place, and the log
-counts as `lost` until it is whole again, over restarts too. When the log passes its bound, a new
-file that begins with a snapshot takes its place (written aside, fsynced, renamed), and the old one
-goes to the archives. With the disk full or nearly so the journal degrades to counting only until
-the next start: it says so once, nothing crashes, and what is acknowledged then is `volatile`. Once
-there is room it says that, too, and a leader that ends in order writes its log whole.
+before them. A torn tail (a crash during a write) is cut after the last whole record. A damaged
+file is kept under another name; a file with the records before the damage replaces it, and the
+log counts as `lost` until it is complete again, also over restarts. When the log exceeds its
+limit, a new file that begins with a snapshot replaces it (written aside, fsynced, renamed), and
+the old one goes to the archives. If the disk is full or nearly full the journal stops writing
+and only counts until the next start: it logs this once, nothing crashes, and acknowledgements
+say `volatile`. It also logs once when there is space again; a leader that ends in order then
+writes its whole log.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ CHECK_EVERY = 1_024
 
 
 class Journal:
-    """One candidate's log. `degraded` says that appends are only counted, `lost` that something of
-    it was damaged and it is not known to be whole since."""
+    """One candidate's log. `degraded`: appends are only counted. `lost`: a part was damaged and
+    the log is not known to be complete since."""
 
     def __init__(
         self,
@@ -63,32 +64,34 @@ class Journal:
         files.make_folder(folder)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
-        """Return what is kept, a state and the events after it, and be ready to append. Raises
-        WrittenLater, and then has touched nothing."""
+        """Return the stored state and the events after it; then the journal can append. Raises
+        WrittenLater without touching the file."""
         data = self._content()
-        found = read_records(data)
-        if found.later:
-            raise WrittenLater(_later_words(found, self._path))
-        self.lost = found.lost or found.damage is not None
-        if found.damage is not None:
-            self._set_aside(data, found.damage, found.why)
-            self.compact(reduce(apply, found.events, found.state))
+        records = read_records(data)
+        if records.later:
+            raise WrittenLater(_later_words(records, self._path))
+        self.lost = records.lost or records.damage is not None
+        if records.damage is not None:
+            self._set_aside(data, records.damage, records.why)
+            self.compact(reduce(apply, records.events, records.state))
         else:
-            self._continue(found.good_bytes, len(found.events))
-            if found.good_bytes < len(data):
-                lost_bytes = len(data) - found.good_bytes
-                self._log.warning("journal had a torn tail", lost_bytes=lost_bytes)
-            if found.good_bytes == 0:
-                self._write(record_of_state(found.state, lost=self.lost))
+            self._continue(records.good_bytes, len(records.events))
+            if records.good_bytes < len(data):
+                lost_bytes = len(data) - records.good_bytes
+                self._log.warning(
+                    "cut an incomplete record from the end of the journal", lost_bytes=lost_bytes
+                )
+            if records.good_bytes == 0:
+                self._write(record_of_state(records.state, lost=self.lost))
         self._check_disk()
-        if found.good_bytes and found.damage is None and found.protocol != PROTOCOL_MAX:
+        if records.good_bytes and records.damage is None and records.protocol != PROTOCOL_MAX:
             # begun anew, so that the file names the version of all that is in it
-            self._rotate(reduce(apply, found.events, found.state))
+            self._rotate(reduce(apply, records.events, records.state))
         self.archives.resume()
-        return found.state, found.events
+        return records.state, records.events
 
     def append(self, event: Event, *, state_after: ClusterState) -> None:
-        """Write one event through to the operating system; order is that of the calls.
+        """Write one event through to the operating system, in the order of the calls.
 
         `state_after` begins the next file when this one is full.
         """
@@ -103,8 +106,8 @@ class Journal:
             self._rotate(state_after)
 
     def compact(self, state: ClusterState) -> None:
-        """Begin a new file with a snapshot of `state`; what was in the old one is gone. When
-        this returns it survives a power cut."""
+        """Begin a new file with a snapshot of `state`; the old content is dropped. On return it
+        survives a power cut."""
         if self.degraded:
             return
         fresh = self._path.with_suffix(".new")
@@ -127,12 +130,12 @@ class Journal:
         self._file, self._bytes, self._records = file, len(record), 0
 
     def mended(self, state: ClusterState) -> None:
-        """Note that the log is whole again, behind which is `state`."""
+        """Note that the log is complete again, with `state` at its end."""
         self.lost = False
         self.compact(state)
 
     def sync(self) -> None:
-        """Force what was appended to the disk; where that fails, it only counts from here on."""
+        """Write all appended events to disk; if that fails, only count from here on."""
         if self._file is None or self.degraded:
             return
         try:
@@ -141,11 +144,11 @@ class Journal:
             self._degrade(str(error))
 
     def look(self, state: ClusterState) -> None:
-        """Say once that there is room again, where appends are only counted. Where the file was
-        removed begin a new one with `state`, the end of the log."""
+        """Log once that there is disk space again, if appends are only counted. If the file was
+        removed, begin a new one with `state`, the end of the log."""
         if self._file is not None and not self.degraded and not self.files.is_there(self._path):
             self._log.critical(
-                "the journal's file was removed; a new one begins with the state as it is now",
+                "the journal file was removed; starting a new one with the present state",
                 file=str(self._path),
             )
             with contextlib.suppress(OSError):
@@ -154,14 +157,14 @@ class Journal:
         if self.degraded and not self._told_room and self._has_room():
             self._told_room = True
             self._log.critical(
-                "there is room again for the journal: take this node down in order (`shoal down`, "
-                "then `shoal up`); its journal is written whole then",
+                "there is disk space for the journal again; restart this node (`shoal down`, "
+                "then `shoal up`) to write the whole journal",
                 folder=str(self.folder),
             )
 
     def keep_whole(self, state: ClusterState) -> None:
-        """Begin a new file with `state`, the end of the log, where appends were only counted: then
-        a node that ends in order loses nothing, if there is room."""
+        """Begin a new file with `state`, the end of the log, if appends were only counted and
+        the disk has space: a node that ends in order then loses nothing."""
         if self.degraded and self._has_room():
             self.degraded = False
             self.compact(state)
@@ -175,7 +178,7 @@ class Journal:
             self._file = None
 
     def _rotate(self, state: ClusterState) -> None:
-        """Begin a new file with `state`, and keep the old one in the archives."""
+        """Begin a new file with `state`, and archive the old one."""
         if not self.degraded:
             self.archives.take(self._path, f"events-{state.term:06d}-{state.index:012d}")
             self.compact(state)
@@ -196,8 +199,8 @@ class Journal:
             self.degraded = True
             self._told_room = False
             self._log.critical(
-                "the journal only counts from here on, and changes are in memory alone: free some "
-                "disk space, and do not restart `master` before the log says that there is room",
+                "the journal cannot be written; changes are only in memory. Free disk space, and "
+                "do not restart `master` until the log says that there is disk space again",
                 folder=str(self.folder),
                 why=why,
             )
@@ -205,7 +208,9 @@ class Journal:
     def _check_disk(self) -> None:
         free = self.files.free_bytes(self.folder)
         if free < self._low_disk_bytes:
-            self._degrade(f"{free >> 20} MiB free, {self._low_disk_bytes >> 20} MiB wanted")
+            self._degrade(
+                f"{free >> 20} MiB of disk are free; {self._low_disk_bytes >> 20} MiB are needed"
+            )
 
     def _has_room(self) -> bool:
         with contextlib.suppress(OSError):
@@ -219,7 +224,7 @@ class Journal:
             return b""
 
     def _continue(self, good_bytes: int, records: int) -> None:
-        """Go on behind what is good of the file that is there."""
+        """Open the existing file, cut it after the good records and continue there."""
         try:
             self._file = self.files.open(self._path)
             self._file.cut(good_bytes)
@@ -228,25 +233,25 @@ class Journal:
         self._bytes, self._records = good_bytes, records
 
     def _set_aside(self, data: bytes, damage: LostRange, why: str) -> None:
-        """Give the damaged file a second name, under which it stays, and say what is lost."""
-        kept = self.folder / damage.file_name(crc32(data))
+        """Keep the damaged file under a second name, and log which events are lost."""
+        copy = self.folder / damage.file_name(crc32(data))
         try:
             with contextlib.suppress(FileExistsError):  # a crash came before the new file
-                self.files.link(self._path, kept)
+                self.files.link(self._path, copy)
         except OSError as error:
-            self._degrade(f"the damaged file could not be kept aside: {error}")
+            self._degrade(f"cannot keep a copy of the damaged file: {error}")
         self._log.critical(
-            "the journal is damaged: do again what was changed in the events that are lost",
+            "the journal is damaged; repeat the changes of the lost events",
             lost=damage.text,
             why=why,
-            kept=str(kept),
+            kept=str(copy),
         )
 
 
-def _later_words(found: Records, path: Path) -> str:
-    written = "" if found.protocol is None else f" (protocol {found.protocol})"
+def _later_words(records: Records, path: Path) -> str:
+    written = "" if records.protocol is None else f" (protocol {records.protocol})"
     return (
-        f"the journal was written by a later version of shoal{written}; this version reads "
-        f"protocol {PROTOCOL_MAX} and stays out: install that version again, or give this node "
-        f"another home. Nothing was changed in {path}. ({found.why})"
+        f"the journal was written by a newer version of shoal{written}; this version reads "
+        f"protocol {PROTOCOL_MAX}. Install the newer version again, or give this node "
+        f"another home. Nothing was changed in {path}. ({records.why})"
     )

@@ -1,8 +1,8 @@
-"""The recent events of the log, for those who missed some.
+"""The recent events of the log, for candidates that missed some.
 
-Pure. Bounded: what has fallen out of it has to be replaced by a snapshot. Events are kept by
-index (a look-up per event; scanning a queue made catching up quadratic, as measured), packed:
-as objects twenty thousand took 67 MB.
+Pure. Bounded: older events must be replaced by a snapshot. Events are stored by index (one
+look-up per event; scanning a queue made catching up quadratic, as measured) and packed: as
+objects, twenty thousand took 67 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FOUND = 1_000
 
 
 class _Kept(NamedTuple):
-    """An event as msgpack, and what is looked at without unpacking it."""
+    """An event as msgpack, with the fields that are read without unpacking."""
 
     term: int
     holder: NodeId | None
@@ -39,9 +39,9 @@ class _Kept(NamedTuple):
 
 @dataclass(slots=True)
 class RecentEvents:
-    """Invariant: `events` holds exactly the indexes first..last; empty when first > last. They are
-    at most `limit` and together at most `limit_bytes` long, but the newest is always kept. `base`
-    is the (term, holder) of the event before the first, where that is known."""
+    """Invariant: `events` has exactly the indexes first..last; empty when first > last. At most
+    `limit` events and `limit_bytes` bytes, but the newest always stays. `base` is the (term,
+    holder) of the event before the first, if known."""
 
     limit: int = MAX_KEPT
     limit_bytes: int = MAX_KEPT_BYTES
@@ -53,12 +53,12 @@ class RecentEvents:
 
     @classmethod
     def behind(cls, state: ClusterState) -> RecentEvents:
-        """Return an empty history of what follows `state`."""
+        """Return an empty history that follows `state`."""
         index = state.index
         return cls(first=index + 1, last=index, base=(state.term, state.holder))
 
     def keep(self, event: Event) -> None:
-        """Add the newest event. One that does not follow the last begins a new history."""
+        """Add the newest event. An event that does not follow the last one begins a new history."""
         if event.index != self.last + 1:
             self.events.clear()
             self.size_bytes = 0
@@ -76,44 +76,46 @@ class RecentEvents:
             self.first += 1
 
     def find(self, ask: AskEvents) -> EventsFound:
-        """Return what was asked for, at most 1,000; incomplete when the first is not kept, or
-        the asker's event before it is not of this log.
+        """Return the requested events, at most 1,000; incomplete if the first is too old, or if
+        the requester's event before it is not in this log.
 
-        What lies beyond the last event does not exist yet and is not missed.
+        Events beyond the last do not exist yet and do not count as missing.
         """
         upto = min(ask.last, self.last, ask.first + MAX_FOUND - 1)
         is_dropped = ask.first <= self.last and ask.first < self.first
         if is_dropped or not self._follows(ask):
             return EventsFound(events=(), complete=False)
-        found = tuple(self.events[index].event() for index in range(ask.first, upto + 1))
-        return EventsFound(events=found, complete=ask.first <= self.last + 1)
+        events = tuple(self.events[index].event() for index in range(ask.first, upto + 1))
+        return EventsFound(events=events, complete=ask.first <= self.last + 1)
 
     def undone(self, state: ClusterState) -> tuple[Event, ...]:
-        """Return, of the commands' events that are kept, those that a `state` which takes the
-        place of this log does not know: what they changed is taken back. Commands so old that no
-        state remembers them are not counted."""
-        known = state.commands
-        is_full = len(known) >= MAX_COMMANDS
-        oldest = min(index for index, _ in known.values()) if is_full else 0
+        """Return the stored command events that `state`, which replaces this log, does not
+        contain: their changes are undone. Commands too old for any state are not counted."""
+        commands = state.commands
+        is_full = len(commands) >= MAX_COMMANDS
+        oldest = min(index for index, _ in commands.values()) if is_full else 0
         return tuple(
-            kept.event()
-            for index, kept in self.events.items()
-            if kept.command_id is not None and kept.command_id not in known and index >= oldest
+            packed.event()
+            for index, packed in self.events.items()
+            if packed.command_id is not None
+            and packed.command_id not in commands
+            and index >= oldest
         )
 
     def _follows(self, ask: AskEvents) -> bool:
-        """Return whether the asker's last event is ours; nothing comes before the first of all."""
+        """Return whether the requester's last event is ours; the first event of all needs none
+        before it."""
         if ask.after_term is None or ask.first == 1:
             return True
         before = self.events.get(ask.first - 1)
         base = self.base if ask.first == self.first else None
-        known = base if before is None else (before.term, before.holder)
-        return known == (ask.after_term, ask.after_holder)
+        previous = base if before is None else (before.term, before.holder)
+        return previous == (ask.after_term, ask.after_holder)
 
 
 def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
-    """Return the copies of models that `before` held and `after`, which takes its place, does not:
-    none where the two are of one log, in which they ended as any does."""
+    """Return the instances of `before` that its replacement `after` lacks; none if both are of
+    one log, in which they ended normally."""
     if not _is_other_log(before, after):
         return ()
     return tuple(
@@ -128,8 +130,7 @@ def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
 def describe_undone(
     changes: Sequence[Event], copies: Sequence[Instance], at_s: float
 ) -> list[UndoneChange]:
-    """Return undone changes and the copies that went with them, as people are told of them: each
-    copy once."""
+    """Return undone changes and lost instances as texts for people: each instance once."""
     placed: set[InstanceId] = set()
     found: list[UndoneChange] = []
     for event in changes:

@@ -74,23 +74,23 @@ def record_of_state(state: ClusterState, *, lost: bool) -> bytes:
 
 def read_records(data: bytes) -> Records:
     """Read a journal's file up to its end or to the first record that cannot be read."""
-    found = Records()
-    while found.good_bytes < len(data):
-        body = _body(data, found.good_bytes)
+    records = Records()
+    while records.good_bytes < len(data):
+        body = _body(data, records.good_bytes)
         if body is None:
-            if not is_torn(data, found.good_bytes):
-                found.why = "a record does not match its checksum"
+            if not is_torn(data, records.good_bytes):
+                records.why = "a record does not match its checksum"
             break
         try:
-            _take(found, body)
+            _take(records, body)
         except (BadMessage, ValueError, KeyError, TypeError) as error:
-            found.why = f"a record cannot be understood: {str(error)[:200]}"
-            found.later = found.protocol is None or found.protocol > PROTOCOL_MAX
+            records.why = f"a record cannot be decoded: {str(error)[:200]}"
+            records.later = records.protocol is None or records.protocol > PROTOCOL_MAX
             break
-        found.good_bytes += HEADER.size + len(body)
-    if found.why and not found.later:
-        found.damage = _lost(data, found)
-    return found
+        records.good_bytes += HEADER.size + len(body)
+    if records.why and not records.later:
+        records.damage = _lost(data, records)
+    return records
 
 
 def is_torn(data: bytes, at: int) -> bool:
@@ -122,15 +122,15 @@ def _body(data: bytes, at: int) -> bytes | None:
     return body if len(body) == length > 0 and crc32(body) == checksum else None
 
 
-def _take(found: Records, body: bytes) -> None:
+def _take(records: Records, body: bytes) -> None:
     record = cast(dict[str, Any], unpack(body))
     if "state" in record:
         protocol = record.get("protocol")
-        found.protocol = protocol if isinstance(protocol, int) else None
-        found.state, found.events = ClusterState.model_validate(record["state"]), []
-        found.lost = bool(record.get("lost", False))
+        records.protocol = protocol if isinstance(protocol, int) else None
+        records.state, records.events = ClusterState.model_validate(record["state"]), []
+        records.lost = bool(record.get("lost", False))
     else:
-        found.events.append(Event.model_validate(record["event"]))
+        records.events.append(Event.model_validate(record["event"]))
 
 
 def _behind(data: bytes, at: int) -> Iterator[bytes]:
@@ -152,14 +152,14 @@ def _is_whole(body: memoryview, checksum: int) -> bool:
     return False
 
 
-def _lost(data: bytes, found: Records) -> LostRange:
+def _lost(data: bytes, records: Records) -> LostRange:
     """Return which indexes are lost, as far as what lies behind still tells."""
     last: int | None = None
-    for body in _behind(data, found.good_bytes):
+    for body in _behind(data, records.good_bytes):
         try:
             index = Event.model_validate(unpack(body)["event"]).index
         except (BadMessage, ValueError, KeyError, TypeError):
             continue
         last = max(index, last or 0)
-    first = found.index + 1
+    first = records.index + 1
     return LostRange(first, last if last is not None and last >= first else None)

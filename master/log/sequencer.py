@@ -1,9 +1,9 @@
-"""Gives each event its place: (term, index), and each fact at most one.
+"""Assigns each event its (term, index), and accepts each fact at most once.
 
-Pure. Facts of one witness (node, process, boot) are taken in their own order, 1, 2, 3, ...:
-one that was taken before is a no-op, one that runs ahead is left to be told again. A boot that
-was never heard of begins at 1. What a fact says is not judged here; `apply` ignores an older
-generation, but its place in the log is what lets the witness forget it.
+Pure. Facts of one witness (node, process, boot) are taken in their order, 1, 2, 3, ...: a
+repeated one has no effect, and one that is ahead must be sent again. A new boot begins at 1. The
+content of a fact is not checked here: `apply` ignores an older generation, but its place in the
+log lets the witness forget it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Verdict = Literal["known", "next", "early"]
 
 
 def judge(state: ClusterState, told: TellFact) -> Verdict:
-    """Return whether a fact is due now, was taken before, or comes too early."""
+    """Return whether a fact is next, already taken, or too early."""
     fact = told.fact_id
     if is_known(state, fact):
         return "known"
@@ -31,11 +31,8 @@ def judge(state: ClusterState, told: TellFact) -> Verdict:
 
 @dataclass(slots=True)
 class LogDraft:
-    """What is to be appended next: `events`, each with the state behind it, in their order.
-
-    `state` is that behind the last of them. Their places are in the term `term` of `holder`;
-    all of them happened at `at_s`.
-    """
+    """The next `events` to append, each with the state after it, in order. `state` is the state
+    after the last. All are in the term `term` of `holder` and happened at `at_s`."""
 
     state: ClusterState
     term: int
@@ -52,8 +49,8 @@ class LogDraft:
         *,
         fact: FactId | None = None,
     ) -> Event:
-        """Append the event of `body` and return it. `fact` is what it was told as, where it is one
-        that `judge` calls `next`."""
+        """Append the event of `body` and return it. `fact`: the fact that it came as, if `judge`
+        says `next`."""
         event = Event(
             term=self.term,
             index=self.state.index + 1,

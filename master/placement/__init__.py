@@ -1,4 +1,4 @@
-"""Where a model goes: memory, speed, the search over nodes, and why not.
+"""Where a model goes: memory, speed, the search over nodes, and reasons for a refusal.
 
 Pure arithmetic, polynomial in the number of nodes. Knows cards, nodes and links, no command.
 """

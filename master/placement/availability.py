@@ -1,9 +1,9 @@
-"""Which nodes could run a model, and as what: the card as it is there, and what must be fetched.
+"""Which nodes can run a model: the card as computed there, and the bytes to fetch.
 
-Pure. A node that lacks the weights can fetch them from a node that has them, if its disk has
-room: for all of them, or for those of its stage where the family is fetched in parts. The card
-then comes from any node that has the model. Without Metal, floating-point weights are cast to 32
-bits, so a 16-bit card is counted twofold there.
+Pure. A node without the weights can fetch them from another node if its disk has room: all of
+them, or those of its stage if the family can be fetched in parts. The card then comes from any
+node that has the model. Without Metal, floating-point weights are cast to 32 bits, so a 16-bit
+card counts twice its size there.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ RoomOf = Callable[[NodeCapacity], int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """The model to place, and its conditions. `layers` by node (id or name), in stage order. `kv`
-    None: as its card has it. `barred`: nodes that do not get it now, and why."""
+    """The model to place, and its conditions. `layers` by node (id or name), in stage order.
+    `kv` None: as in its card. `barred`: nodes in cooldown, with the reason."""
 
     model: ModelId
     context_tokens: int | None = None
@@ -53,10 +53,10 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
-    """A node that could run the model: the card as it is there, the backend it resolves to.
+    """A node that could run the model: the card as computed there, and its backend.
 
-    `disk_bytes` is what its disk takes of the weights where that is not all of them: then the
-    node can be a stage of a pipeline and nothing else. `partial` is what lies there already.
+    `disk_bytes`: how much of the weights its disk can take, if not all; then the node can only
+    be a stage of a pipeline. `partial`: what its disk already has.
     """
 
     node: NodeCapacity
@@ -69,14 +69,15 @@ class LocalCopy:
 
     @property
     def fetch_bytes(self) -> int:
-        """Return the bytes that come over the network before a whole copy can load."""
+        """Return the bytes to fetch before a whole instance can load."""
         have = 0 if self.partial is None else self.partial.have_bytes
         return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
     def stage_room(self, room: RoomOf) -> int:
-        """Return the bytes that a pipeline stage may need here, so that its files fit, too.
+        """Return the bytes that a pipeline stage may need here, so that its files fit on disk
+        too.
 
-        The files are taken to be as large as the weights in memory.
+        Files are assumed to be as large as the weights in memory.
         """
         there = room(self.node)
         if not self.disk_bytes:
@@ -84,17 +85,17 @@ class LocalCopy:
         return min(there, self.costs.stage_limit(self.disk_bytes))
 
     def has_layers(self, first: int, last: int) -> bool:
-        """Return whether layers [first, last) lie on the node's disk."""
+        """Return whether layers [first, last) are on the node's disk."""
         return self.has_weights or (self.partial is not None and self.partial.holds(first, last))
 
     def fits_whole(self, room: RoomOf) -> bool:
-        """Return whether a whole copy fits, in memory and on disk."""
+        """Return whether a whole instance fits, in memory and on disk."""
         return self.disk_bytes is None and self.costs.whole.total <= room(self.node)
 
     @property
     def group_key(self) -> tuple[str, ...]:
-        """Return what the ranks of one group must share: engine, type of numbers, files, and how
-        KV is held."""
+        """Return what the ranks of one group must share: engine, number type, files and KV
+        format."""
         return (self.backend.partition("-")[0], self.card.dtype, self.card.digest, self.kv)
 
     @property
@@ -114,7 +115,7 @@ def room_now(node: NodeCapacity) -> int:
 
 
 def room_ever(node: NodeCapacity) -> int:
-    """Return the bytes that a node could give to a model if all others left."""
+    """Return the bytes that a node could give to a model if all others were unloaded."""
     return node.ceiling_bytes
 
 
@@ -127,7 +128,7 @@ def find_copies(
     """
     donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
     given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]
-    found: list[LocalCopy] = []
+    copies: list[LocalCopy] = []
     blocked: dict[str, str] = {}
     costed: dict[tuple[int, str, bool], tuple[ModelCard, LayerCosts]] = {}
     for node in allowed:
@@ -141,19 +142,19 @@ def find_copies(
         if backend is None:
             fit = ", ".join(donor.compatible_backends)
             runs = ", ".join(node.card.backends)
-            blocked[node.name] = f"runs {runs}; the model needs one of {fit}"
+            blocked[node.name] = f"has backends {runs}; the model needs one of {fit}"
             continue
         partial, disk_bytes = None, None
         if own is None:
             if not given:
-                blocked[node.name] = "lacks the weights, and no node gives them to others"
+                blocked[node.name] = "lacks the weights, and no node shares them"
                 continue
             alike = [card for card in given if card.dtype == _dtype(backend)]
             donor = min(alike or given, key=lambda card: card.size_bytes)
             partial, disk_bytes = node.partial_of(spec.model), _disk_bytes(node, donor)
             is_full = disk_bytes == 0 and partial is None
             if is_full or (disk_bytes is not None and not donor.fetched_in_parts):
-                blocked[node.name] = "its disk has no room for the weights"
+                blocked[node.name] = "lacks disk space for the weights"
                 continue
         key = (id(donor), backend, own is None)
         if key not in costed:
@@ -161,12 +162,12 @@ def find_copies(
             kind = kind_for(spec.kv or card.kv, card.kv_group, windows=card.kv_windows)
             costed[key] = (card, layer_costs(card, spec.context_tokens, backend, kind))
         card, costs = costed[key]
-        found.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
-    return tuple(found), blocked
+        copies.append(LocalCopy(node, card, backend, own is not None, costs, disk_bytes, partial))
+    return tuple(copies), blocked
 
 
 def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
-    """Return the bytes of files that the disk takes; None: all of them, or not measured."""
+    """Return the bytes of files that the disk can take; None: all of them, or not measured."""
     if node.reading is None:
         return None
     takes = max(0, node.reading.disk_free_bytes - DISK_MARGIN_BYTES)
@@ -174,10 +175,10 @@ def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
 
 
 def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
-    """Return a card as it will be on a node with that backend.
+    """Return a card as it is computed by that backend.
 
-    A card of 32 bits stays as it is (what the files hold is not known from it), which is too much
-    rather than too little.
+    A 32-bit card stays as it is, because it does not say what its files hold; that
+    overestimates.
     """
     if card.dtype == _dtype(backend) or card.dtype == "float32":
         return card

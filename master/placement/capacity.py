@@ -31,7 +31,7 @@ _SHARED = ("-cpu", "-metal")
 
 @dataclass(frozen=True, slots=True)
 class LeasedMemory:
-    """Memory of a node that a lease keeps, and how much of it was not yet seen to be used."""
+    """A lease's memory on a node, and the part of it that is not in use yet."""
 
     node: NodeId
     size_bytes: int
@@ -40,9 +40,9 @@ class LeasedMemory:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """A node as placement sees it: what it says of itself, its latest `reading` (None: not measured
-    yet), and what is promised there: bytes, those that are not taken yet (of shards that are
-    loading, and of leases), and how many shards there are."""
+    """A node for placement: its card, its latest `reading` (None: not measured yet), and its
+    reservations: bytes, bytes not allocated yet (loading shards and leases), and the number of
+    shards."""
 
     card: NodeCard
     reading: NodeReading | None
@@ -57,7 +57,7 @@ class NodeCapacity:
 
     @property
     def name(self) -> str:
-        """Return what people call the node."""
+        """Return the node's display name."""
         return self.card.name
 
     @property
@@ -67,18 +67,18 @@ class NodeCapacity:
 
     @property
     def machine_id(self) -> str:
-        """Return what names its machine: nodes of one machine share its memory."""
+        """Return the id of its machine; nodes of one machine share its memory."""
         return self.card.machine or self.id
 
     @property
     def ceiling_bytes(self) -> int:
-        """Return the bytes that all models together may take here."""
+        """Return the limit for all models together on this node."""
         limit = limit_bytes(self.card)
         return int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
 
     @property
     def usable_bytes(self) -> int:
-        """Return the bytes that one more model may take now; 0 before a first measurement."""
+        """Return the bytes available to one more model; 0 before the first measurement."""
         by_share = self.ceiling_bytes - self.reserved_bytes
         if self.free_bytes is None:
             return 0
@@ -90,12 +90,16 @@ class NodeCapacity:
         return self.shards < self.card.slots
 
     def card_of(self, model: ModelId) -> ModelCard | None:
-        """Return the card of a model that is whole on this node's disk, or None."""
-        return next((one for one in self.card.models if one.model == model), None)
+        """Return the card of a model if its files are complete on this node's disk, or None."""
+        return next(
+            (model_card for model_card in self.card.models if model_card.model == model), None
+        )
 
     def partial_of(self, model: ModelId) -> PartialModel | None:
-        """Return what the disk has of a model that is not all there, or None."""
-        return next((one for one in self.card.parts if one.model == model), None)
+        """Return an incomplete model on the disk, or None."""
+        return next(
+            (model_card for model_card in self.card.parts if model_card.model == model), None
+        )
 
 
 def node_capacities(
@@ -104,12 +108,13 @@ def node_capacities(
     instances: Mapping[str, Instance],
     leased: Iterable[LeasedMemory] = (),
 ) -> list[NodeCapacity]:
-    """Return every node that has announced itself, by id, with what is promised there already.
+    """Return every node that has announced itself, by id, with its reservations.
 
-    A shard that is not ready counts as still loading: what it reserved is not yet measured; nor is
-    that of a test, or of work on a model, which take and give back memory as they go. Nodes of one
-    machine measure the same memory, so what loads on one of them counts on all; so does what of a
-    lease is not used yet. What an owner says that it uses is the machine's memory, not a GPU's own.
+    A shard that is not ready counts as loading, because its memory is not yet measured; so do
+    tests and work on models, which take and free memory as they run. Nodes of one machine
+    measure the same memory, so what loads on one counts on all; so does the unused part of a
+    lease. The reported use of a lease is memory of the machine, not of a GPU with its own
+    memory.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
@@ -137,25 +142,25 @@ def node_capacities(
 
 
 def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> list[NodeCapacity]:
-    """Return the nodes as if one of them had a model on its disk whole, in the place of what it or
-    others have under that name."""
-    found: list[NodeCapacity] = []
+    """Return the nodes as if one of them had this model complete on its disk, replacing any
+    model of that name."""
+    nodes_then: list[NodeCapacity] = []
     for one in nodes:
         models = tuple(known for known in one.card.models if known.model != card.model)
         if one.id == node:
             models = (*models, card)
-        found.append(replace(one, card=one.card.model_copy(update={"models": models})))
-    return found
+        nodes_then.append(replace(one, card=one.card.model_copy(update={"models": models})))
+    return nodes_then
 
 
 def computes_in_vram(card: NodeCard) -> bool:
-    """Return whether models lie in the memory of a GPU of its own."""
+    """Return whether models are in the memory of a discrete GPU."""
     return bool(card.vram_bytes) and any(not tag.endswith(_SHARED) for tag in card.backends)
 
 
 def limit_bytes(card: NodeCard) -> int | None:
-    """Return the bytes that all models may take on a node's device, or None where only the
-    machine's memory is known."""
+    """Return the limit of a node's device for all models, or None if only the machine's memory
+    is known."""
     if computes_in_vram(card):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes
@@ -164,9 +169,9 @@ def limit_bytes(card: NodeCard) -> int | None:
 
 
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
-    """Return the backend tag that a model runs under on a node, or None where none can run it.
+    """Return the backend tag for a model on a node, or None if none can run it.
 
-    Of several it is the one that the model's card prefers, else the one that the node names first.
+    The card's preferred backend first, else the first that the node names.
     """
     named = backends or (UNMEASURED_BACKEND,)
     fit = [one for one in named if not card.compatible_backends or one in card.compatible_backends]

@@ -48,48 +48,47 @@ def refuse_early(
     if not nodes:
         return Refusal(
             reason="pending",
-            message="no node has announced itself yet; the cluster is still starting",
+            message="the cluster is still starting: no node has announced itself yet",
             retry_after_s=PENDING_RETRY_S,
         )
-    known = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
-    if not known:
+    cards = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
+    if not cards:
         return Refusal(
             reason="unknown_model",
-            message=f"{spec.model} is on no node's disk; to get it: `shoal pull {spec.model}`",
+            message=f"{spec.model} is on no node's disk; run `shoal pull {spec.model}`",
             field="model",
         )
-    longest = max(card.context_tokens for card in known)
+    longest = max(card.context_tokens for card in cards)
     if spec.context_tokens is not None and spec.context_tokens > longest:
         return Refusal(
             reason="unsupported",
             message=(
-                f"{spec.model} was made for {longest:,} tokens of context, "
-                f"{spec.context_tokens:,} were asked for"
+                f"context_tokens is {spec.context_tokens:,}; "
+                f"the limit of {spec.model} is {longest:,}"
             ),
             field="context_tokens",
             facts={"context_tokens": longest},
         )
     wanted = spec.kv or "full"
-    held = {kind_for(wanted, card.kv_group, windows=card.kv_windows) for card in known}
+    held = {kind_for(wanted, card.kv_group, windows=card.kv_windows) for card in cards}
     if wanted not in held:
-        why = next((card.kv_full_because for card in known if card.kv_full_because), "")
+        why = next((card.kv_full_because for card in cards if card.kv_full_because), "")
         return Refusal(
             reason="unsupported",
             message=(
                 f"{spec.model} cannot hold its KV in {spec.kv}: "
-                f"{why or 'its node is of a version that does not say how'}; leave kv out"
+                f"{why or 'the version of its node does not report KV formats'}; omit kv"
             ),
             field="kv",
         )
     if not allowed:
-        text = "every node is excluded; leave one in"
+        text = "excluded_nodes excludes every node; leave at least one"
         return Refusal(reason="unsupported", message=text, field="excluded_nodes")
     if spec.min_nodes > len(allowed):
         return Refusal(
             reason="unsupported",
             message=(
-                f"min_nodes {spec.min_nodes}: there are {len(allowed)} nodes that may be used"
-                f" ({len(nodes)} in all)"
+                f"min_nodes is {spec.min_nodes}; {len(allowed)} of {len(nodes)} nodes can be used"
             ),
             field="min_nodes",
             facts={"nodes": len(allowed)},
@@ -98,7 +97,7 @@ def refuse_early(
     if ranks > MAX_RANKS:
         return Refusal(
             reason="unsupported",
-            message=f"{ranks} nodes: a group has at most {MAX_RANKS} ranks, one on each node",
+            message=f"too many nodes: {ranks}; a group has at most {MAX_RANKS} ranks, one per node",
             field="layers" if len(spec.layers) == ranks else "min_nodes",
             facts={"max_ranks": MAX_RANKS},
         )
@@ -109,7 +108,7 @@ def unmeasured() -> Refusal:
     """Return the refusal while no node's memory is known."""
     return Refusal(
         reason="pending",
-        message="no memory reading has come yet; is `telemetry` running?",
+        message="no memory reading has arrived yet; check that `telemetry` is running",
         retry_after_s=PENDING_RETRY_S,
     )
 
@@ -158,11 +157,13 @@ def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusa
 def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowded:
     """Return the shortage of a whole copy on one node: of memory, else of a slot."""
     if need.total <= node.usable_bytes:
-        text = f"{model} fits on {node.name}, but its {node.card.slots} runner slots are taken"
+        text = (
+            f"{model} fits on {node.name}, but all {node.card.slots} runner slots there are taken"
+        )
     else:
         text = (
-            f"{model} needs {cost_text(need)}, and {node.name} can give {gb(node.usable_bytes)} "
-            f"GB now ({_capacity_text(node)})"
+            f"{model} needs {cost_text(need)}; {node.name} has {gb(node.usable_bytes)} "
+            f"GB available ({_capacity_text(node)})"
         )
     refusal = Refusal(
         reason="no_capacity",
@@ -181,11 +182,11 @@ def crowded_group(placed: Placement) -> Crowded:
         node, short = rank.copy.node, rank.need.total - rank.usable_bytes
         if short > 0:
             words.append(
-                f"{node.name} would need {gb(rank.need.total)} GB and can give "
-                f"{gb(rank.usable_bytes)} GB now"
+                f"{node.name} needs {gb(rank.need.total)} GB and has "
+                f"{gb(rank.usable_bytes)} GB available"
             )
         elif not node.has_slot:
-            words.append(f"the {node.card.slots} runner slots of {node.name} are taken")
+            words.append(f"all {node.card.slots} runner slots of {node.name} are taken")
         if short > 0 or not node.has_slot:
             shortages[node.id] = max(0, short)
     refusal = Refusal(
@@ -206,17 +207,17 @@ def crowded_group(placed: Placement) -> Crowded:
 
 def impossible(problem: PlacementProblem) -> Refusal:
     """Return the refusal where all nodes that may be used could never hold the model together."""
-    best = max(problem.copies, key=lambda one: (one.node.ceiling_bytes, one.node.id))
+    best = max(problem.copies, key=lambda copy: (copy.node.ceiling_bytes, copy.node.id))
     node, need = best.node, best.costs.whole
     text = (
-        f"{problem.spec.model} needs {cost_text(need)}, more than the {gb(node.ceiling_bytes)} GB "
-        f"that models may ever take on {node.name} ({_ceiling_text(node)})"
+        f"{problem.spec.model} needs {cost_text(need)}; the limit for all models on {node.name} "
+        f"is {gb(node.ceiling_bytes)} GB ({_ceiling_text(node)})"
     )
     if len(problem.copies) > 1:
-        together = sum(one.node.ceiling_bytes for one in problem.copies)
+        together = sum(copy.node.ceiling_bytes for copy in problem.copies)
         text += (
-            f"; and no group of at most {MAX_RANKS} of the {len(problem.copies)} nodes that may be "
-            f"used holds it ({gb(together)} GB together, of which each rank takes 0.26 beside its "
+            f"; no group of at most {MAX_RANKS} of the {len(problem.copies)} available nodes "
+            f"holds it ({gb(together)} GB together, of which each rank takes 0.26 beside its "
             "share)"
         )
     text += _disks_text(problem)
@@ -234,21 +235,21 @@ def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
     if refused is not None:
         return refused
     rooms = sorted(
-        (one.node.usable_bytes for one in problem.copies if one.node.has_slot), reverse=True
+        (copy.node.usable_bytes for copy in problem.copies if copy.node.has_slot), reverse=True
     )[:size]
     copy = problem.copies[0]
     if len(rooms) < size:
-        text = f"{len(rooms)} nodes have a free runner slot and can run it"
+        text = f"only {len(rooms)} nodes have a free runner slot and can run it"
     elif kind == "tensor":
         need = copy.costs.tensor_rank_cost(size, splits_kv=copy.card.tensor_splits_kv)
         text = (
-            f"each of {size} ranks needs {cost_text(need)}; node number {size} by room gives "
-            f"{gb(rooms[-1])} GB"
+            f"each of {size} ranks needs {cost_text(need)}; the smallest of the {size} largest "
+            f"nodes has {gb(rooms[-1])} GB available"
         )
     else:
         text = (
             f"it needs {cost_text(copy.costs.whole)} (and 0.26 for each further rank); the "
-            f"roomiest {size} nodes that compute alike give {gb(sum(rooms))} GB now"
+            f"{size} largest compatible nodes have {gb(sum(rooms))} GB available"
         )
     return Refusal(
         reason="no_capacity",
@@ -261,11 +262,11 @@ def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
 def _disks_text(problem: PlacementProblem) -> str:
     """Return a clause that names the nodes whose disks do not take all of the files, or nothing."""
     small = [
-        f"{one.node.name} {gb(one.disk_bytes)} GB"
-        for one in problem.copies
-        if one.disk_bytes is not None
+        f"{copy.node.name} {gb(copy.disk_bytes)} GB"
+        for copy in problem.copies
+        if copy.disk_bytes is not None
     ]
-    return f"; of its files the disks take no more than: {', '.join(small)}" if small else ""
+    return f"; disk space limits its files to: {', '.join(small)}" if small else ""
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
@@ -274,18 +275,18 @@ def _ceiling_text(node: NodeCapacity) -> str:
     if computes_in_vram(card):
         return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"
     if limit_bytes(card):
-        return "what its GPU may wire down: iogpu.wired_limit_mb, else Metal's word"
+        return "the GPU's wired memory limit: iogpu.wired_limit_mb, else Metal's figure"
     text = f"{MEMORY_SHARE:.0%} of {gb(card.memory_bytes)} GB"
     machine_bytes = card.memory_bytes if node.reading is None else node.reading.memory_total_bytes
     if machine_bytes > card.memory_bytes:
-        text += f", which memory_bytes leaves of the machine's {gb(machine_bytes)} GB"
+        text += f", the memory_bytes setting; the machine has {gb(machine_bytes)} GB"
     return text
 
 
 def _capacity_text(node: NodeCapacity) -> str:
     return (
-        f"{gb(node.free_bytes or 0)} free, {gb(node.loading_bytes)} of it promised to models "
-        f"that are loading; {gb(node.reserved_bytes)} of at most {gb(node.ceiling_bytes)} "
+        f"{gb(node.free_bytes or 0)} free, of which {gb(node.loading_bytes)} are reserved for "
+        f"loading models; {gb(node.reserved_bytes)} of at most {gb(node.ceiling_bytes)} "
         "reserved"
     )
 

@@ -214,8 +214,8 @@ def layer_costs(
 def _adapter_bytes(card: ModelCard) -> int:
     """Return the most that a model's adapters take in memory, where each layer's matrices lie
     behind each other, as wide as the widest, with one of zeros; from what their files take."""
-    widest = max((one.rank for one in card.adapters), default=0)
-    each = [ceil(one.size_bytes * widest / max(1, one.rank)) for one in card.adapters]
+    widest = max((adapter.rank for adapter in card.adapters), default=0)
+    each = [ceil(adapter.size_bytes * widest / max(1, adapter.rank)) for adapter in card.adapters]
     cast = 2 if card.dtype == "float32" else 1
     return cast * (len(each) + 1) * max(each, default=0)
 

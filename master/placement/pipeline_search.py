@@ -81,7 +81,7 @@ class SearchSpace:
 
     def __post_init__(self) -> None:
         costs, between = self.costs, self.links.between
-        nodes = [one.node for one in self.members]
+        nodes = [member.node for member in self.members]
         per_byte = costs.read_bytes / max(1, _layer_bytes(costs))
 
         @cache
@@ -90,7 +90,7 @@ class SearchSpace:
             return hop_s(between(nodes[one], nodes[other]), costs.activation)
 
         self.hop = hop
-        self.holds = [(one.room - FIXED_BYTES) * per_byte for one in self.members]
+        self.holds = [(member.room - FIXED_BYTES) * per_byte for member in self.members]
 
     def link(self, one: int, other: int) -> LinkCost:
         """Return the link between two members, by number."""
@@ -156,9 +156,9 @@ class SearchSpace:
         for _ in range(2):
             before = least
             for other in self.neighbours(best):
-                found = cost(other)
-                if found < least:
-                    best, least = other, found
+                neighbour_s = cost(other)
+                if neighbour_s < least:
+                    best, least = other, neighbour_s
             if least >= before:
                 break
         return best
@@ -178,12 +178,12 @@ def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
     promising = sorted(chains, key=lambda chain: _estimate(space, chain))
     best = promising[: max(2, CHAINS // effort)]
     improved = [space.improve(chain, partial(_estimate, space)) for chain in best]
-    found = _time_all(space, (turn for one in [*improved, *best] for turn in _rotations(one)))
-    if not found:
-        found = _time_all(space, _feasible_orders(space, ranks))
-    if not found:
+    orders = _time_all(space, (turn for one in [*improved, *best] for turn in _rotations(one)))
+    if not orders:
+        orders = _time_all(space, _feasible_orders(space, ranks))
+    if not orders:
         return None
-    fastest = _hill_climb(space, min(found, key=lambda order: order.token_s))
+    fastest = _hill_climb(space, min(orders, key=lambda order: order.token_s))
     few = ranks <= EXHAUSTIVE_RANKS and len(space.members) <= EXHAUSTIVE_NODES
     return _enumerate_orders(space, fastest) if few else fastest
 
@@ -191,22 +191,24 @@ def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
 def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | None:
     """Return the best split over members in this very order, timed; None when it does not fit."""
     members = tuple(space.members[i] for i in chain)
-    bounds = split(space.costs, [one.room for one in members], [one.read_s for one in members])
+    bounds = split(
+        space.costs, [member.room for member in members], [member.read_s for member in members]
+    )
     return None if bounds is None else time_split(space, chain, bounds)
 
 
 def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) -> TimedOrder:
     """Return members in the given order with the given bounds, timed; room is not looked at."""
     members = tuple(space.members[i] for i in order)
-    read_s = [one.read_s for one in members]
+    read_s = [member.read_s for member in members]
     token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))
     return TimedOrder(members, tuple(bounds), token_s, is_mesh(members))
 
 
 def is_mesh(members: Sequence[Member]) -> bool:
     """Return whether JACCL can join the members: RDMA from each to every other."""
-    nodes = [one.node.id for one in members]
-    return rdma_mesh(nodes, {one.node.id: one.node.card.rdma for one in members})
+    nodes = [member.node.id for member in members]
+    return rdma_mesh(nodes, {member.node.id: member.node.card.rdma for member in members})
 
 
 # --- seeds and chains ---
@@ -364,17 +366,17 @@ def _feasible_orders(space: SearchSpace, ranks: int) -> list[tuple[int, ...]]:
         edge = opening if stage == 0 else closing if stage == ranks - 1 else FIXED_BYTES
         most = costs.layers - (ranks - 1 - stage)
         longer: dict[int, dict[int, tuple[int, ...]]] = {}
-        for taken, known in orders.items():
+        for taken, order_to in orders.items():
             for place, node in enumerate(every):
                 if taken >> place & 1:
                     continue
                 slack = members[node].room - edge
                 farthest = partial(_farthest, costs, slack, most)
                 there = longer.setdefault(taken | 1 << place, {})
-                for end, first in next_ends(known, farthest).items():
-                    there.setdefault(end, (*known[first], node))
+                for end, first in next_ends(order_to, farthest).items():
+                    there.setdefault(end, (*order_to[first], node))
         orders = longer
-    return [known[costs.layers] for known in orders.values() if costs.layers in known]
+    return [order_to[costs.layers] for order_to in orders.values() if costs.layers in order_to]
 
 
 def _farthest(costs: LayerCosts, slack: int, most: int, first: int) -> int:

@@ -48,12 +48,12 @@ def place(
         return problem
     if spec.layers:
         return _place_manual_split(problem)
-    if not any(one.node.free_bytes is not None for one in problem.copies):
+    if not any(copy.node.free_bytes is not None for copy in problem.copies):
         return explain.unmeasured()
     for size in _sizes(problem):
-        found = search.fastest_of(_of_size(problem, size, availability.room_now))
-        if found is not None:
-            return found
+        placement = search.fastest_of(_of_size(problem, size, availability.room_now))
+        if placement is not None:
+            return placement
     return _crowded(problem) or explain.mended_later(_never_fits(problem), nodes)
 
 
@@ -84,9 +84,9 @@ def single_costs(
     if isinstance(problem, Refusal):
         return []
     return [
-        (one.node.id, one.costs.whole.total, one.fetch_bytes / FETCHED_PER_S)
-        for one in problem.copies
-        if one.fits_whole(availability.room_ever) and one.node.free_bytes is not None
+        (copy.node.id, copy.costs.whole.total, copy.fetch_bytes / FETCHED_PER_S)
+        for copy in problem.copies
+        if copy.fits_whole(availability.room_ever) and copy.node.free_bytes is not None
     ]
 
 
@@ -120,10 +120,10 @@ def _kinds(problem: PlacementProblem) -> tuple[Kind, ...]:
 
 def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placement]:
     if size == 1:
-        found = [search.best_single(problem)]
+        placements = [search.best_single(problem)]
     else:
-        found = [search.best_group(problem, kind, size, room) for kind in _kinds(problem)]
-    return [one for one in found if one is not None]
+        placements = [search.best_group(problem, kind, size, room) for kind in _kinds(problem)]
+    return [placement for placement in placements if placement is not None]
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
@@ -132,12 +132,14 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
     With explain.unmeasured nodes that could hold it the answer is to wait for their readings.
     """
     if 1 in _sizes(problem):
-        singles = [one for one in problem.copies if one.fits_whole(availability.room_ever)]
-        measured = [one for one in singles if one.node.free_bytes is not None]
+        singles = [copy for copy in problem.copies if copy.fits_whole(availability.room_ever)]
+        measured = [copy for copy in singles if copy.node.free_bytes is not None]
         if measured:
             model = problem.spec.model
-            found = [explain.crowded_node(model, one.node, one.costs.whole) for one in measured]
-            return min(found, key=lambda one: (*one.shortages.values(), *one.shortages))
+            crowded = [
+                explain.crowded_node(model, copy.node, copy.costs.whole) for copy in measured
+            ]
+            return min(crowded, key=lambda one: (*one.shortages.values(), *one.shortages))
         if singles:
             return explain.unmeasured()
     for size in _sizes(problem):
@@ -160,18 +162,18 @@ def _never_fits(problem: PlacementProblem) -> Refusal:
             for kind in _kinds(problem)
         ]
         if all(refused):
-            return next(one for one in refused if one is not None)
+            return next(refusal for refusal in refused if refusal is not None)
     if not sizes:
         return explain.no_node_can_run(problem.spec.model, dict(problem.blocked))
     return explain.impossible(problem)
 
 
 def _no_single(problem: PlacementProblem) -> Refusal:
-    found = _crowded(replace(problem, spec=replace(problem.spec, sharding=None, min_nodes=1)))
-    if isinstance(found, Refusal):
-        return found
-    if found is not None and len(found.shortages) == 1:
-        return found.refusal
+    crowded = _crowded(replace(problem, spec=replace(problem.spec, sharding=None, min_nodes=1)))
+    if isinstance(crowded, Refusal):
+        return crowded
+    if crowded is not None and len(crowded.shortages) == 1:
+        return crowded.refusal
     return explain.impossible(replace(problem, copies=problem.copies[:1]))
 
 
@@ -183,19 +185,19 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
     total, layers = sum(counts), problem.card.layers
     if total != layers or min(counts) < 1:
         return _bad_layers(
-            f"{problem.spec.model} has {layers} layers and {total} were given out; each node named "
-            "gets at least one"
+            f"{total} layers are assigned; {problem.spec.model} has {layers}, and each named "
+            "node needs at least one"
         )
     if len(order) > 1:
         refused = explain.unsupported_kind(problem, "pipeline", len(order))
         if refused is not None:
             return refused
-        if len({one.group_key for one in order}) > 1:
+        if len({copy.group_key for copy in order}) > 1:
             return _bad_layers(
-                "these nodes do not compute alike (CPUs in 32 bits, others as stored), hold "
-                "other files under that name, or hold KV in other widths"
+                "these nodes cannot form a group: they compute in different types (CPUs in 32 "
+                "bits, others as stored), or hold other files under that name or KV in other widths"
             )
-    if any(one.node.free_bytes is None for one in order):
+    if any(copy.node.free_bytes is None for copy in order):
         return explain.unmeasured()
     placed = search.place_manual_split(problem, order, counts, availability.room_now)
     if placed is not None:
@@ -208,12 +210,12 @@ def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
     """Return the copies that a manual split names, by id or name, in its order."""
     order: list[LocalCopy] = []
     for name in problem.spec.layers:
-        meant = [one for one in problem.copies if one.node.id == name]
-        meant = meant or [one for one in problem.copies if one.node.name == name]
+        meant = [copy for copy in problem.copies if copy.node.id == name]
+        meant = meant or [copy for copy in problem.copies if copy.node.name == name]
         if len(meant) != 1:
             there = ", ".join(sorted(f"{o.node.id} ({o.node.name})" for o in problem.copies))
-            many = "is no node" if not meant else f"are {len(meant)} nodes"
-            return _bad_layers(f"{name} {many} that may be used; there is: {there}")
+            what = "names no available node" if not meant else f"names {len(meant)} nodes"
+            return _bad_layers(f"{name} {what}; available nodes: {there}")
         order.append(meant[0])
     if len({one.node.id for one in order}) < len(order):
         return _bad_layers("a node is named twice")

@@ -72,19 +72,19 @@ def previews(
 def preview_of(
     size: int,
     kind: Kind | None,
-    found: Placement | Refusal,
+    placement: Placement | Refusal,
     chosen: Placement | None,
     links: Links,
 ) -> dict[str, Any]:
     """Return one line of the previews: a plan, or why there is none of this size and kind."""
-    placed = found if isinstance(found, Placement) else None
+    placed = placement if isinstance(placement, Placement) else None
     return {
         "size": size,
         "sharding": kind or "none",
         "fits": placed is not None,
         "chosen": placed is not None and _seats(placed) == _seats(chosen),
         "plan": None if placed is None else plan_of(placed, links),
-        "refusal": found.model_dump(mode="json") if isinstance(found, Refusal) else None,
+        "refusal": placement.model_dump(mode="json") if isinstance(placement, Refusal) else None,
     }
 
 
@@ -118,10 +118,10 @@ def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
     """Return the links around the ring, from each rank to the next; a pair has one link."""
     nodes = [rank.copy.node for rank in placed.ranks]
     pairs = [*pairwise(nodes), *([(nodes[-1], nodes[0])] if len(nodes) > 2 else [])]
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for one, other in pairs:
         link = links.between(one, other)
-        found.append(
+        rows.append(
             {
                 "from": one.name,
                 "to": other.name,
@@ -130,7 +130,7 @@ def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
                 "measured": links.measured_between(one, other) is not None,
             }
         )
-    return found
+    return rows
 
 
 def _rank(rank: PlacedRank) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class PlacementProblem:
     @property
     def card(self) -> ModelCard:
         """Return the model's card as a node with the weights has it, else as any copy has it."""
-        return next((one.card for one in self.copies if one.has_weights), self.copies[0].card)
+        return next((copy.card for copy in self.copies if copy.has_weights), self.copies[0].card)
 
 
 def best_single(problem: PlacementProblem) -> Placement | None:
@@ -116,13 +116,15 @@ def best_single(problem: PlacementProblem) -> Placement | None:
     One that has the weights, then one whose backend the card prefers, then (of those that are
     nearly as fast as the fastest) the one with most room.
     """
-    found = [one for one in problem.copies if one.fits_whole(room_now)]
-    if not found:
+    fitting = [copy for copy in problem.copies if copy.fits_whole(room_now)]
+    if not fitting:
         return None
-    ranked = min((not one.has_weights, preference_rank(one.card, one.backend)) for one in found)
-    found = [o for o in found if (not o.has_weights, preference_rank(o.card, o.backend)) == ranked]
-    least = min(one.token_s for one in found)
-    near = [one for one in found if one.token_s <= NEARLY_AS_FAST * least]
+    ranked = min((not one.has_weights, preference_rank(one.card, one.backend)) for one in fitting)
+    fitting = [
+        o for o in fitting if (not o.has_weights, preference_rank(o.card, o.backend)) == ranked
+    ]
+    least = min(one.token_s for one in fitting)
+    near = [one for one in fitting if one.token_s <= NEARLY_AS_FAST * least]
     chosen = max(near, key=lambda one: (one.node.usable_bytes, one.node.id))
     return place_single(problem, chosen)
 
@@ -135,15 +137,15 @@ def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
 
 def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -> Placement | None:
     """Return the fastest group of one kind and size among nodes that compute alike, or None."""
-    found: list[Placement] = []
+    placements: list[Placement] = []
     for copies in _compatible_copies(problem.copies):
         if why_unshardable(copies[0].card, kind, size) is None:
             placed = _group(problem, copies, kind, size, room)
             if placed is None and kind == "pipeline":
                 placed = _group_from_disks(problem, copies, size, room)
             if placed is not None:
-                found.append(placed)
-    return min(found, key=lambda one: one.token_s, default=None)
+                placements.append(placed)
+    return min(placements, key=lambda placement: placement.token_s, default=None)
 
 
 def place_manual_split(
@@ -160,14 +162,14 @@ def place_manual_split(
     return _place_in_order(problem, copies, order)
 
 
-def fastest_of(found: Iterable[Placement]) -> Placement | None:
+def fastest_of(candidates: Iterable[Placement]) -> Placement | None:
     """Return, of placements of one size that are nearly as fast as the fastest, the one that has
     to fetch least, a pipeline before a tensor group; None of none."""
-    placements = list(found)
+    placements = list(candidates)
     if not placements:
         return None
-    least = min(one.token_s for one in placements)
-    near = [one for one in placements if one.token_s <= NEARLY_AS_FAST * least]
+    least = min(placement.token_s for placement in placements)
+    near = [placement for placement in placements if placement.token_s <= NEARLY_AS_FAST * least]
     return min(near, key=lambda one: (one.fetch_bytes, one.sharding != "pipeline", one.token_s))
 
 
@@ -175,15 +177,15 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
     """Return why the model itself forbids a group of this kind and size, or None."""
     if kind == "pipeline":
         if card.unsplit_because:
-            return f"{card.family} cannot be a pipeline: {card.unsplit_because}"
+            return f"{card.family} does not support pipelines: {card.unsplit_because}"
         if size > card.layers:
-            return f"{size} stages, but {card.model} has {card.layers} layers"
+            return f"{size} stages are too many: {card.model} has {card.layers} layers"
         return None
     if not card.tensor_sizes:
-        return f"{card.family} does not shard by tensors"
+        return f"{card.family} does not support tensor parallelism"
     for name, count in card.tensor_sizes.items():
         if count % size:
-            return f"its {count} {name} do not divide by {size}"
+            return f"its {count} {name} are not divisible by {size}"
     return None
 
 

@@ -64,8 +64,8 @@ def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
     if node.card.memory_bytes_per_s:
         return 1.0 / node.card.memory_bytes_per_s
     chip, kind = node.card.chip.removeprefix("Apple "), backend.rpartition("-")[2]
-    known = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
-    on_paper = CHIP_BYTES_PER_S.get(chip, known)
+    bytes_per_s = BACKEND_BYTES_PER_S.get(kind, BACKEND_BYTES_PER_S["cpu"])
+    on_paper = CHIP_BYTES_PER_S.get(chip, bytes_per_s)
     return 1.0 / (on_paper * EFFICIENCY)
 
 

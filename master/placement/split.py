@@ -34,10 +34,10 @@ def split(
     stages = _Stages(costs, _slack(costs, rooms), read_s)
     if min(stages.slack) < 0:
         return None
-    found = stages.probe(float("inf"))
-    if found is None:
+    bounds = stages.probe(float("inf"))
+    if bounds is None:
         return None
-    best_s = stages.slowest_s(found)
+    best_s = stages.slowest_s(bounds)
     low_s = costs.read_bytes / sum(1.0 / each for each in read_s)
     for _ in range(ROUNDS):
         middle_s = (low_s + best_s) / 2
@@ -45,12 +45,12 @@ def split(
         if closer is None:
             low_s = middle_s
         else:
-            found, best_s = closer, stages.slowest_s(closer)
+            bounds, best_s = closer, stages.slowest_s(closer)
         if best_s - low_s <= 1e-4 * best_s:
             break
     while (closer := stages.probe(best_s * (1 - 1e-12))) is not None:
-        found, best_s = closer, stages.slowest_s(closer)
-    return tuple(stages.even_out(found))
+        bounds, best_s = closer, stages.slowest_s(closer)
+    return tuple(stages.even_out(bounds))
 
 
 def fits(costs: LayerCosts, bounds: Sequence[int], rooms: Sequence[int]) -> bool:
@@ -68,16 +68,16 @@ def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, 
     `ends` are those of the stage before. `farthest(first)` is the last end of a stage that begins
     with `first`, and does not fall as `first` grows.
     """
-    found: dict[int, int] = {}
+    first_of: dict[int, int] = {}
     lowest: int | None = None
     for first in sorted(ends, reverse=True):
         end = farthest(first)
         if end <= first:
             continue
         top = end if lowest is None else min(end, lowest - 1)
-        found.update(dict.fromkeys(range(first + 1, top + 1), first))
+        first_of.update(dict.fromkeys(range(first + 1, top + 1), first))
         lowest = first + 1
-    return found
+    return first_of
 
 
 def _slack(costs: LayerCosts, rooms: Sequence[int]) -> list[int]:
@@ -168,8 +168,8 @@ class _Stages:
         if not closing:
             return None
         bounds = [max(closing), costs.layers]
-        for known in reversed(ends[1:]):
-            bounds.insert(0, known[bounds[0]])
+        for first_of in reversed(ends[1:]):
+            bounds.insert(0, first_of[bounds[0]])
         return bounds
 
     def _move_bound(self, bounds: list[int], at: int) -> list[int] | None:

@@ -44,7 +44,7 @@ def tensor_order(space: SearchSpace, ranks: int, *, splits_kv: bool) -> TimedOrd
 
 def _token_s(space: SearchSpace, chain: Sequence[int]) -> float:
     members = [space.members[i] for i in chain]
-    read_s = [one.read_s for one in members]
+    read_s = [member.read_s for member in members]
     return tensor_s(space.costs, read_s, space.around(chain), mesh=is_mesh(members))
 
 

@@ -1,8 +1,8 @@
-"""Who is in memory: claims, the ledger, choice, turns, plans, and what each waits for.
+"""Which models are in memory: claims, the ledger, choice, turns, plans and waits.
 
-Pure: time arrives as `now`. A copy's standing is derived from the claims that live, never stored.
-A model that waits has one plan, whose bytes no other plan may promise away; nothing is killed for
-it. Knows placement, no command and no event's place in the log.
+Pure: time arrives as `now`. An instance's standing is derived from live claims, never stored. A
+waiting model has one plan; no other plan may reserve its bytes, and no runner is killed for it.
+Knows placement, no command and no event's place in the log.
 """
 
 from master.pool.choice import (

@@ -1,8 +1,8 @@
-"""Where a model goes and who leaves for it, decided together, by what it costs.
+"""Where a model goes and what is evicted for it, decided together by cost.
 
-Pure. A cost is in seconds: what the victims' loading again takes, the less the longer they were
-idle, how long it is until they yield, and what answers lose by a split over nodes. Of each node the
-cheapest set that is enough leaves, and no more.
+Pure. A cost is in seconds: the time to reload the victims (less, the longer they were idle), the
+time until they yield, and the slowdown from a split over nodes. On each node the cheapest
+sufficient set is evicted, and no more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_TRIED = 10
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A copy that may leave, and when. One that costs nothing leaves already, or is a replica."""
+    """An instance that may be evicted, and when. Cost 0: it is leaving already, or is a replica."""
 
     copy: Copy
     yielding: Yielding
@@ -54,9 +54,9 @@ class Victim:
 
 @dataclass(frozen=True, slots=True)
 class PoolChoice:
-    """Where a model is to go, with the bytes that it needs on each node, and who leaves for it,
-    cheapest first. `placement` is set where it fits now, else `refusal` says what is missing.
-    `load_s` is what loading it is expected to take."""
+    """Where a model goes, the bytes that it needs on each node, and the victims, cheapest first.
+    `placement` is set if it fits now; otherwise `refusal` says what is missing. `load_s`: the
+    expected load time."""
 
     needs: dict[NodeId, int]
     victims: tuple[Victim, ...] = ()
@@ -68,13 +68,13 @@ class PoolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """There is room for the model only where pinned copies are."""
+    """Only pinned instances occupy the memory that the model needs."""
 
     refusal: Refusal
 
 
 def victim(copy: Copy, given: Yielding, now: float) -> Victim:
-    """Return a copy with what its leaving costs."""
+    """Return an instance with the cost of its eviction."""
     if given.leaves or (copy.replica and given.at <= now):
         return Victim(copy, given, 0.0)
     wait_s = max(0.0, given.at - now)
@@ -95,19 +95,22 @@ def choose(
     unpromised: Sequence[NodeCapacity] = (),
     everyone: Sequence[Victim] = (),
 ) -> PoolChoice | Refusal | Hopeless:
-    """Return where a model goes and who leaves for it; a refusal that neither time nor room cures;
-    or that only pins stand in its way. On `nodes` what others were promised is taken already, and
-    `candidates` leave for none of them; `unpromised` and `everyone` are all there is."""
+    """Return where a model goes and what is evicted for it.
+
+    Also a refusal that neither time nor memory cures, or `Hopeless` if only pins are in the way.
+    `nodes`: without the reservations of others, for whom no instance of `candidates` is evicted.
+    `unpromised` and `everyone`: without these limits.
+    """
     verdict = place(spec, nodes, sizing, links)
     if isinstance(verdict, Refusal):
         return verdict
     may_be_single = not spec.layers and spec.sharding is None and spec.min_nodes <= 1
     options: list[PoolChoice] = []
     if isinstance(verdict, Placement):
-        found = _as_placed(verdict)
-        if len(found.needs) == 1:
-            return found
-        options.append(found)
+        choice = _as_placed(verdict)
+        if len(choice.needs) == 1:
+            return choice
+        options.append(choice)
     if may_be_single:
         options += _singles(spec, nodes, sizing, links, candidates)
     if isinstance(verdict, Crowded):
@@ -116,7 +119,7 @@ def choose(
         roomy = place(spec, emptied, sizing, links)
         if isinstance(roomy, Placement) and (len(roomy.ranks) > 1 or not may_be_single):
             options += _group(roomy, nodes, leaving)
-        options = [replace(one, refusal=verdict.refusal) for one in options]
+        options = [replace(option, refusal=verdict.refusal) for option in options]
         if not options:
             pinned = sorted({o.copy.instance.model for o in everyone if not o.yielding.ever})
             leaving = [one for one in everyone if one.yielding.ever]
@@ -125,7 +128,7 @@ def choose(
                 return _in_vain(verdict.refusal, pinned)
             return verdict.refusal
     options = _replicas_first(options)
-    return min(options, key=lambda one: (one.cost_s, len(one.victims)))
+    return min(options, key=lambda option: (option.cost_s, len(option.victims)))
 
 
 def choose_room(
@@ -136,8 +139,8 @@ def choose_room(
     unpromised: Sequence[NodeCapacity] = (),
     everyone: Sequence[Victim] = (),
 ) -> PoolChoice | Refusal | Hopeless:
-    """Return on which node so many bytes are kept for something other than a model, and who leaves
-    for it; where none has to, the one with the most room. The rest is as with `choose`."""
+    """Return the node for a lease of so many bytes and what is evicted for it; without
+    evictions, the node with the most room. Parameters as in `choose`."""
     leaving = [one for one in candidates if one.yielding.ever]
     options: list[PoolChoice] = []
     for node in nodes:
@@ -150,7 +153,7 @@ def choose_room(
         usable = {node.id: node.usable_bytes for node in nodes}
 
         def order(one: PoolChoice) -> tuple[float, int, int]:
-            """Return what the options are sorted by."""
+            """Return the sort key of an option."""
             return one.cost_s, len(one.victims), -usable[next(iter(one.needs))]
 
         best = min(_replicas_first(options), key=order)
@@ -165,19 +168,17 @@ def choose_room(
 
 
 def _replicas_first(options: Sequence[PoolChoice]) -> list[PoolChoice]:
-    """Return the options without those for which others than replicas leave, where it is enough
-    that replicas do."""
-    free = [one for one in options if all(victim.cost_s == 0.0 for victim in one.victims)]
+    """Return the options without those that evict more than replicas, if replicas are enough."""
+    free = [option for option in options if all(victim.cost_s == 0.0 for victim in option.victims)]
     is_enough = any(victim.copy.replica for one in free for victim in one.victims)
     return free if is_enough else list(options)
 
 
 def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:
-    """Return why no node can give so many bytes now; without a time to try again where none ever
-    can."""
+    """Return why no node has so many bytes now; without a retry time if none ever can."""
     measured = [node for node in nodes if node.reading is not None]
     if not measured:
-        text = "no memory reading has come yet; is `telemetry` running?"
+        text = "no memory reading has arrived yet; check that `telemetry` is running"
         return Refusal(reason="pending", message=text, retry_after_s=PENDING_RETRY_S)
     most = max(measured, key=lambda node: node.ceiling_bytes)
     facts: dict[str, object] = {
@@ -186,14 +187,14 @@ def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:
     }
     if most.ceiling_bytes < size_bytes:
         text = (
-            f"{gb(size_bytes)} GB is more than any node gives; the most is "
+            f"too much memory: {gb(size_bytes)} GB; the largest limit is "
             f"{gb(most.ceiling_bytes)} GB on {most.name}"
         )
         return Refusal(reason="insufficient_memory", message=text, field="size_bytes", facts=facts)
     free = ", ".join(f"{node.name} {gb(node.usable_bytes)} GB" for node in measured)
     return Refusal(
         reason="no_capacity",
-        message=f"no node can give {gb(size_bytes)} GB now: {free}",
+        message=f"no node has {gb(size_bytes)} GB available: {free}",
         retry_after_s=ROOM_RETRY_S,
         facts=facts,
     )
@@ -216,15 +217,15 @@ def _singles(
     links: Links,
     candidates: Sequence[Victim],
 ) -> list[PoolChoice]:
-    found: list[PoolChoice] = []
+    choices: list[PoolChoice] = []
     by_id = {node.id: node for node in nodes}
     leaving = [one for one in candidates if one.yielding.ever]
     for node, need, fetch_s in single_costs(spec, nodes, sizing, links):
         chosen = cheapest(by_id[node], need, leaving)
         if chosen is not None:
             cost_s = fetch_s + sum(one.cost_s for one in chosen)
-            found.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
-    return found
+            choices.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
+    return choices
 
 
 def _group(
@@ -248,15 +249,14 @@ def _group(
 def cheapest(
     node: NodeCapacity, need: int, candidates: Iterable[Victim], slots: int = 1
 ) -> list[Victim] | None:
-    """Return the cheapest copies whose leaving makes room for `need` bytes, and so many runner
-    slots, on a node, cheapest first; an empty list where there is room; None where even all of them
-    are not enough."""
+    """Return the cheapest instances whose eviction frees `need` bytes and so many runner slots
+    on a node, cheapest first. Empty if there is room; None if all of them are not enough."""
     there = [
         one
         for one in candidates
         if any(shard.node == node.id for shard in one.copy.instance.shards)
     ]
-    there = sorted(there, key=lambda one: one.cost_s)[:MOST_TRIED]
+    there = sorted(there, key=lambda lease: lease.cost_s)[:MOST_TRIED]
     best: tuple[float, list[Victim]] | None = None
     for size in range(len(there) + 1):
         for chosen in combinations(there, size):
@@ -271,8 +271,8 @@ def cheapest(
 
 
 def _in_vain(refusal: Refusal, pinned: Sequence[str]) -> Hopeless:
-    """Return that no copy's leaving helps, for some are pinned."""
-    text = f"{refusal.message}; pinned, and so in its way: {', '.join(pinned)}"
+    """Return `Hopeless` or the refusal: no eviction helps, because some instances are pinned."""
+    text = f"{refusal.message}; pinned models take the memory: {', '.join(pinned)}; unpin one"
     facts = {**refusal.facts, "pinned": list(pinned)}
     update = {"message": text, "facts": facts, "retry_after_s": None}
     return Hopeless(refusal.model_copy(update=update))

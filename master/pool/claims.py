@@ -1,8 +1,8 @@
-"""Who wants a model in memory, and how urgently: what counts lives, and is never stored.
+"""Claims of models on memory, and their urgency.
 
-Pure. A priority is smaller the more urgent it is. What waits ages without a cliff: its standing
-falls steadily, and ends just behind the urgent class, which nothing ages into. A pin is a claim
-that nothing displaces.
+Pure. A smaller priority is more urgent. Waiting claims age smoothly: their standing falls
+steadily and ends just behind the urgent class, which no claim reaches by age. Nothing displaces
+a pin.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FLOOR = URGENT + 1
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A model that is to come into memory. `waiting` are the classes of those who wait, each
-    (priority, since when its oldest waits); `kind` says who they are."""
+    """A model that should be loaded. `waiting`: the waiting classes, each (priority, since when
+    its oldest request waits). `kind`: who waits."""
 
     model: ModelId
     waiting: tuple[tuple[int, float], ...]
@@ -31,7 +31,7 @@ class Claim:
 
     @property
     def priority(self) -> int:
-        """Return the most urgent class that waits."""
+        """Return the most urgent waiting class."""
         return min(priority for priority, _ in self.waiting)
 
     @property
@@ -41,29 +41,29 @@ class Claim:
 
     @property
     def is_urgent(self) -> bool:
-        """Return whether it waits for no turn."""
+        """Return whether it ignores the minimum residency of others."""
         return self.priority <= URGENT
 
     def standing(self, ageing_per_s: float, now: float) -> float:
-        """Return the best standing of those who wait; the smaller goes first."""
+        """Return the best standing of the waiting requests; the smaller goes first."""
         return min(aged(priority, now - at, ageing_per_s) for priority, at in self.waiting)
 
     def passes_at(self, priority: float, ageing_per_s: float) -> float:
-        """Return when it will stand no worse than a class; infinite for never."""
+        """Return when its standing reaches a class; infinity for never."""
         return min(_passes_at(mine, at, priority, ageing_per_s) for mine, at in self.waiting)
 
 
 def aged(priority: int, waited_s: float, ageing_per_s: float) -> float:
-    """Return the standing of one that has waited so long; the urgent class does not age."""
+    """Return the standing after so long a wait; the urgent class does not age."""
     return max(float(min(priority, FLOOR)), priority - ageing_per_s * max(0.0, waited_s))
 
 
 def pinned_by(instance: Instance, state: ClusterState) -> str | None:
-    """Return who has pinned a copy's model; None where it is not pinned."""
+    """Return who has pinned an instance's model; None if it is not pinned."""
     pin = state.pins.get(instance.model)
     if pin is not None:
         return pin.by or "an operator"
-    return "the preload list, or its placement" if instance.pinned else None
+    return "the preload list or its placement" if instance.pinned else None
 
 
 def _passes_at(mine: int, since_at: float, priority: float, ageing_per_s: float) -> float:

@@ -1,8 +1,8 @@
-"""What the holder remembers of leases: when each was renewed, and what of it is used.
+"""The leader's notes on leases: last renewals and used bytes.
 
-Pure. A lease ends when it is not renewed for its time, when its node no longer belongs to the
-cluster, or when its owner gives it back. Its bytes are taken from what models may have; what of
-them is not yet seen to be used is kept free besides. A new holder gives each lease its time anew.
+Pure. A lease ends when it is not renewed in time, when its node leaves the cluster, or when its
+owner releases it. Its bytes are not available to models; the part not yet in use is also kept
+free. A new leader restarts each lease's time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from master.placement import LeasedMemory
 
 @dataclass(slots=True)
 class LeaseNotes:
-    """When leases were renewed, by the holder's own clock, and the bytes that their owners last
-    said to use."""
+    """When leases were renewed, by the leader's clock, and the bytes that their owners last
+    reported."""
 
     renewed_at: dict[LeaseId, float] = field(default_factory=dict[LeaseId, float])
     used_bytes: dict[LeaseId, int] = field(default_factory=dict[LeaseId, int])
 
     def renewed(self, lease: LeaseId, used_bytes: int | None, now: float) -> None:
-        """Note that a lease is still needed; `used_bytes` None: it was not said how much of it."""
+        """Note a renewal; `used_bytes` None: not reported."""
         self.renewed_at[lease] = now
         if used_bytes is not None:
             self.used_bytes[lease] = used_bytes
@@ -35,34 +35,36 @@ class LeaseNotes:
         self.used_bytes.pop(lease, None)
 
     def memory(self, state: ClusterState) -> list[LeasedMemory]:
-        """Return what each lease keeps."""
+        """Return the memory of each lease."""
         return [
             LeasedMemory(
-                one.node,
-                one.size_bytes,
-                max(0, one.size_bytes - self.used_bytes.get(one.lease, 0)),
+                lease.node,
+                lease.size_bytes,
+                max(0, lease.size_bytes - self.used_bytes.get(lease.lease, 0)),
             )
-            for one in state.leases.values()
+            for lease in state.leases.values()
         ]
 
     def over(self, state: ClusterState, now: float) -> dict[LeaseId, str]:
-        """Return the leases that end unasked, and why."""
-        found: dict[LeaseId, str] = {}
-        for one in state.leases.values():
-            renewed_at = self.renewed_at.setdefault(one.lease, now)
-            if now - renewed_at > one.ttl_s:
-                found[one.lease] = f"was not renewed for {one.ttl_s:g} s"
-            elif one.node not in state.nodes:
-                found[one.lease] = "its node no longer belongs to the cluster"
-        return found
+        """Return the leases that expire, with the reasons."""
+        expired: dict[LeaseId, str] = {}
+        for lease in state.leases.values():
+            renewed_at = self.renewed_at.setdefault(lease.lease, now)
+            if now - renewed_at > lease.ttl_s:
+                expired[lease.lease] = f"was not renewed for {lease.ttl_s:g} s"
+            elif lease.node not in state.nodes:
+                expired[lease.lease] = "its node left the cluster"
+        return expired
 
 
 def askable(state: ClusterState, priority: int) -> dict[NodeId, list[Lease]]:
-    """Return by node the leases that may be asked back for a claim of a class: those of less
-    urgent ones, the least urgent first, of those the youngest."""
-    found: dict[NodeId, list[Lease]] = {}
-    leases = sorted(state.leases.values(), key=lambda one: (-one.priority, -one.at_s, one.lease))
-    for one in leases:
-        if one.priority > priority:
-            found.setdefault(one.node, []).append(one)
-    return found
+    """Return by node the leases that may be asked back for a claim of a class: less urgent ones,
+    the least urgent first, then the youngest."""
+    by_node: dict[NodeId, list[Lease]] = {}
+    leases = sorted(
+        state.leases.values(), key=lambda lease: (-lease.priority, -lease.at_s, lease.lease)
+    )
+    for lease in leases:
+        if lease.priority > priority:
+            by_node.setdefault(lease.node, []).append(lease)
+    return by_node

@@ -1,7 +1,8 @@
-"""What each node can give when what is promised is kept: the least of arithmetic and measurement.
+"""What each node can give while all reservations are kept: the least of arithmetic and
+measurement.
 
-Pure. A promise is the room that a plan holds for its model until that is placed. As long as its
-victims are there, their bytes are the promise; what they do not cover is taken from what is free.
+Pure. A reservation is the memory that a plan holds for its model until that is placed. While its
+victims are loaded, their bytes cover it; the rest is taken from free memory.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from master.placement import NodeCapacity
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bytes that a model is to have on each of its nodes, and the copies that leave for it.
-    `slots` are the runner slots that it takes on each: a lease takes none."""
+    """The bytes reserved for a model on each node, and the instances that are evicted for it.
+    `slots`: its runner slots on each node; a lease takes none."""
 
     model: ModelId
     needs: Mapping[NodeId, int]
@@ -26,7 +27,7 @@ class Promise:
 
 
 def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[NodeCapacity]:
-    """Return the nodes without what is promised there."""
+    """Return the nodes without the memory that is reserved there."""
     held, loading, slots = dict[NodeId, int](), dict[str, int](), dict[NodeId, int]()
     machines = {node.id: node.machine_id for node in nodes}
     for promise in promises:
@@ -51,10 +52,10 @@ def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[
 def holds_by_sum(
     promise: Promise, nodes: Iterable[NodeCapacity], others: Iterable[Promise]
 ) -> bool:
-    """Return whether a promise can be kept on nodes that have kept what `others` were promised, by
-    what is reserved there, not by what is measured."""
-    claimed = {one.instance for other in others for one in other.leaving}
-    if any(one.instance in claimed for one in promise.leaving):
+    """Return whether a reservation fits on nodes beside those of `others`, by reserved bytes,
+    not by measurement."""
+    claimed = {victim.instance for other in others for victim in other.leaving}
+    if any(victim.instance in claimed for victim in promise.leaving):
         return False
     there = {node.id: without(node, promise.leaving) for node in nodes}
     return all(
@@ -66,7 +67,7 @@ def holds_by_sum(
 
 
 def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:
-    """Return a node as it will be when these copies have left it."""
+    """Return a node as it will be after these instances are unloaded."""
     shards = shards_on(gone, node.id)
     freed = sum(shard.bytes_reserved for shard in shards)
     reading = node.reading
@@ -82,5 +83,5 @@ def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:
 
 
 def shards_on(copies: Iterable[Instance], node: NodeId) -> list[Shard]:
-    """Return the shards that copies have on a node."""
+    """Return the shards of instances on a node."""
     return [shard for copy in copies for shard in copy.shards if shard.node == node]

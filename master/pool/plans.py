@@ -1,9 +1,9 @@
-"""Plans: for each model that waits for room one, with its victims and the bytes promised to it.
+"""Plans: one for each model that waits for memory, with its victims and its reservation.
 
-Pure. A plan lives as long as its model is wished for: evicting, settling, then the model is placed.
-On each node one copy leaves at a time, then the node's memory is measured before another has to go;
-none leaves before all that are needed there may. A copy in use takes no new requests first, and is
-unloaded when what it answers is done; until then its leaving can be withdrawn.
+Pure. A plan lives as long as the demand for its model: evicting, settling, then placing. On each
+node one instance is evicted at a time, then memory is measured before the next; none is evicted
+before all necessary ones may be. An instance in use first takes no new requests and is unloaded
+when its answers are done; until then its eviction can be withdrawn.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Phase = Literal["waiting", "evicting", "settling"]
 
 @dataclass(slots=True)
 class Tenure:
-    """What the holder remembers of copies, by its own clock: when each was placed and became ready,
-    when each was told to yield, how long models took to load, since when models are wished for,
-    and when copies left nodes."""
+    """The leader's notes on instances, by its own clock: when each was placed, became ready and
+    was told to yield, how long models took to load, since when they are in demand, and when
+    instances left nodes."""
 
     placed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -44,40 +44,40 @@ class Tenure:
     left_at: dict[NodeId, float] = field(default_factory=dict[NodeId, float])
 
     def placed(self, instance: InstanceId, now: float) -> None:
-        """Note that a copy begins to load."""
+        """Note that an instance begins to load."""
         self.placed_at[instance] = now
         self.ready_at.pop(instance, None)
 
     def ready(self, instance: InstanceId, model: ModelId, now: float) -> None:
-        """Note that a copy is ready, and how long that took."""
+        """Note that an instance is ready, and its load time."""
         began_at = self.placed_at.pop(instance, None)
         if began_at is not None:
             self.load_s[model] = now - began_at
         self.ready_at[instance] = now
 
     def removed(self, instance: InstanceId, nodes: Iterable[NodeId], now: float) -> None:
-        """Note that a copy has left its nodes."""
-        for known in (self.placed_at, self.ready_at, self.yields_at):
-            known.pop(instance, None)
+        """Note that an instance has left its nodes."""
+        for instants in (self.placed_at, self.ready_at, self.yields_at):
+            instants.pop(instance, None)
         for node in nodes:
             self.left_at[node] = now
 
     def is_settled(self, node: NodeId, measured_at: float, now: float) -> bool:
-        """Return whether a node's memory was measured since the last copy has left it."""
+        """Return whether a node's memory was measured since an instance last left it."""
         left_at = self.left_at.get(node)
         return left_at is None or now - left_at >= SETTLE_S or measured_at >= left_at + MEASURED_S
 
     def unsettled(
         self, nodes: Iterable[NodeId], measured_at: Callable[[NodeId], float], now: float
     ) -> frozenset[NodeId]:
-        """Return those of some nodes whose memory was not measured since a copy has left them."""
+        """Return the nodes whose memory was not measured since an instance left them."""
         return frozenset(n for n in nodes if not self.is_settled(n, measured_at(n), now))
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """What is done for a model that waits. `why` says what it waits for now, `until_at` when that
-    is expected to be over; None: that is not known. `load_s` is what loading it takes."""
+    """The plan of a waiting model. `why`: what it waits for now. `until_at`: the expected end of
+    that; None: unknown. `load_s`: its load time."""
 
     claim: Claim
     choice: PoolChoice
@@ -87,18 +87,17 @@ class PoolPlan:
     load_s: float
 
     def promise(self, state: ClusterState) -> Promise:
-        """Return what no other plan may count on: of victims that have left by now the room is
-        there, and is the promise's."""
-        victims = (one.copy.instance for one in self.choice.victims)
-        leaving = tuple(one for one in victims if one.instance in state.instances)
+        """Return the reservation of this plan; victims that are gone no longer cover it."""
+        victims = (victim.copy.instance for victim in self.choice.victims)
+        leaving = tuple(victim for victim in victims if victim.instance in state.instances)
         slots = 0 if self.claim.kind == "lease" else 1
         return Promise(self.claim.model, self.choice.needs, leaving, slots)
 
 
 @dataclass(slots=True)
 class PlanBook:
-    """The open plans, in the order in which they were pursued this time, and what those models wait
-    for that have none: `refused`, by model, with whether that is in vain."""
+    """The open plans in their order of pursuit, and the waiting models without one: `refused`,
+    by model, with whether waiting is in vain."""
 
     plans: dict[ModelId, PoolPlan] = field(default_factory=dict[ModelId, PoolPlan])
     refused: dict[ModelId, tuple[Claim, str, bool]] = field(
@@ -106,15 +105,15 @@ class PlanBook:
     )
 
     def promises_beside(self, model: ModelId | None, state: ClusterState) -> tuple[Promise, ...]:
-        """Return what is promised to other models than this."""
+        """Return the reservations of all other models."""
         return tuple(plan.promise(state) for name, plan in self.plans.items() if name != model)
 
     def begin(self) -> None:
-        """Begin to go through what is wished for, most urgent first."""
+        """Begin a pass over the demand, most urgent first."""
         self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:
-        """Note why a wish has no plan, and whether it waits in vain."""
+        """Note why a claim has no plan, and whether it waits in vain."""
         self.refused[claim.model] = (claim, why, in_vain)
 
     def pursue(
@@ -125,81 +124,84 @@ class PlanBook:
         unsettled: frozenset[NodeId],
         now: float,
     ) -> list[EventBody]:
-        """Open a model's plan or go on with it; return the events that are due."""
-        found: list[EventBody] = []
+        """Open or continue a model's plan; return the events that are due."""
+        events: list[EventBody] = []
         phase: Phase = "waiting"
         whys: list[str] = []
         until_at: float | None = now
         for node in choice.needs:
             mine = [
-                one
-                for one in choice.victims
-                if any(shard.node == node for shard in one.copy.instance.shards)
+                victim
+                for victim in choice.victims
+                if any(shard.node == node for shard in victim.copy.instance.shards)
             ]
-            leaving = [one for one in mine if one.yielding.leaves]
-            held = [one for one in mine if one.yielding.at > now]
+            leaving = [victim for victim in mine if victim.yielding.leaves]
+            held = [victim for victim in mine if victim.yielding.at > now]
             if leaving:
                 phase = "evicting"
-                found += _emptied(claim, leaving, tenure, now)
-                whys += [one.yielding.why for one in leaving]
+                events += _emptied(claim, leaving, tenure, now)
+                whys += [victim.yielding.why for victim in leaving]
                 until_at = None
             elif node in unsettled:
                 phase = "settling" if phase == "waiting" else phase
-                whys.append("what was freed is being measured")
+                whys.append("the freed memory is being measured")
             elif held:
-                whys += [one.yielding.why for one in held]
-                latest = max(one.yielding.at for one in held)
+                whys += [victim.yielding.why for victim in held]
+                latest = max(victim.yielding.at for victim in held)
                 until_at = None if until_at is None or latest == float("inf") else latest
             elif mine:
                 phase = "evicting"
-                found.append(_first_step(claim, mine[0]))
-                whys.append(f"{mine[0].copy.instance.model} makes way")
-        why = "; ".join(dict.fromkeys(whys)) or "memory is short for a moment"
+                events.append(_first_step(claim, mine[0]))
+                whys.append(f"{mine[0].copy.instance.model} is being evicted")
+        why = "; ".join(dict.fromkeys(whys)) or "no memory is free at the moment"
         load_s = tenure.load_s.get(claim.model, choice.load_s)
         self.plans[claim.model] = PoolPlan(claim, choice, phase, why, until_at, load_s)
-        return [body for n, body in enumerate(found) if body not in found[:n]]
+        return [body for n, body in enumerate(events) if body not in events[:n]]
 
     def withdrawn(self, state: ClusterState) -> list[EventBody]:
-        """Return the withdrawal of each yielding that no plan needs any more."""
+        """Return the withdrawals of evictions that no plan needs any more."""
         needed = {
-            one.copy.instance.instance
+            victim.copy.instance.instance
             for plan in self.plans.values()
-            for one in plan.choice.victims
-            if one.yielding.leaves
+            for victim in plan.choice.victims
+            if victim.yielding.leaves
         }
         return [
-            InstanceYields(instance=one.instance, why="what it made way for is not wanted any more")
-            for one in state.instances.values()
-            if one.status == "ready" and one.yields_to and one.instance not in needed
+            InstanceYields(
+                instance=instance.instance,
+                why="the model that needed its memory is no longer requested",
+            )
+            for instance in state.instances.values()
+            if instance.status == "ready" and instance.yields_to and instance.instance not in needed
         ]
 
 
 def _first_step(claim: Claim, victim: Victim) -> EventBody:
-    """Return how a victim begins to leave: an idle one is unloaded, one in use yields."""
-    name, why = victim.copy.instance.instance, f"makes way for {claim.model}"
+    """Return how an eviction begins: an idle instance is unloaded, one in use yields."""
+    name, why = victim.copy.instance.instance, f"evicted for {claim.model}"
     if victim.yielding.idle:
         return InstanceDraining(instance=name, deadline_s=EVICT_DRAIN_S, why=why)
     return InstanceYields(instance=name, to=claim.model, why=why, urgently=claim.is_urgent)
 
 
 def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
-    """Return the unloading of yielding copies that have nothing left to answer."""
-    found: list[EventBody] = []
-    for one in leaving:
-        instance, use = one.copy.instance, one.copy.use
+    """Return the unloading of yielding instances without open requests."""
+    events: list[EventBody] = []
+    for victim in leaving:
+        instance, use = victim.copy.instance, victim.copy.use
         if instance.status != "ready":
             continue
         hurries = claim.is_urgent and not instance.yields_urgently
         if instance.yields_to != claim.model or hurries:
-            why, urgently = f"makes way for {claim.model}", claim.is_urgent
+            why, urgently = f"evicted for {claim.model}", claim.is_urgent
             name, to = instance.instance, claim.model
-            found.append(InstanceYields(instance=name, to=to, why=why, urgently=urgently))
+            events.append(InstanceYields(instance=name, to=to, why=why, urgently=urgently))
         if use is None:
             continue
         told_at = tenure.yields_at.setdefault(instance.instance, now)
         if not use.open_requests and use.heard_at >= told_at + HEARD_S:
-            why = f"makes way for {claim.model}"
-            found.append(
+            why = f"evicted for {claim.model}"
+            events.append(
                 InstanceDraining(instance=instance.instance, deadline_s=EVICT_DRAIN_S, why=why)
             )
-    return found
+    return events

@@ -10,13 +10,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """A copy in use keeps its turn for `turn_s`, or `turn_loads` times what loading it took, where
-    that is longer: so that at most 1 / (1 + `turn_loads`) of a busy machine's time is spent
-    loading. What waits rises by `ageing_per_s` in priority each second.
+    """Settings of the pool.
 
-    A model that has `replica_rows` requests a copy for `replica_after_s` gets another copy, at most
-    `replicas` beside its first (0: none), and loses it when one copy less would have had at most
-    half as many for `replica_gone_s`."""
+    An instance in use has a minimum residency of `turn_s`, or of `turn_loads` times its load
+    time if that is longer, so that a busy machine spends at most 1 / (1 + `turn_loads`) of its
+    time loading. A waiting claim rises by `ageing_per_s` in priority each second.
+
+    A model with `replica_rows` requests per instance for `replica_after_s` gets another
+    instance, at most `replicas` beside its first (0: none). It loses it when one instance less
+    would have had at most half as many requests for `replica_gone_s`.
+    """
 
     turn_s: float = 30.0
     turn_loads: float = 4.0
@@ -27,5 +30,5 @@ class PoolSettings:
     replica_gone_s: float = 120.0
 
     def turn_of(self, load_s: float) -> float:
-        """Return the seconds for which a copy in use that took so long to load keeps its turn."""
+        """Return the minimum residency, in seconds, of an instance with this load time."""
         return max(self.turn_s, self.turn_loads * load_s)

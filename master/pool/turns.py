@@ -1,8 +1,9 @@
-"""When a copy in memory makes way for one that waits.
+"""When an instance in memory yields to a waiting claim.
 
-Pure. A turn protects demand, not idleness: what is idle yields at once. What is in use keeps
-its turn, then yields to a claim that stands no worse than what it serves; urgent claims do not wait
-for turns of others. A pin never yields; a replica does at once, for its model has another copy.
+Pure. The minimum residency protects demand, not idleness: an idle instance yields at once. An
+instance in use keeps its minimum residency, then yields to a claim that stands no worse than its
+requests; urgent claims do not wait for it. A pinned instance never yields; a replica does at
+once, because its model has another instance.
 """
 
 from __future__ import annotations
@@ -24,10 +25,9 @@ NORMAL = 10
 
 @dataclass(frozen=True, slots=True)
 class CopyUse:
-    """The use of a copy, as its lead runner said at `heard_at`. `idle_s` is how long it has been
-    idle by now, 0 while a request is open, and `idle_then_s` how long it was when that was said: a
-    moment between two requests is no idleness. `best_priority` is the most urgent class of the
-    open ones."""
+    """The use of an instance, as its lead runner reported at `heard_at`. `idle_s`: idle time by
+    now, 0 while a request is open. `idle_then_s`: idle time at the report; a moment between two
+    requests is not idleness. `best_priority`: the most urgent class of the open requests."""
 
     open_requests: int
     idle_s: float
@@ -38,9 +38,9 @@ class CopyUse:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy in memory, or on its way there. `use` None: not known now. `ready_at` None: not ready
-    yet. `load_s` is what loading it takes. `waiting` is what waits for its model at gateways.
-    `replica`: why it came as a further copy of a model that has another; empty for others."""
+    """An instance in memory or loading. `use` None: unknown. `ready_at` None: not ready yet.
+    `load_s`: its load time. `waiting`: the claim of its model at gateways. `replica`: why it was
+    added as a replica; empty for others."""
 
     instance: Instance
     use: CopyUse | None
@@ -53,8 +53,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """When a copy yields to a claim (infinite: that cannot be told), and why not before. `leaves`:
-    it is on its way out; `idle`: it serves no request; `ever`: it is not pinned."""
+    """When an instance yields to a claim (infinity: unknown), and why not before. `leaves`: it
+    is being unloaded; `idle`: it serves no request; `ever`: it is not pinned."""
 
     at: float
     why: str = ""
@@ -64,7 +64,7 @@ class Yielding:
 
 
 def is_in_use(copy: Copy, now: float) -> bool:
-    """Return whether a ready copy serves a request, did so a moment ago, or is about to."""
+    """Return whether a ready instance serves a request, did so a moment ago, or is about to."""
     use = copy.use
     if use is None or use.open_requests:
         return True
@@ -74,14 +74,14 @@ def is_in_use(copy: Copy, now: float) -> bool:
 
 
 def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yielding:
-    """Return when a copy yields to a claim."""
+    """Return when an instance yields to a claim."""
     instance = copy.instance
     model = instance.model
     if instance.status == "draining":
-        return Yielding(now, f"{model} leaves", leaves=True)
+        return Yielding(now, f"{model} is being unloaded", leaves=True)
     if not instance.serves:
-        what = "a test of the nodes' links" if instance.test else f"the making of {model}"
-        return Yielding(math.inf, f"{what} takes its memory")
+        what = "a collective test" if instance.test else f"the making of {model}"
+        return Yielding(math.inf, f"{what} uses the memory")
     if copy.pinned_by is not None:
         return Yielding(math.inf, f"{model} is pinned by {copy.pinned_by}", ever=False)
     if instance.status != "ready":
@@ -89,21 +89,21 @@ def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yi
             return Yielding(now, idle=True)
         return Yielding(math.inf, f"{model} is loading")
     if copy.use is None:
-        return Yielding(math.inf, f"what {model} does is not known")
+        return Yielding(math.inf, f"the load of {model} is not reported yet")
     rival = None if copy.replica else copy.waiting
     if rival is not None and rival.is_urgent and not claim.is_urgent:
-        return Yielding(math.inf, f"{model} is wanted urgently")
+        return Yielding(math.inf, f"urgent requests wait for {model}")
     if instance.yields_to:
-        return Yielding(now, f"{model} finishes what it answers", leaves=True)
+        return Yielding(now, f"{model} is finishing its requests", leaves=True)
     if not is_in_use(copy, now):
         return Yielding(now, idle=True)
     if copy.replica:
-        return Yielding(now, f"a replica of {model} finishes what it answers")
+        return Yielding(now, f"a replica of {model} is finishing its requests")
     return _after_its_turn(copy, copy.use, claim, settings, now)
 
 
 def turn_ends_at(copy: Copy, settings: PoolSettings, now: float) -> float:
-    """Return when a copy's turn is over."""
+    """Return when an instance's minimum residency ends."""
     ready_at = now if copy.ready_at is None else copy.ready_at
     return ready_at + settings.turn_of(copy.load_s)
 
@@ -114,15 +114,15 @@ def _after_its_turn(
     model = copy.instance.model
     serves = NORMAL if use.best_priority is None else use.best_priority
     if claim.is_urgent and serves > URGENT:
-        return Yielding(now, f"{model} finishes what it answers")
+        return Yielding(now, f"{model} is finishing its requests")
     passes_at = claim.passes_at(serves, settings.ageing_per_s)
     if passes_at == math.inf:
-        return Yielding(math.inf, f"{model} answers urgent requests")
+        return Yielding(math.inf, f"{model} is serving urgent requests")
     turn_at = turn_ends_at(copy, settings, now)
     at = max(turn_at, passes_at, now)
     if at <= now:
-        return Yielding(now, f"{model} finishes what it answers")
-    why = f"{model} is in use and keeps its turn for {at - now:.0f} s more"
+        return Yielding(now, f"{model} is finishing its requests")
+    why = f"{model} is in use; its minimum residency ends in {at - now:.0f} s"
     if passes_at > turn_at:
-        why = f"{model} answers more urgent requests for up to {at - now:.0f} s more"
+        why = f"{model} is serving more urgent requests for up to {at - now:.0f} s more"
     return Yielding(at, why)

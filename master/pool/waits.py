@@ -1,7 +1,7 @@
-"""What each model that waits is waiting for, in words, with how long it may take.
+"""What each waiting model waits for, as text, with a bound on the time.
 
-Pure. A bound counts, for each model that goes first and for this one: a turn, a load and a
-settling; before them what it has to age. The answers that run are let finish, and come on top.
+Pure. The bound counts, for each model ahead and for this one, a minimum residency, a load and a
+settling, and before them the ageing. Running answers may finish, and come on top.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ def pool_reading(
     settings: PoolSettings,
     now: float,
 ) -> PoolReading:
-    """Return what the holder of a term tells of its pool."""
+    """Return the leader's reading of its pool."""
     turns_s = [settings.turn_of(copy.load_s) for copy in copies]
     loads_s = [copy.load_s for copy in copies]
-    found: list[PoolWait] = []
+    waits: list[PoolWait] = []
     for plan in book.plans.values():
         swap_s = max(turns_s, default=settings.turn_s) + SETTLE_S + SPARE_S
         swap_s += max([*loads_s, plan.load_s])
-        found.append(_planned(plan, len(found), swap_s, copies, settings, now))
+        waits.append(_planned(plan, len(waits), swap_s, copies, settings, now))
     for claim, why, is_hopeless in book.refused.values():
         phase = "hopeless" if is_hopeless else "refused"
-        found.append(_wait(claim, phase, why, len(found), settings, now))
-    told = tuple(_told(copy, settings, now) for copy in copies)
-    return PoolReading(node=node, term=term, waits=tuple(found[:MOST_TOLD]), copies=told)
+        waits.append(_wait(claim, phase, why, len(waits), settings, now))
+    readings = tuple(_told(copy, settings, now) for copy in copies)
+    return PoolReading(node=node, term=term, waits=tuple(waits[:MOST_TOLD]), copies=readings)
 
 
 def bound_s(
     claim: Claim, ahead: int, swap_s: float, serves: int, settings: PoolSettings, now: float
 ) -> float | None:
-    """Return within how many seconds a claim with so many others ahead is served, beside the
-    answers that run; None where what is served is more urgent than it can become."""
+    """Return a bound in seconds for a claim with so many others ahead, without the running
+    answers; None if the served requests stay more urgent."""
     passes_at = claim.passes_at(serves, settings.ageing_per_s)
     if math.isinf(passes_at):
         return None
@@ -63,20 +63,20 @@ def _planned(
     settings: PoolSettings,
     now: float,
 ) -> PoolWait:
-    victims = [one.copy for one in plan.choice.victims]
+    victims = [victim.copy for victim in plan.choice.victims]
     uses = [copy.use for copy in victims if copy.use is not None and copy.use.open_requests]
     serves = min((NORMAL if u.best_priority is None else u.best_priority for u in uses), default=99)
     ready_in_s = None
     if plan.until_at is not None:
         ready_in_s = max(0.0, plan.until_at - now) + SETTLE_S + plan.load_s
-    found = _wait(plan.claim, plan.phase, plan.why, ahead, settings, now)
+    wait = _wait(plan.claim, plan.phase, plan.why, ahead, settings, now)
     more = {
         "victims": tuple(copy.instance.instance for copy in victims),
         "nodes": tuple(plan.choice.needs),
         "ready_in_s": ready_in_s,
         "within_s": bound_s(plan.claim, ahead, swap_s, serves, settings, now),
     }
-    return found.model_copy(update=more)
+    return wait.model_copy(update=more)
 
 
 def _wait(

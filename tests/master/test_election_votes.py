@@ -179,7 +179,7 @@ def test_a_holder_that_a_majority_does_not_answer_steps_down() -> None:
     election, actions = told(election, 4.9, Tick())
     assert election.role == "holding"
     election, actions = told(election, 3.0 + LAPSE_S, Tick())
-    assert actions == [StepDown("1 of 3 peers with a vote answer")]
+    assert actions == [StepDown("only 1 of 3 voters answer")]
     assert (election.role, election.holder) == ("following", None)
 
 

@@ -109,7 +109,7 @@ def candidates_agreed_s(cluster: Cluster) -> float:
         )
 
     began = max(last(node, "bus", "started") for node in cluster.nodes)
-    words = ("follows a holder", "holds the term")
+    words = ("following the leader", "became leader")
     return max(last(node, "master", *words) for node in cluster.nodes) - began
 
 
@@ -227,14 +227,14 @@ def test_a_master_that_is_stopped_hands_its_term_on_before_it_ends(cluster: Clus
     before = len(holder.log_lines("master"))
     shell.stop("master")
     said = holder.log_lines("master")[before:]
-    words = ("gave up the term", "follows a holder", "stopped")
+    words = ("stepped down as leader", "following the leader", "stopped")
     last = [one for one in said if one["message"] in words]
     assert [one["message"] for one in last] == list(words), said
     assert f"hands it on to {last[1]['holder']}" in last[0]["why"]
     heir = cluster.by_id(last[1]["holder"])
     (opened,) = [
         one for one in heir.log_lines("master")
-        if one["message"] == "holds the term" and one["term"] == last[1]["term"]
+        if one["message"] == "became leader" and one["term"] == last[1]["term"]
     ]  # fmt: skip
     times = (datetime.fromisoformat(one["time"]) for one in (last[0], opened))
     gave, took = times

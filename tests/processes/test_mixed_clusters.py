@@ -35,7 +35,7 @@ DISK, FULL_DISK = "1500m", "16m"
 """Of which 1 GiB is to stay free."""
 WHOLE_DISK, FULL_HOME = "6g", "2m"
 """A journal wants 2 GiB."""
-FULL = "0.0 GB are free where models and journals are kept"
+FULL = "the disk with models and journals has 0.0 GB free"
 NO_MLX = "cannot run any: mlx is not installed there"
 
 
@@ -144,7 +144,7 @@ def test_a_node_whose_disk_has_no_room_for_a_model_is_passed_by(
         for asked in (two.unfit, two.fit):
             two.serves(asked, "far")
             assert two.seats("far") == [two.fit.node_id()]
-            assert why(asked, "far") == "its disk has no room for the weights"
+            assert why(asked, "far") == "lacks disk space for the weights"
             two.cluster.clear()
         assert FULL in health(two.unfit) and health(two.fit) == ""
         two.note(ledger, "a disk has no room for a model", printed_why(two.fit, "far"))
@@ -168,7 +168,7 @@ def test_a_load_that_is_refused_for_a_full_disk_is_made_on_the_other_node(
         assert refused["about"]["node"] == two.unfit.node_id()
         assert "not enough disk space" in refused["why"], refused
         answered(lambda: why(two.unfit, "far"), bool, "the disk is known to be full")
-        assert why(two.unfit, "far") == "its disk has no room for the weights"
+        assert why(two.unfit, "far") == "lacks disk space for the weights"
         two.note(ledger, "a load is refused for a full disk", refused["why"])
 
 
@@ -197,7 +197,7 @@ def test_a_model_whose_runner_is_killed_while_it_loads_is_served_by_the_other_no
         (ended,) = happened(two.fit, "runner_ended")
         assert ended["about"]["node"] == two.unfit.node_id(), "it was tried there, and once"
         (failed,) = happened(two.fit, "instance_failed")
-        assert "it failed on unfit, and is placed elsewhere" in failed["why"], failed
+        assert "it failed on unfit and is placed on other nodes" in failed["why"], failed
         two.cluster.clear()
         two.serves(two.fit)
         assert two.seats() == [two.fit.node_id()]

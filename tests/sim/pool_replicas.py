@@ -60,7 +60,7 @@ class ReplicaWatch:
     def leaves(self, body: InstanceDraining | InstanceYields, before: ClusterState) -> list[str]:
         """A copy begins to leave. If it is for another, no replica could have made way instead."""
         model = (
-            body.to if isinstance(body, InstanceYields) else body.why.removeprefix("makes way for ")
+            body.to if isinstance(body, InstanceYields) else body.why.removeprefix("evicted for ")
         )
         if not model or (isinstance(body, InstanceDraining) and model == body.why):
             return []

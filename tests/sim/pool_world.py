@@ -476,7 +476,7 @@ class PoolWorld:
                 node = opened.shards[0].node
                 if node not in self.lost:
                     self.held[opened.instance] = Held(opened.instance, opened.model, node, self.now)
-            if isinstance(body, InstanceDraining) and body.why.startswith("makes way"):
+            if isinstance(body, InstanceDraining) and body.why.startswith("evicted for"):
                 self.evictions += 1
             self.on_event(body, before)
 

@@ -261,14 +261,17 @@ def test_a_node_that_was_away_and_alone_does_not_undo_what_the_others_did() -> N
         assert cluster.checks.promises[CommandId(f"kept-{seed}")].durability == "replicated"
         cluster.faults += 3
         terms = len(cluster.checks.terms)
-        snapshots = sum("took a snapshot" in line for line in cluster.world.story)
+        snapshots = sum("replaced the log by a snapshot" in line for line in cluster.world.story)
         cluster.heal()
         cluster.settle()
         assert holder.candidate.holding, cluster.where()
         assert f"kept-{seed}" in holder.candidate.state.commands
         assert f"undone-{seed}" not in holder.candidate.state.commands
         assert len(cluster.checks.terms) == terms + 1, "the holder went above its counter, once"
-        more = sum("took a snapshot" in line for line in cluster.world.story) - snapshots
+        more = (
+            sum("replaced the log by a snapshot" in line for line in cluster.world.story)
+            - snapshots
+        )
         assert more <= 1, "only the log of the one that was away was replaced"
 
 

@@ -1,6 +1,6 @@
-"""What becomes of a command about a lease, and which leases are asked back for what is more urgent.
+"""Commands about leases, and which leases to ask back for a more urgent claim.
 
-Pure. A lease waits for memory as a model does (`master.pool`), and is placed by the same choice.
+Pure. A lease waits for memory like a model (`master.pool`) and is placed by the same rules.
 """
 
 from master.decisions.leasing.leases import (

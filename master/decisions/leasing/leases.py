@@ -1,7 +1,7 @@
-"""Commands about leases to events, to a choice of who makes way, or to a refusal.
+"""Commands about leases: their events, the evictions that they need, or refusals.
 
-Pure. Models make way for a lease as for a model. A lease is asked back, and not taken away, for
-what is more urgent by its class: ageing does not count there, for what has a lease has no turns.
+Pure. Models are evicted for a lease as for a model. A lease is asked back, not taken away, for a
+claim with a more urgent class. Ageing does not count, because a lease has no minimum residency.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MOST_ASKED = 8
 
 
 def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoice | Refusal | None:
-    """Return the lease, None where it is held already, who makes way first, or a refusal."""
+    """Return the lease, None if it exists already, the evictions that it needs, or a refusal."""
     leases = scene.state.leases
     if command.lease in leases:
         return None
     if len(leases) >= MAX_LEASES:
-        text = f"{len(leases)} leases are held, which is the most; give one back first"
+        text = f"there are {len(leases)} leases, which is the limit; release one first"
         return Refusal(reason="conflict", message=text)
-    found = room_for(scene, command)
-    if isinstance(found, Refusal) or found.victims:
-        return found
+    choice = room_for(scene, command)
+    if isinstance(choice, Refusal) or choice.victims:
+        return choice
     granted = Lease(
         lease=command.lease,
-        node=next(iter(found.needs)),
+        node=next(iter(choice.needs)),
         size_bytes=command.size_bytes,
         owner=command.owner,
         priority=command.priority,
@@ -58,10 +58,10 @@ def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoi
 def decide_lease(
     command: RenewLease | AskLeaseBack | EndLease, state: ClusterState
 ) -> LeaseAskedBack | LeaseEnded | Refusal | None:
-    """Return the event of a command about a lease, None where it changes nothing, or a refusal."""
-    known = state.leases.get(command.lease)
-    if known is None:
-        text = f"there is no lease {command.lease!r}; it was given back, or it was not renewed"
+    """Return the event of a command about a lease, None if nothing changes, or a refusal."""
+    lease = state.leases.get(command.lease)
+    if lease is None:
+        text = f"there is no lease {command.lease!r}; it was released or not renewed in time"
         return Refusal(reason="unknown_lease", message=text, field="lease")
     match command:
         case RenewLease():
@@ -69,7 +69,7 @@ def decide_lease(
         case AskLeaseBack(by=by):
             # no model's name: such a one would be withdrawn when that waits no longer
             to = f"operator {by}" if by else "an operator"
-            return LeaseAskedBack(lease=command.lease, to=to, why=f"{to} asks for it")
+            return LeaseAskedBack(lease=command.lease, to=to, why=f"{to} needs its memory")
         case EndLease(why=why):
             return LeaseEnded(lease=command.lease, why=why)
 
@@ -77,15 +77,18 @@ def decide_lease(
 def asked_back(
     wish: PlaceModel | TakeLease, scene: Scene, decide: Callable[[Scene], Decision]
 ) -> list[LeaseAskedBack]:
-    """Return the questions for the leases in whose place there would be room for a wish that has
-    none, beside copies that may leave: as few as help, of one node, of less urgent classes. None
-    where some were asked back for it already. `decide` says what the wish comes to in a scene."""
+    """Return the requests to give back leases, so that a waiting model gets memory.
+
+    As few leases as help, on one node, of less urgent classes, beside instances that can be
+    evicted. Empty if some were already asked back for this model. `decide` returns the decision
+    in a scene.
+    """
     leases = scene.state.leases
-    if any(one.yields_to == wish.model for one in leases.values()):
+    if any(lease.yields_to == wish.model for lease in leases.values()):
         return []
-    why = f"{wish.model} is more urgent, and there is no other room"
+    why = f"{wish.model} is more urgent, and no other memory is free"
     by_node = pool.askable(scene.state, claim_of(scene, wish).priority) if leases else {}
-    unasked = [[one for one in there if not one.yields_to] for there in by_node.values()]
+    unasked = [[lease for lease in there if not lease.yields_to] for there in by_node.values()]
     tries = [some[:count] for some in unasked for count in range(1, len(some) + 1)]
     for some in sorted(tries, key=len):
         if len(some) <= MOST_ASKED and not isinstance(decide(_without(scene, some)), Refusal):
@@ -94,17 +97,17 @@ def asked_back(
 
 
 def not_wanted_back(state: ClusterState, wished: Iterable[ModelId]) -> list[LeaseAskedBack]:
-    """Return the withdrawal of each question for a lease whose asker waits no longer."""
+    """Return the withdrawals of requests for leases whose claimant no longer waits."""
     names = set(wished)
-    why = "what it was asked back for is not wanted any more"
+    why = "the model that needed its memory is no longer requested"
     return [
-        LeaseAskedBack(lease=one.lease, why=why)
-        for one in state.leases.values()
-        if is_model_id(one.yields_to) and ModelId(one.yields_to) not in names
+        LeaseAskedBack(lease=lease.lease, why=why)
+        for lease in state.leases.values()
+        if is_model_id(lease.yields_to) and ModelId(lease.yields_to) not in names
     ]
 
 
 def _without(scene: Scene, gone: Iterable[Lease]) -> Scene:
-    names = {one.lease for one in gone}
-    rest = {key: one for key, one in scene.state.leases.items() if key not in names}
+    names = {lease.lease for lease in gone}
+    rest = {key: lease for key, lease in scene.state.leases.items() if key not in names}
     return replace(scene, state=scene.state.model_copy(update={"leases": rest}))

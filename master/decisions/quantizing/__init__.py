@@ -1,5 +1,6 @@
-"""Where a model in fewer bits is made, or why not. Pure. How it ends is as with a collective test
-(`master.decisions.collective_tests`): it is tried once."""
+"""Where a model is quantized, or why not. Pure. It ends like a collective test
+(`master.decisions.collective_tests`): it is tried once.
+"""
 
 from master.decisions.quantizing.quantize import decide_quantizing
 

@@ -1,6 +1,6 @@
-"""Where a replica goes, and which go again: events of the holder's own.
+"""Where a replica goes and which replicas end: events of the leader's own.
 
-Pure. When one is due is told in `master.pool`; here is where there is room for it.
+Pure. `master.pool` says when a replica is due; this room finds the memory for it.
 """
 
 from master.decisions.replicating.replicas import as_it_stands, replicate

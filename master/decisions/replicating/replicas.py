@@ -1,8 +1,8 @@
-"""A further copy of a model under load, on an idle node, and its end.
+"""A replica of a model under load, on an idle node, and its end.
 
-Pure. Nothing leaves for a replica, and none is placed while a model or a lease waits for memory, a
-lost or failed copy is to be placed again, or a young holder has not heard of all nodes: what is
-free then may be theirs. A replica is of one node, on which no copy is in use or on its way.
+Pure. Nothing is evicted for a replica. None is placed while a model or a lease waits for memory,
+a lost or failed instance waits for a place, or a new leader has not heard all nodes: free memory
+may be theirs. A replica takes one node, on which no instance is in use or loading.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ DRAIN_S = 600.0
 def replicate(
     scene: Scene, meters: pool.LoadMeters, book: pool.PlanBook, fresh: Callable[[], InstanceId]
 ) -> list[InstanceDraining | InstancePlaced]:
-    """Return the draining of replicas that are needed no more, and the placing of one, under a
-    `fresh` id, where it is due and has room; what models have to do now is taken into the
-    meters."""
+    """Return the draining of replicas that are no longer needed, and the placing of one, with
+    the id `fresh`, if it is due and has room. Also updates the load meters."""
     copies = copies_of(scene)
     loads = pool.loads_of(copies, scene.observed.demand(scene.now))
     meters.look(loads, scene.policy.pool, scene.now)
     replicas = {copy.instance.instance: copy.replica for copy in copies if copy.replica}
     gone = pool.over(scene.state, replicas, meters, scene.policy.pool)
-    found: list[InstanceDraining | InstancePlaced] = [
+    events: list[InstanceDraining | InstancePlaced] = [
         InstanceDraining(instance=name, deadline_s=DRAIN_S, why=why) for name, why in gone.items()
     ]
     due = pool.due(scene.state, loads, meters, scene.policy.pool)
     if due and not (book.plans or book.refused or _others_come_back(scene)):
         placed = _wanted({model: loads[model] for model in due}, scene, fresh)
-        found += [] if placed is None else [placed]
-    return found
+        events += [] if placed is None else [placed]
+    return events
 
 
 def as_it_stands(
     name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
-    """Return a copy, as no replica where its model has no other that answers; None for none."""
-    known = state.instances.get(name)
-    if known is None or name in pool.replicas_in(state.instances.values(), quiet):
-        return known
-    return known.model_copy(update={"replica": ""})
+    """Return an instance, not as a replica if its model has no other that answers; None for
+    none."""
+    instance = state.instances.get(name)
+    if instance is None or name in pool.replicas_in(state.instances.values(), quiet):
+        return instance
+    return instance.model_copy(update={"replica": ""})
 
 
 def _wanted(
@@ -74,8 +74,8 @@ def _wanted(
     """Return the placing of a replica of the first model that has room for one; None for none."""
     settings = scene.policy.pool
     for model, load in due.items():
-        copies = "copy" if load.copies == 1 else f"{load.copies} copies"
-        why = f"for {settings.replica_after_s:.0f} s its {copies} had too much to do"
+        copies = "instance was" if load.copies == 1 else f"{load.copies} instances were"
+        why = f"its {copies} overloaded for {settings.replica_after_s:.0f} s"
         placed = _placed(model, f"{why}: {load.rows} requests", scene, fresh)
         if placed is not None:
             return placed
@@ -85,8 +85,8 @@ def _wanted(
 def _placed(
     model: ModelId, why: str, scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
-    """Return the placing of a replica that takes what the first copy does, on an idle node that
-    does not have the model; None where there is no room."""
+    """Return the placing of a replica like the first instance, on an idle node that does not
+    have the model; None without room."""
     first = living(scene.state, model)[0]
     alike = {"context_tokens": first.context_tokens, "kv": first.kv}
     alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
@@ -94,19 +94,20 @@ def _placed(
     command = placement_again(first, single, "replica").model_copy(update={"pinned": False})
     spec = spec_of(scene, model, single)
     free = replace(scene, avoided=scene.avoided | _busy_nodes(model, scene))
-    found = choose(free, spec, claim_of(free, command))
-    if not isinstance(found, pool.PoolChoice) or found.placement is None or len(found.needs) > 1:
+    choice = choose(free, spec, claim_of(free, command))
+    if not isinstance(choice, pool.PoolChoice) or choice.placement is None or len(choice.needs) > 1:
         return None
-    if _is_slow(found.placement, first, scene):
+    if _is_slow(choice.placement, first, scene):
         return None
-    if scene.tenure.unsettled(found.needs, scene.observed.measured_at, scene.now):
+    if scene.tenure.unsettled(choice.needs, scene.observed.measured_at, scene.now):
         return None
-    instance = instance_of(command, found.placement, scene.policy, fresh())
+    instance = instance_of(command, choice.placement, scene.policy, fresh())
     return InstancePlaced(instance=instance.model_copy(update={"replica": why}))
 
 
 def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
-    """Return whether a copy would be much slower than the first one, where that is known."""
+    """Return whether a replica would be much slower than the first instance, if both speeds are
+    known."""
     nodes = {one.id: one for one in scene.unpromised_nodes()}
     there = [read_s_per_byte(nodes[s.node], s.backend) for s in first.shards if s.node in nodes]
     copy = placed.lead.copy
@@ -114,8 +115,8 @@ def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
 
 
 def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
-    """Return the nodes on which a replica does not go: those that have a copy of its model, or
-    where one is in use, is on its way, or leaves."""
+    """Return the nodes that take no replica: they have an instance of its model, or one that is
+    in use, loading or leaving."""
     return frozenset(
         shard.node
         for copy in copies_of(scene)
@@ -127,12 +128,13 @@ def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
 
 
 def _others_come_back(scene: Scene) -> bool:
-    """Return whether copies are to be placed again that have no place now, or may be on nodes that
-    were not heard of yet."""
+    """Return whether instances wait for a place, or may be on nodes that were not heard yet."""
     heard = scene.observed.living_cards(scene.now)
     is_young = scene.observed.gathering(scene.now)
     if is_young and any(NodeId(node) not in heard for node in scene.state.nodes):
         return True
     instances = scene.state.instances.values()
-    waits = any(one.status == "failed" and one.place_again is not None for one in instances)
+    waits = any(
+        instance.status == "failed" and instance.place_again is not None for instance in instances
+    )
     return waits or bool(lost_copies(scene))

@@ -203,7 +203,7 @@ def test_a_test_has_not_passed_before_all_ranks_are_there_and_done() -> None:
         ("rank 0 on node a: rank 2 on node c.local cannot be reached", (2, "c.local")),
         ("rank 1 on node b: the lead has left: rank 2 on node c was silent for 3 s", (2, "c")),
         ("rank 1 on node b: runner:00 rank 0 on a: no seat within 60 s", (0, "a")),
-        ("nothing was heard of n1 for 60 s", None),
+        ("no message from n1 for 60 s", None),
     ],
 )
 def test_the_rank_at_fault_is_the_last_that_is_named(why: str, who: object) -> None:

@@ -29,7 +29,7 @@ EVENTS: list[Any] = [
 
 PREVIEWS = {
     "model": "org/own",
-    "blocked": {"box4": "its disk has no room for the weights"},
+    "blocked": {"box4": "lacks disk space for the weights"},
     "refusal": None,
     "chosen": {},
     "previews": [

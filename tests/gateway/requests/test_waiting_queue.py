@@ -258,10 +258,11 @@ def test_each_class_that_waits_is_told_with_its_own_age() -> None:
 def test_who_waits_for_memory_is_told_for_what() -> None:
     wait = PoolWait(
         model=M, kind="demand", priority=10, standing=9.0, waited_s=2.0, phase="waiting",
-        why="other is in use and keeps its turn for 12 s more", ready_in_s=17.6,
+        why="other is in use; its minimum residency ends in 12 s", ready_in_s=17.6,
     )  # fmt: skip
     said = loading_text(M, [], wait=wait, position=1)
     assert said == (
-        f"waiting for {M}: other is in use and keeps its turn for 12 s more; ready in about 18 s, "
+        f"waiting for {M}: other is in use; its minimum residency ends in 12 s; "
+        "ready in about 18 s, "
         "1 ahead of you"
     )

@@ -147,7 +147,7 @@ def test_a_file_that_cannot_be_written_is_removed_for_an_old_one_would_be_believ
     assert parse_keys(disk.read(PATH)) == KeptKeys(3, {})
     disk.full = True
     keys_file.keep(having(4, key(1)))
-    assert PATH not in disk.names and "could not keep the API keys" in stream.getvalue()
+    assert PATH not in disk.names and "cannot save the API keys" in stream.getvalue()
     disk.full = False
     keys_file.keep(having(5, key(1)))
     assert parse_keys(disk.read(PATH)) == KeptKeys(5, {key(1).id: key(1)})
@@ -158,5 +158,5 @@ def test_a_damaged_file_of_keys_is_said_and_kept_aside_and_counts_as_none() -> N
     KeysFile(PATH, log_of(stream), disk).keep(having(3, key(1)))  # pyright: ignore[reportArgumentType]
     disk.names[PATH].data[20] ^= 1
     assert KeysFile(PATH, log_of(stream), disk).kept is None  # pyright: ignore[reportArgumentType]
-    assert "the file of the API keys is damaged" in stream.getvalue()
+    assert "the API key file is damaged" in stream.getvalue()
     assert PATH.with_name("api-keys.damaged") in disk.names

@@ -266,7 +266,7 @@ def test_a_test_is_drained_when_every_rank_has_said_that_it_is_done() -> None:
 
 def test_ranks_that_leave_by_themselves_when_done_end_a_test_well() -> None:
     (draining,) = follow_up(
-        running().instances[NAME], ended(0, "the test is done", 0), CrashLoops(), 0.0
+        running().instances[NAME], ended(0, "the test finished", 0), CrashLoops(), 0.0
     )
     assert isinstance(draining, InstanceDraining)
 

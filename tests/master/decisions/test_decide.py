@@ -634,7 +634,7 @@ def test_a_node_that_is_held_back_for_wired_memory_is_named_to_whoever_asks() ->
     stage.index(NodeDrained(node=N1, draining=True, wired_bytes=6 * GB))
     refused = stage.command(place("m"))
     assert isinstance(refused, Refusal) and refused.retry_after_s
-    assert "box takes no model, for 6.00 GB are wired there" in refused.message
+    assert "box takes no model because 6.00 GB stay wired there" in refused.message
     assert "shoal nodes undrain box" in refused.message
     stage.index(NodeDrained(node=N1, draining=False, wired_bytes=6 * GB))
     assert isinstance(stage.command(place("m")), Decided)

@@ -92,7 +92,8 @@ def removed(why: str) -> InstanceRemoved:
         (ready(), ENDED, [opened("x")]),
         (copy(), ENDED, [opened("x")]),
         (ready(), ENDED.model_copy(update={"found_gone": True}), [opened("x")]),
-        (ready(), UNLOADED, [opened("it was let go by a holder whose changes have been undone")]),
+        (ready(), UNLOADED,
+         [opened("it was unloaded by an earlier leader whose changes were undone")]),
         (copy(), REFUSED, [InstanceFailed(instance=I, why="full", place_again=WIDER)]),
         (copy("i", 0, status="draining", why="w"), UNLOADED, [removed("w")]),
         (copy("i", status="draining", why="w"), ENDED, [removed("w")]),
@@ -100,10 +101,10 @@ def removed(why: str) -> InstanceRemoved:
         (copy("i", 1, nodes=(N1, N2), status="draining"), UNLOADED, []),
         (copy("i", 0, nodes=(N1, N2), status="draining", why="w"), UNLOADED, [removed("w")]),
         (copy(status="failed"), ENDED, []),
-        (ready(replica="load"), ENDED, [removed("a replica is not tried again: x")]),
-        (ready(replica="load"), REFUSED, [removed("a replica is not tried again: full")]),
+        (ready(replica="load"), ENDED, [removed("a replica is not retried: x")]),
+        (ready(replica="load"), REFUSED, [removed("a replica is not retried: full")]),
         (ready(replica="load"), UNLOADED,
-         [removed("a replica is not tried again: its node let it go")]),
+         [removed("a replica is not retried: its node unloaded it")]),
     ],
 )  # fmt: skip
 def test_what_follows_from_a_ranks_leaving(
@@ -125,10 +126,10 @@ def test_a_model_that_keeps_failing_waits_and_is_placed_again_or_is_given_up() -
     for n in range(2):
         loops.count_failure(copy(f"j{n}"), 1, 10.0 * n)
     (paused,) = follow_up(ready(conditions=asked), ENDED, loops, NOW)
-    text = "x (its runner has ended 3 times in a row; the next attempt is 15 s after this one)"
+    text = "x (its runner failed 3 times in a row; next attempt 15 s after this failure)"
     assert paused == InstanceFailed(instance=I, why=text, place_again=asked)
     given_up = ENDED.model_copy(update={"exit_code": 72})
-    text = "x (given up; asked for later, it is tried again)"
+    text = "x (no more retries; the next request for the model loads it again)"
     found = follow_up(ready(conditions=asked), given_up, loops, NOW)
     assert found == [InstanceFailed(instance=I, why=text)]
 
@@ -159,7 +160,7 @@ def test_a_new_holder_makes_good_what_a_dead_one_left_out() -> None:
     failed = InstanceFailed(instance=I, why=said[-1])
     assert repairs(state_of(tried_once), CrashLoops(), NOW) == [failed]
     replica = left.model_copy(update={"replica": "load"})
-    why = "the holder changed before it was opened anew"
+    why = "the leader changed before it was restarted"
     loops = CrashLoops()
     found = repairs(state_of(replica), loops, NOW)
     assert found == [GenerationOpened(instance=I, generation=3, why=why)] and not loops.rows
@@ -303,14 +304,14 @@ def test_what_was_given_up_is_wanted_on_demand_after_a_minute(
 @pytest.mark.parametrize(
     ("fields", "idle_s", "ready_at", "why"),
     [
-        ({}, 9.0, 0.0, "idle for 9 s, kept for 9 s"),
+        ({}, 9.0, 0.0, "idle for 9 s; keep_alive is 9 s"),
         ({}, 8.9, 0.0, ""),
-        ({}, 50.0, 91.0, "idle for 9 s, kept for 9 s"),
+        ({}, 50.0, 91.0, "idle for 9 s; keep_alive is 9 s"),
         ({}, 50.0, 91.1, ""),
         ({}, 50.0, None, ""),
-        ({"keep_alive_s": 0.0}, 3.0, 0.0, "idle for 3 s, kept for 0 s"),
+        ({"keep_alive_s": 0.0}, 3.0, 0.0, "idle for 3 s; keep_alive is 0 s"),
         ({"keep_alive_s": 0.0}, 2.9, 0.0, ""),
-        ({"keep_alive_s": 0.5}, 3.0, 0.0, "idle for 3 s, kept for 0.5 s"),
+        ({"keep_alive_s": 0.5}, 3.0, 0.0, "idle for 3 s; keep_alive is 0.5 s"),
         ({"keep_alive_s": -1.0}, 1e4, 0.0, ""),
         ({"pinned": True}, 50.0, 0.0, ""),
         ({"pinned": True, "replica": "load"}, 50.0, 0.0, ""),

@@ -142,8 +142,8 @@ def test_what_leaves_for_one_leaves_for_no_other_and_refusals_name_leases_and_no
     refused = choose(replace(promised, state=state), spec, claim)
     assert isinstance(refused, Refusal)
     assert refused.message.endswith(
-        "; full takes no model, for 5.00 GB are wired there without one: a reboot frees them, "
-        "`shoal nodes undrain full` loads in spite of it; leased: 1.00 GB on box to ann (lease-1), "
+        "; full takes no model because 5.00 GB stay wired there without one: reboot to free them, "
+        "or load anyway with `shoal nodes undrain full`; leased: 1.00 GB on box to ann (lease-1), "
         "1.00 GB on n9 to someone (lease-2)"
     )
     never = choose(
@@ -236,7 +236,7 @@ def test_the_last_pin_is_the_sixty_fourth_or_however_many_there_may_be() -> None
     [
         ((ready(),), "ann", "a is pinned by ann; `shoal unpin a` first"),
         ((ready(),), "", "a is pinned; `shoal unpin a` first"),
-        ((ready(),), BY_CARD, "a is pinned by its card.toml; take `pin` out of that first"),
+        ((ready(),), BY_CARD, "a is pinned by its card.toml; remove `pin` from that file first"),
         ((copy(),), "ann", "a is pinned by ann; `shoal unpin a` first"),
         ((ready(status="draining"),), "ann", None),
         ((copy(status="failed"),), "ann", None),

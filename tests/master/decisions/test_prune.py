@@ -67,7 +67,7 @@ def test_a_new_holder_gives_the_whole_grace_even_to_those_it_never_heard() -> No
     assert remove_silent(scene(placed(A, B), view, 159.9), watch) == []
     hears(view, B, 159.9)
     (gone,) = remove_silent(scene(placed(A, B), view, 160.0), watch)
-    assert "of a for" in gone.why
+    assert "from a for" in gone.why
 
 
 def test_a_card_alone_is_a_sign_of_life() -> None:

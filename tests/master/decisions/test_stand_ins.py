@@ -241,7 +241,7 @@ def test_what_the_others_cannot_hold_waits_for_its_node_and_says_why_once() -> N
     stage.run(50.0)
     assert list(stage.where()) == [first]
     said = [facts for _, facts in stage.holder.take_notes() if facts.get("what") == first]
-    assert len(said) == 1 and "waits for its node" in str(said[0]["outcome"])
+    assert len(said) == 1 and "waiting for its node" in str(said[0]["outcome"])
     stage.run(15.0)
     assert stage.where() == {}, "after the grace it is over"
 
@@ -265,7 +265,7 @@ def test_what_cannot_be_as_it_was_asked_for_serves_where_it_fits_and_says_so(
     ((other, nodes),) = stage.where().items()
     assert other != first and "n2" not in nodes
     one = stage.state.instances[InstanceId(other)]
-    assert said in one.unmet and "cannot be met since a node was lost" in one.unmet
+    assert said in one.unmet and "cannot be met after the loss of a node" in one.unmet
     meant = {"context_tokens": 2_000, **asked}
     assert one.conditions == Conditions.model_validate(meant), "the next time it is tried again"
 
@@ -298,7 +298,7 @@ def test_a_model_that_no_node_here_has_is_unknown_or_away(says_goodbye: bool) ->
     if says_goodbye:
         assert answer.reason == "unknown_model"
     else:
-        assert answer.reason == "not_ready" and "box1 alone" in answer.message
+        assert answer.reason == "not_ready" and "only on box1" in answer.message
 
 
 def test_who_hears_fewer_than_half_decides_nothing() -> None:

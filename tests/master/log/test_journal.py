@@ -318,7 +318,7 @@ def test_a_journal_of_a_later_version_is_no_damage_and_nothing_touches_it(
     data = rewritten(tmp_path / "events.log", protocol=protocol)
     names = sorted(tmp_path.iterdir())
     log, said = quiet()
-    with pytest.raises(WrittenLater, match="written by a later version") as told:
+    with pytest.raises(WrittenLater, match="written by a newer version") as told:
         Journal(tmp_path, log, low_disk_bytes=0).open()
     assert (f"protocol {protocol}" in str(told.value)) == (protocol is not None)
     assert (tmp_path / "events.log").read_bytes() == data
@@ -363,11 +363,13 @@ def test_a_journal_that_only_counts_says_when_there_is_room_and_how_nothing_is_l
     state = fill(journal, state, 3)
     assert journal.degraded and said.getvalue().count("do not restart `master`") == 1
     journal.look(state)
-    assert "there is room again" not in said.getvalue()
+    assert "there is disk space for the journal again" not in said.getvalue()
     disk.full = False
     journal.look(state)
     journal.look(state)
-    assert said.getvalue().count("there is room again") == 1 and journal.degraded
+    assert (
+        said.getvalue().count("there is disk space for the journal again") == 1 and journal.degraded
+    )
     journal.keep_whole(state)
     journal.close()
     again = Journal(tmp_path, log, low_disk_bytes=1, files=disk)  # pyright: ignore[reportArgumentType]
@@ -384,7 +386,7 @@ def test_a_journal_whose_file_was_removed_is_begun_anew_and_loses_nothing(tmp_pa
     shutil.rmtree(folder)
     journal.look(state)
     journal.look(state)
-    assert said.getvalue().count("the journal's file was removed") == 1 and not journal.degraded
+    assert said.getvalue().count("the journal file was removed") == 1 and not journal.degraded
     state = fill(journal, state, 1)
     journal.close()
     assert replayed(folder) == state

@@ -99,7 +99,7 @@ def test_a_ceiling_is_told_with_what_sets_it() -> None:
         return verdict.message
 
     assert "75% of 16.00 GB)" in told({})
-    assert "memory_bytes leaves of the machine's 64.00 GB" in told({}, 64 * GB)
+    assert "the memory_bytes setting; the machine has 64.00 GB" in told({}, 64 * GB)
     assert "iogpu.wired_limit_mb" in told({"working_set_bytes": 12 * GB})
     vram = told({"vram_bytes": 24 * GB, "backends": ("mlx-cuda",)})
     assert "90% of its GPU's 24.00 GB" in vram

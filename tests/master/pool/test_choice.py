@@ -236,7 +236,7 @@ def test_only_where_pins_alone_are_in_its_way_a_wait_is_in_vain() -> None:
     found = chosen(nodes, b, a)
     assert isinstance(found, Hopeless) and found.refusal.retry_after_s is None
     assert found.refusal.facts["pinned"] == ["ma", "mb"]
-    assert found.refusal.message.endswith("; pinned, and so in its way: ma, mb")
+    assert found.refusal.message.endswith("; pinned models take the memory: ma, mb; unpin one")
     taken, spec = leaves("b", 1.0, 16, N2), PlacementSpec(MODEL)
     later = choose(
         spec, nodes, RunnerSizing(), Links(), [a], unpromised=nodes, everyone=[a, taken]
@@ -277,7 +277,7 @@ def test_for_a_lease_the_cheapest_copies_leave() -> None:
     assert names(found) == ["c", "b"] and isinstance(found, PoolChoice)
     assert (found.needs, found.cost_s) == ({N2: 16 * GB}, 1.5)
     assert found.refusal is not None and found.refusal.retry_after_s == ROOM_RETRY_S
-    assert found.refusal.message == "no node can give 16.00 GB now: box1 0.00 GB, box2 0.00 GB"
+    assert found.refusal.message == "no node has 16.00 GB available: box1 0.00 GB, box2 0.00 GB"
     assert found.refusal.facts == {
         "size_bytes": 16 * GB, "usable_bytes": {"box1": 0, "box2": 0},
     }  # fmt: skip
@@ -296,7 +296,7 @@ def test_a_lease_that_no_node_can_hold_is_refused_for_ever() -> None:
         "insufficient_memory", "size_bytes", None,
     )  # fmt: skip
     assert found.message == (
-        "21.00 GB is more than any node gives; the most is 20.00 GB on box2"
+        "too much memory: 21.00 GB; the largest limit is 20.00 GB on box2"
     )  # fmt: skip
     assert set(found.facts["usable_bytes"]) == {"box1", "box2"}
     assert room(21, nodes, leaves("a", 1.0, 1, ever=False)) == found, "no pin is in its way"

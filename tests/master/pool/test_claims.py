@@ -95,6 +95,6 @@ def test_who_has_pinned_a_copys_model_is_named() -> None:
         return ClusterState(pins={"m": Pin(model=M, by=by)})
 
     assert pinned_by(copy(pinned=False), ClusterState()) is None
-    assert pinned_by(copy(pinned=True), ClusterState()) == "the preload list, or its placement"
+    assert pinned_by(copy(pinned=True), ClusterState()) == "the preload list or its placement"
     assert pinned_by(copy(pinned=True), pinned("ann")) == "ann"
     assert pinned_by(copy(pinned=False), pinned("")) == "an operator"

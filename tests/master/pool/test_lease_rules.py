@@ -45,7 +45,7 @@ def seats(*nodes: str) -> dict[str, NodeSeat]:
     ("node", "age_s", "why"),
     [
         (N1, 0.0, None), (N1, 30.0, None), (N1, 30.1, "was not renewed for 30 s"),
-        (N2, 30.0, "its node no longer belongs to the cluster"),
+        (N2, 30.0, "its node left the cluster"),
         (N2, 30.1, "was not renewed for 30 s"),
     ],
 )  # fmt: skip
@@ -80,7 +80,7 @@ def asks(needed: int, *leases: Lease, wish: Any = WISH) -> list[str]:
         return FULL if gone < needed else Known(1)
 
     found = asked_back(wish, seen(leased(*leases)), decide)
-    why = f"{wish.model} is more urgent, and there is no other room"
+    why = f"{wish.model} is more urgent, and no other memory is free"
     assert all((one.to, one.why) == (wish.model, why) for one in found)
     return [one.lease[6:] for one in found]
 
@@ -108,7 +108,7 @@ def test_a_question_is_withdrawn_when_its_model_waits_no_longer_and_an_operators
         lease("a", yields_to="a"), lease("b", yields_to="b"), lease("c"),
         lease("d", yields_to="operator ann"), lease("e", yields_to="an operator"),
     )  # fmt: skip
-    why = "what it was asked back for is not wanted any more"
+    why = "the model that needed its memory is no longer requested"
     found = [LeaseAskedBack(lease=LeaseId("lease-b"), why=why)]
     assert not_wanted_back(state, [ModelId("a")]) == found
     assert not_wanted_back(state, [ModelId("a"), ModelId("b")]) == []
@@ -149,7 +149,7 @@ def test_what_a_command_about_a_lease_comes_to() -> None:
     ids: dict[str, Any] = {"command_id": CommandId("x"), "lease": name}
     assert decide_lease(RenewLease(**ids), state) is None
     for by, to in (("ann", "operator ann"), ("", "an operator")):
-        found = LeaseAskedBack(lease=name, to=to, why=f"{to} asks for it")
+        found = LeaseAskedBack(lease=name, to=to, why=f"{to} needs its memory")
         assert decide_lease(AskLeaseBack(**ids, by=by), state) == found
     assert decide_lease(EndLease(**ids, why="w"), state) == LeaseEnded(lease=name, why="w")
     refused = decide_lease(RenewLease(**ids), ClusterState())

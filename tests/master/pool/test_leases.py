@@ -122,7 +122,7 @@ def test_what_has_no_room_for_ever_is_refused_with_the_arithmetic() -> None:
     made = world({"a": 4}, ONE)
     answer = made.command(Owner(made, "huge", 40.0).command)
     assert isinstance(answer, Refusal) and answer.reason == "insufficient_memory"
-    assert answer.message == "40.00 GB is more than any node gives; the most is 16.00 GB on n1"
+    assert answer.message == "too much memory: 40.00 GB; the largest limit is 16.00 GB on n1"
 
 
 def test_pinned_models_make_no_way_for_a_lease() -> None:

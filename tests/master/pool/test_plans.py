@@ -26,7 +26,7 @@ from master.pool import (
 )
 
 N, P, WANTED, NOW = NodeId("n"), NodeId("p"), ModelId("wanted"), 100.0
-MAKES_WAY = "makes way for wanted"
+MAKES_WAY = "evicted for wanted"
 
 
 def victim(name: str, given: Yielding, *nodes: NodeId, use: Any = None, **fields: Any) -> Victim:
@@ -77,7 +77,7 @@ SOON, LATER, NEVER = Yielding(NOW + 1, "soon"), Yielding(NOW + 5, "later"), Yiel
 def test_the_cheapest_leaves_first_alone_and_one_in_use_is_told_to_yield() -> None:
     found, plan = pursued(victim("a", IDLE), victim("b", NOW_BUSY))
     assert found == [drains("a")]
-    assert (plan.phase, plan.why, plan.until_at) == ("evicting", "ma makes way", NOW)
+    assert (plan.phase, plan.why, plan.until_at) == ("evicting", "ma is being evicted", NOW)
     assert pursued(victim("b", NOW_BUSY), victim("a", IDLE))[0] == [yields("b")]
     urgent = pursued(victim("b", NOW_BUSY), claims=claim(1))[0]
     assert urgent == [yields("b", urgently=True)]
@@ -97,17 +97,20 @@ def test_a_node_that_one_leaves_or_that_is_measured_loses_no_other() -> None:
     assert (found, plan.phase, plan.why, plan.until_at) == ([], "evicting", "y leaves", None)
     found, plan = pursued(victim("a", IDLE), victim("c", NEVER), unsettled=frozenset({N}))
     assert (found, plan.phase, plan.until_at) == ([], "settling", NOW)
-    assert plan.why == "what was freed is being measured"
+    assert plan.why == "the freed memory is being measured"
     found, plan = pursued(unsettled=frozenset({P}))
-    assert (found, plan.phase, plan.why) == ([], "waiting", "memory is short for a moment")
+    assert (found, plan.phase, plan.why) == ([], "waiting", "no memory is free at the moment")
 
 
 def test_each_node_of_a_group_goes_on_by_itself() -> None:
     both, there = victim("a", IDLE, N, P), victim("b", IDLE, P)
     found, plan = pursued(both, there, nodes=(N, P))
-    assert (found, plan.why) == ([drains("a")], "ma makes way"), "it is told once"
+    assert (found, plan.why) == ([drains("a")], "ma is being evicted"), "it is told once"
     found, plan = pursued(victim("a", IDLE, N), there, nodes=(N, P))
-    assert (found, plan.why) == ([drains("a"), drains("b")], "ma makes way; mb makes way")
+    assert (found, plan.why) == (
+        [drains("a"), drains("b")],
+        "ma is being evicted; mb is being evicted",
+    )
     measured = frozenset({N})
     found, plan = pursued(there, nodes=(N, P), unsettled=measured)
     assert (found, plan.phase) == ([drains("b")], "evicting")
@@ -179,7 +182,7 @@ def test_what_no_plan_needs_to_yield_any_more_stays() -> None:
     state = ClusterState(instances={o.instance: o for o in (kept, dropped, *others)})
     _, plan = pursued(victim("a", LEAVES, yields_to="wanted"), victim("b", IDLE))
     book = PlanBook(plans={WANTED: plan})
-    why = "what it made way for is not wanted any more"
+    why = "the model that needed its memory is no longer requested"
     assert book.withdrawn(state) == [InstanceYields(instance=InstanceId("b"), why=why)]
     book.begin()
     assert [o.instance for o in book.withdrawn(state) if isinstance(o, InstanceYields)] == [

@@ -95,7 +95,7 @@ def test_a_busy_model_yields_when_its_turn_is_over_and_nothing_is_killed() -> No
     run_clients(made, busy, 20.0)
     wants = made.ask("b")
     run_clients(made, busy, 5.0)
-    assert "a is in use and keeps its turn" in why(made, "b")
+    assert "a is in use; its minimum residency" in why(made, "b")
     run_clients(made, busy, 60.0)
     assert wants.began_at is not None and wants.began_at - wants.at <= 30.0 + 3.0 + LOAD_S + 3.0
     assert len(made.done) > 20, "what ran has finished"
@@ -318,7 +318,7 @@ def test_who_asks_for_a_load_beside_a_busy_model_is_told_when_it_may_be() -> Non
     run_clients(made, [busy], 10.0)
     refused = made.command(PlaceModel(command_id=CommandId("p"), model=ModelId("b")))
     assert isinstance(refused, Refusal) and refused.reason == "no_capacity"
-    assert "a is in use and keeps its turn" in refused.message
+    assert "a is in use; its minimum residency" in refused.message
 
 
 def test_no_idle_model_leaves_for_a_load_that_needs_a_busy_ones_memory_too() -> None:
@@ -327,7 +327,7 @@ def test_no_idle_model_leaves_for_a_load_that_needs_a_busy_ones_memory_too() -> 
     made.ask("b", work_s=0.1)
     run_clients(made, [busy], 12.0)
     refused = made.command(PlaceModel(command_id=CommandId("p"), model=ModelId("c")))
-    assert isinstance(refused, Refusal) and "a is in use and keeps its turn" in refused.message
+    assert isinstance(refused, Refusal) and "a is in use; its minimum residency" in refused.message
     run_clients(made, [busy], 3.0)
     assert {name: one.status for name, one in instances(made).items()} == dict.fromkeys(
         "ab", "ready"
@@ -389,7 +389,7 @@ def test_a_card_pins_its_model_until_it_says_so_no_longer() -> None:
     made.run(10.0)
     assert made.state.pins["a"].by == "its card.toml"
     refused = pin(made, "a", pinned=False)
-    assert isinstance(refused, Refusal) and "take `pin` out" in refused.message
+    assert isinstance(refused, Refusal) and "remove `pin` from" in refused.message
     kept = made.command(
         DeleteInstance(command_id=CommandId("stop"), instance=instances(made)["a"].instance)
     )

@@ -270,7 +270,7 @@ def test_replicas_beyond_the_setting_go_else_the_last_of_a_quiet_model() -> None
     )  # fmt: skip
     replicas = {InstanceId(f"i{n}"): "load" for n in (2, 3, 4, 5, 6)}
     quiet, two = LoadMeters(light_s={A: GONE_S}), replace(TWO_ROWS, replicas=2)
-    little = "little was asked of a for 20 s"
+    little = "a had little load for 20 s"
     assert over(there, replicas, quiet, two) == {"i3": little}
     assert over(there, replicas, LoadMeters(), two) == {}
     assert over(there, replicas, quiet, TWO_ROWS) == {"i3": "pool.replicas is 1"}

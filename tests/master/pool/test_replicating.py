@@ -65,7 +65,7 @@ def test_a_replica_is_placed_on_the_other_node_and_says_why() -> None:
     assert isinstance(placed, InstancePlaced)
     made = placed.instance
     assert (made.instance, made.model, [s.node for s in made.shards]) == ("fresh", A, [N2])
-    assert made.replica == "for 30 s its copy had too much to do: 8 requests"
+    assert made.replica == "its instance was overloaded for 30 s: 8 requests"
     assert (made.context_tokens, made.pinned) == (512, False)
     assert (made.conditions.min_nodes, made.conditions.sharding, made.conditions.layers) == (
         1, None, {},
@@ -79,7 +79,7 @@ def test_of_more_copies_the_reason_says_how_many() -> None:
     scene = loaded(second, rows=16, disks={**DISKS, N3: (on_disk("a"),)}, nodes=nodes)
     scene = replace(scene, policy=replace(scene.policy, pool=settings))
     (placed,) = due(scene)
-    assert placed.instance.replica == "for 30 s its 2 copies had too much to do: 16 requests"
+    assert placed.instance.replica == "its 2 instances were overloaded for 30 s: 16 requests"
     assert [s.node for s in placed.instance.shards] == [N3]
 
 
@@ -254,7 +254,7 @@ def test_a_model_without_room_holds_no_other_one_off() -> None:
 def test_a_replica_that_is_over_is_drained() -> None:
     replica = ready("r", nodes=(N2,), replica="load")
     scene = loaded(replica, rows=0)
-    why = "little was asked of a for 120 s"
+    why = "a had little load for 120 s"
     drains = InstanceDraining(instance=InstanceId("r"), deadline_s=600.0, why=why)
     assert due(scene, light_s={A: 120.0}, heavy_s={}) == [drains]
 

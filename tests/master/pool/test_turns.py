@@ -106,7 +106,7 @@ def test_a_copy_that_yields_stays_when_it_is_itself_wanted_urgently() -> None:
     ("held", "why", "ever"),
     [
         (copy(idle(99.0), pinned_by="ann"), "pinned by ann", False),
-        (copy(None), "not known", True),
+        (copy(None), "not reported", True),
         (copy(idle(99.0), status="placed"), "loading", True),
     ],
 )
@@ -142,47 +142,49 @@ def test_until_when_a_copy_is_in_use(
 
 
 URGENT, BATCH = claim(1), claim(50, since_at=40.0)
-FINISHES, REPLICA = "held finishes what it answers", "too much was asked"
+FINISHES, REPLICA = "held is finishing its requests", "too much was asked"
 
 
 @pytest.mark.parametrize(
     ("held", "wants", "found"),
     [
-        (copy(status="draining"), claim(), Yielding(50.0, "held leaves", leaves=True)),
-        (copy(status="draining", pinned_by="ann"), claim(), Yielding(50.0, "held leaves", True)),
+        (copy(status="draining"), claim(), Yielding(50.0, "held is being unloaded", leaves=True)),
+        (copy(status="draining", pinned_by="ann"), claim(),
+         Yielding(50.0, "held is being unloaded", True)),
         (copy(status="placed"), claim(), Yielding(math.inf, "held is loading")),
         (copy(status="placed", replica=REPLICA), claim(), Yielding(50.0, idle=True)),
         (copy(idle(9.0)), claim(), Yielding(50.0, idle=True)),
         (copy(idle(9.0), replica=REPLICA), claim(), Yielding(50.0, idle=True)),
         (copy(replica=REPLICA), claim(),
-         Yielding(50.0, "a replica of held finishes what it answers")),
+         Yielding(50.0, "a replica of held is finishing its requests")),
         (copy(yields_to="x"), claim(), Yielding(50.0, FINISHES, leaves=True)),
         (copy(yields_to="x", replica=REPLICA), claim(), Yielding(50.0, FINISHES, leaves=True)),
-        (copy(idle(9.0), waiting=URGENT), claim(), Yielding(math.inf, "held is wanted urgently")),
+        (copy(idle(9.0), waiting=URGENT), claim(),
+         Yielding(math.inf, "urgent requests wait for held")),
         (copy(idle(9.0), waiting=URGENT), URGENT, Yielding(50.0, idle=True)),
         (copy(idle(9.0), waiting=claim()), claim(), Yielding(50.0, idle=True)),
         (copy(idle(9.0), waiting=URGENT, replica=REPLICA), claim(), Yielding(50.0, idle=True)),
         (copy(), URGENT, Yielding(50.0, FINISHES)),
         (copy(used(1, 0.0)), URGENT, Yielding(50.0, FINISHES)),
         (copy(ready_at=45.0), claim(),
-         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+         Yielding(75.0, "held is in use; its minimum residency ends in 25 s")),
         (copy(used(1, 0.0), ready_at=45.0), claim(),
-         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+         Yielding(75.0, "held is in use; its minimum residency ends in 25 s")),
         (copy(ready_at=None), claim(),
-         Yielding(80.0, "held is in use and keeps its turn for 30 s more")),
+         Yielding(80.0, "held is in use; its minimum residency ends in 30 s")),
         (copy(ready_at=20.0), claim(), Yielding(50.0, FINISHES)),
         (copy(ready_at=0.0), claim(11, 20.0), Yielding(50.0, FINISHES)),
         (copy(used(1, 0.0), ready_at=0.0), claim(11, 49.0),
-         Yielding(51.0, "held answers more urgent requests for up to 1 s more")),
+         Yielding(51.0, "held is serving more urgent requests for up to 1 s more")),
         (copy(ready_at=45.0), BATCH,
-         Yielding(120.0, "held answers more urgent requests for up to 70 s more")),
+         Yielding(120.0, "held is serving more urgent requests for up to 70 s more")),
         (copy(ready_at=90.0), BATCH,
-         Yielding(120.0, "held is in use and keeps its turn for 70 s more")),
+         Yielding(120.0, "held is in use; its minimum residency ends in 70 s")),
         (copy(used(1, 0.0, best_priority=1)), claim(),
-         Yielding(math.inf, "held answers urgent requests")),
+         Yielding(math.inf, "held is serving urgent requests")),
         (copy(used(1, 0.0, best_priority=2)), URGENT, Yielding(50.0, FINISHES)),
         (copy(used(1, 0.0, best_priority=1), ready_at=45.0), URGENT,
-         Yielding(75.0, "held is in use and keeps its turn for 25 s more")),
+         Yielding(75.0, "held is in use; its minimum residency ends in 25 s")),
     ],
 )  # fmt: skip
 def test_when_each_copy_yields_at_fifty_seconds_and_why_not_before(
@@ -203,7 +205,7 @@ def test_what_holds_no_copy_of_a_model_never_yields() -> None:
     making = made.instance.model_copy(update={"quantizes": Quantizing(source=ModelId("s"), bits=4)})
     found = [at(replace(made, instance=one), claim(1), now=1e4) for one in (test, making)]
     assert [one.why for one in found] == [
-        "a test of the nodes' links takes its memory", "the making of held takes its memory",
+        "a collective test uses the memory", "the making of held uses the memory",
     ]  # fmt: skip
     assert all(math.isinf(one.at) and one.ever for one in found)
 

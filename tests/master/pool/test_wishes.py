@@ -246,8 +246,8 @@ def test_what_becomes_of_a_wish_is_said_when_it_changes() -> None:
         desk.answer = lambda _command, _scene, answer=answer: answer
         desk.plan()
         said.append(desk.outcomes())
-    waits = f"waits for room: {later().refusal.message}"
-    assert said == [["full"], [], ["no such model"], ["full"], [waits], [], ["is placed"]]
+    waits = f"waiting for memory: {later().refusal.message}"
+    assert said == [["full"], [], ["no such model"], ["full"], [waits], [], ["placed"]]
     assert desk.holder.take_notes() == []
 
 
@@ -371,12 +371,12 @@ def test_what_a_lost_node_held_is_placed_anew_and_said() -> None:
     fresh = InstancePlaced(instance=ready("fresh"))
     desk = lost_desk(Decided((fresh,), InstanceId("fresh")))
     assert [body for body, _ in desk.plan()] == [fresh]
-    assert desk.outcomes() == ["is placed anew, for its node is lost"]
+    assert desk.outcomes() == ["placed again because its node is lost"]
     assert desk.holder._stand_ins.of == {"i": "fresh"}  # pyright: ignore[reportPrivateUsage]
     for answer, said in ((FULL, "full"), (later(), later().refusal.message)):
         desk = lost_desk(answer)
         assert desk.plan() == []
-        assert desk.outcomes() == [f"waits for its node: {said}"]
+        assert desk.outcomes() == [f"waiting for its node: {said}"]
         desk.plan()
         assert desk.outcomes() == []
     assert lost_desk(Decided((fresh,), None)).plan() == []

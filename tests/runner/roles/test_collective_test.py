@@ -94,7 +94,7 @@ def test_ranks_of_a_ring_find_every_element_right_and_leave_when_drained(ranks: 
         assert skipped == {1_048_576, 16_777_216}
         for slot in slots:
             drain = SlotDrain(
-                instance=slot.spec.instance, generation=1, deadline_s=0.0, why="the test is done"
+                instance=slot.spec.instance, generation=1, deadline_s=0.0, why="the test finished"
             )
             slot.tell(drain)
         assert [slot.exit_code() for slot in slots] == [STOPPED] * ranks

@@ -227,7 +227,7 @@ def _started_at(node: LabNode) -> float:
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
     """Return when the last node's gateway heard of the holder that all know, by their logs; `now`
     where one has not said so."""
-    heard = [_last_said_at(node, "gateway", "follows a holder") for node in nodes]
+    heard = [_last_said_at(node, "gateway", "following the leader") for node in nodes]
     return max(now if at is None else at for at in heard)
 
 

@@ -44,7 +44,7 @@ def test_a_wait_says_what_is_known_of_it_and_nothing_else(
 def test_a_copy_says_why_it_came_as_a_replica_and_why_it_leaves() -> None:
     copy = {"model": "a", "instance": "inst-1", "replica": "", "leaves": ""}
     assert copy_lines(copy) == []
-    came = copy_lines(copy | {"replica": "for 30 s its copy had too much to do"})
-    assert came == ["a (inst-1) is a replica: for 30 s its copy had too much to do"]
+    came = copy_lines(copy | {"replica": "its instance was overloaded for 30 s"})
+    assert came == ["a (inst-1) is a replica: its instance was overloaded for 30 s"]
     left = copy_lines(copy | {"leaves": "makes way for b"})
     assert left == ["a (inst-1) is evicted: makes way for b"]
