@@ -66,8 +66,6 @@ from gateway.cli.verbs.cluster.keys import check_reach
 from gateway.cli.verbs.node.down import ORDERLY_S, bring_down, until
 
 LOOK_S = 0.25
-SUPERVISORD_START_S = 45.0
-"""It imports the services first: about 1 s, or several seconds without bytecode."""
 LEFTOVER_GRACE_S = 15.0
 PORT_GRACE_S = 5.0
 TAIL_LINES = 12
@@ -117,10 +115,10 @@ def up(
         _clear_the_way(settings, output)
         _configure(settings, output, _beside_python(settings, asked=write_venv_conf))
         remember_start(settings)
-        child = _start(settings, foreground=foreground)
+        child = _start(settings, wait_s, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
         try:
-            wait_until_up(settings, supervisor, output, wait_s)
+            wait_until_up(settings, supervisor, output, wait_s, child)
             _welcome(invocation, settings, supervisor, time.monotonic() - began)
         except CliError as problem:
             if not stay or child is None:
@@ -167,9 +165,14 @@ def _hold(child: subprocess.Popen[bytes]) -> None:
 
 
 def wait_until_up(
-    settings: Settings, supervisor: Supervisor, output: Output, deadline_s: float
+    settings: Settings,
+    supervisor: Supervisor,
+    output: Output,
+    deadline_s: float,
+    child: subprocess.Popen[bytes] | None = None,
 ) -> None:
-    """Look until the node is up. Raises CliError when it is stuck or the deadline has come."""
+    """Wait until the node is up. `child` is a supervisord in the foreground. Raises CliError if the
+    node is stuck, its supervisord ended, or the deadline has passed."""
     watch = StartWatch(SERVICES)
     api = own_api(settings)
     began = time.monotonic()
@@ -179,13 +182,14 @@ def wait_until_up(
             look = look_at(settings, supervisor, api)
             verdict = watch.judge(look)
             if isinstance(verdict, Starting):
-                late = time.monotonic() - began
-                silent = look.services is None and late > SUPERVISORD_START_S
-                if late > deadline_s or silent:
+                if child is not None and child.poll() is not None:
+                    raise CliError(
+                        f"supervisord ended with {child.returncode}", remedy="`shoal doctor`"
+                    )
+                if time.monotonic() - began > deadline_s:
                     by_name = {service.name: service for service in look.services or ()}
-                    limit_s = SUPERVISORD_START_S if silent else deadline_s
                     culprit = {name: by_name[name] for name in SERVICES if name in by_name}
-                    verdict = overdue(verdict, culprit, limit_s)
+                    verdict = overdue(verdict, culprit, deadline_s)
             if isinstance(verdict, Up):
                 return
             if isinstance(verdict, Stuck):
@@ -350,7 +354,9 @@ def _environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
-def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] | None:
+def _start(
+    settings: Settings, wait_s: float, *, foreground: bool
+) -> subprocess.Popen[bytes] | None:
     command = supervisord_command(settings, *(["-n"] if foreground else []))
     environment = _environment(settings)
     if foreground:
@@ -364,9 +370,9 @@ def _start(settings: Settings, *, foreground: bool) -> subprocess.Popen[bytes] |
         )
     try:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment, "umask": 0o077}
-        done = processes.ran(SUPERVISORD_START_S, *command, **how)
+        done = processes.ran(wait_s, *command, **how)
     except subprocess.TimeoutExpired as error:
-        raise CliError("supervisord did not daemonize in time") from error
+        raise CliError(f"supervisord did not daemonize within {wait_s:g} s") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
         raise CliError("cannot start supervisord", details=said, remedy="run `shoal doctor`")
