@@ -1,14 +1,14 @@
 """Talks to a search engine of the operator's: words in, titles and URLs out.
 
-A provider is one file's worth of code behind `SearchProvider`. SearXNG is an engine that people run
-themselves; its JSON answers have to be switched on (`search.formats`).
+SearXNG is an engine that people run themselves; its JSON answers have to be switched on
+(`search.formats`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from pydantic import ValidationError
@@ -18,14 +18,6 @@ from gateway.fetching.pages import FoundPage
 from gateway.fetching.refusals import FetchRefused
 
 SNIPPET_CHARACTERS = 1000
-
-
-class SearchProvider(Protocol):
-    """A search engine."""
-
-    async def search(self, query: str, count: int) -> Sequence[FoundPage]:
-        """Return at most `count` pages, the best first. Raises FetchRefused."""
-        ...
 
 
 class SearxNG:

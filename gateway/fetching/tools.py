@@ -21,7 +21,7 @@ from gateway.fetching.url import read_url
 
 if TYPE_CHECKING:
     from gateway.fetching.fetcher import Fetched, Fetcher
-    from gateway.fetching.search import SearchProvider
+    from gateway.fetching.search import SearxNG
 
 MOST_LINKS = 200
 AT_ONCE = 8
@@ -35,7 +35,7 @@ class WebTools:
     def __init__(
         self,
         fetcher: Fetcher | None,
-        search: SearchProvider | None,
+        search: SearxNG | None,
         places: Places,
         reader: PageReader,
     ) -> None:

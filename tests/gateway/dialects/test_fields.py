@@ -30,13 +30,12 @@ from gateway.dialects.openai.stored import labels
 from gateway.dialects.registry import APIS
 from gateway.http import diagnostics
 from gateway.http.diagnostics import capture, processes, runners
-from gateway.http.resources import collectives, instances, nodes
+from gateway.http.resources import collectives, instances, nodes, quantizing
 from gateway.http.resources.access import api_keys
 from gateway.http.resources.figures import traces
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
 from gateway.http.resources.pulls import card, pull, store, sync, verify
-from gateway.http.resources.quantizing import quantize
 from gateway.http.resources.tools import web
 from gateway.http.settings import SettingsBody
 from gateway.http.settings import resource as settings_resource
@@ -68,7 +67,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     card.CardBody: (card, card.CardBody),
     store.DownloadBody: (store, None),
     store.PurgeBody: (store, None),
-    quantize.QuantizeBody: (quantize, None),
+    quantizing.QuantizeBody: (quantizing, None),
     pool.PinBody: (pool, None),
     settings.ConfigBody: (settings, None),
     SettingsBody: (settings_resource, None),
