@@ -93,7 +93,7 @@ class EmbeddingServer:
 
     # --- from gateways -------------------------------------------------------------------
 
-    def asked(self, peer: bytes, message: Asked, now: float) -> None:
+    def act_on(self, peer: bytes, message: Asked, now: float) -> None:
         """Act on a gateway's message. Embedding requests are never handed over, so `Recall` is
         ignored."""
         match message:

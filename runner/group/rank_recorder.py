@@ -48,7 +48,7 @@ class OpenTurn:
     )
     crossings: list[RankCrossing] = field(default_factory=list[RankCrossing])
 
-    def told(self, name: RankTurnName, tokens: int) -> RankTurn | None:
+    def sums(self, name: RankTurnName, tokens: int) -> RankTurn | None:
         """Return its sums up to the end of its last part; None if no part has ended."""
         if not self.parts:
             return None
@@ -96,7 +96,7 @@ class RequestSpans:
 
     def took(self, turn: OpenTurn) -> None:
         """Add a turn that has ended."""
-        sums = turn.told(*self._of)
+        sums = turn.sums(*self._of)
         if sums is None:
             return
         for crossing in turn.crossings:
@@ -112,7 +112,7 @@ class RequestSpans:
         else:
             self._join(sums)
 
-    def told(self) -> RankSpans:
+    def spans(self) -> RankSpans:
         """Return the whole record."""
         zero = self.began_at
         turns = [*self._turns, *self._later]
@@ -180,7 +180,7 @@ class RankRecorder:
                 spans.took(OpenTurn(turn.step, turn.began_at, parts, crossings))
             if not self._requests:
                 self._turn = None
-        return spans.told()
+        return spans.spans()
 
     # --- the engine's thread ---------------------------------------------------------------
 

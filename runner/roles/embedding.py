@@ -60,7 +60,7 @@ class EmbeddingRole(Role):
         """End a request as if its client had disconnected; return False if it is not open."""
         if request_id not in self._server.owed:
             return False
-        self._server.asked(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
+        self._server.act_on(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
         return True
 
     def entered(self, phase: Phase) -> None:

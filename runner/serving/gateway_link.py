@@ -49,7 +49,7 @@ class GatewayListener(Protocol):
         """Return the open requests; while there are any, the link is busy."""
         ...
 
-    def asked(self, peer: bytes, message: Asked, now: float) -> None:
+    def act_on(self, peer: bytes, message: Asked, now: float) -> None:
         """Act on a message of a gateway process."""
         ...
 
@@ -159,7 +159,7 @@ class GatewayLink:
         if isinstance(message, Hello):
             self._greet(peer, message, now)
         elif self._clients.heard(peer, now):
-            self._listener.asked(peer, message, now)
+            self._listener.act_on(peer, message, now)
         else:
             self.send(peer, Goodbye(GIVEN_UP))
 

@@ -37,7 +37,7 @@ from runner.serving.gateway_link import Asked, GatewayLink
 from runner.serving.giving_back import given_back, gone_on
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
-from runner.serving.told_prompt import told
+from runner.serving.told_prompt import answer_frames
 from runner.serving.trace import trace_of
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks, text_size
 
@@ -97,7 +97,7 @@ class RequestServer:
 
     # --- from gateways -------------------------------------------------------------------
 
-    def asked(self, peer: bytes, message: Asked, now: float) -> None:
+    def act_on(self, peer: bytes, message: Asked, now: float) -> None:
         """Act on a gateway's message."""
         match message:
             case Submit():
@@ -201,7 +201,7 @@ class RequestServer:
             self._link.send(pending.peer, Refused(request_id, answer))
             return
         if isinstance(answer, ReadPrompt):
-            for message in told(request_id, answer, self._loop.status.steps_done):
+            for message in answer_frames(request_id, answer, self._loop.status.steps_done):
                 self._link.send(pending.peer, message)
             return
         try:
@@ -367,7 +367,7 @@ class RequestServer:
         if self._open.pop(request.request_id, None) is None:
             return
         if request.trace is not None:
-            self._link.send(request.peer, request.trace.told(now))
+            self._link.send(request.peer, request.trace.report(now))
             self.ask_ranks(request, self._link)
         self._note("completion", request.request_id, tokens=request.usage().completion_tokens)
         self.totals.used_at = now

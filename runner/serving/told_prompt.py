@@ -11,7 +11,9 @@ from bus.wire.messages.tokens import Accepted, ChoiceEnd, Finished, PromptAnswer
 from runner.text import ReadPrompt
 
 
-def told(request_id: RequestId, read: ReadPrompt, step: int) -> tuple[Accepted, StepEntries]:
+def answer_frames(
+    request_id: RequestId, read: ReadPrompt, step: int
+) -> tuple[Accepted, StepEntries]:
     """Return the frames that answer the question and end the request, in order; `step` is the
     engine's current number."""
     usage = Usage(prompt_tokens=read.count)

@@ -71,7 +71,7 @@ class ChoiceTrace:
             return
         self._decode.add(self._until("decode", at_s, 1, step_s, steps=1))
 
-    def told(self, at_s: float) -> list[TraceSpan]:
+    def spans_until(self, at_s: float) -> list[TraceSpan]:
         """Return its spans in order, up to `at_s`."""
         begun = [] if self._queued is None else [self._queued]
         last = self._until("queued" if self._queued is None else "end", at_s)
@@ -122,9 +122,9 @@ class RequestTrace:
             case _:
                 return
 
-    def told(self, now: float) -> Traced:
+    def report(self, now: float) -> Traced:
         now_s = now - self._received_at
-        spans = [span for choice in self._choices for span in choice.told(now_s)]
+        spans = [span for choice in self._choices for span in choice.spans_until(now_s)]
         return Traced(
             self._request_id,
             self._received_at,

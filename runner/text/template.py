@@ -89,12 +89,12 @@ def find_shape(template: Template) -> TemplateShape:
     """Return the shape of messages that the model's template shows completely. Raises
     StoppedTemplate if it exceeds its limits for a few marked words."""
 
-    def asked(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
+    def render(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
         """Return the prompt's text; None if the template refuses it."""
         return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
 
     with _blamed():
-        return probe_template(asked, makes_calls=template.family.calls is not None)
+        return probe_template(render, makes_calls=template.family.calls is not None)
 
 
 def render_chat(

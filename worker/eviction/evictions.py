@@ -100,7 +100,7 @@ class Evictions:
 
     def _asked(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, PurgeAsked):
-            self._rounds.asked(envelope.message, self._client.reactor.now())
+            self._rounds.ask(envelope.message, self._client.reactor.now())
 
     def _copy_of(self, model: ModelId) -> ModelCard | None:
         card = self._near.here.cards.get(model)

@@ -141,7 +141,7 @@ class Grants:
 
     # --- to keep ---
 
-    def asked(self, question: KeepAsked, lacks: str) -> KeepAnswered:
+    def answer(self, question: KeepAsked, lacks: str) -> KeepAnswered:
         """Return the answer to a node that wants to delete its copy. `lacks` says why this node's
         own copy does not qualify; empty: it is complete, on the disk."""
         why, wish = lacks, self._wish

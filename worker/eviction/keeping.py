@@ -69,7 +69,7 @@ class Keeping:
             )
 
     def _answer(self, question: KeepAsked, lacks: str) -> None:
-        answer = self.grants.asked(question, lacks)
+        answer = self.grants.answer(question, lacks)
         self._client.publish(f"keep.answered.{question.asker}", answer)
 
     def _answered(self, _topic: str, envelope: Envelope) -> None:

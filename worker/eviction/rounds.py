@@ -80,7 +80,7 @@ class StoreRounds:
         """Return the running round; a purge comes first."""
         return self._own if self.purge is None else self.purge.round
 
-    def asked(self, question: PurgeAsked, now: float) -> None:
+    def ask(self, question: PurgeAsked, now: float) -> None:
         """Take a client's question: begin a purge, join one, or leave it."""
         joined = next((purge for purge in self.purges if question.question in purge.heard), None)
         if joined is not None:

@@ -73,7 +73,7 @@ class Partial:
         """Write a piece, then record it."""
         self._files.write(file.path, index, content)
 
-    def found(self, file: HubFile, *, is_right: bool) -> None:
+    def note_whole(self, file: HubFile, *, is_right: bool) -> None:
         """Record that a whole file is correct, now synced; or that nothing of it is here."""
         if not is_right:
             self._files.forget(file.path)

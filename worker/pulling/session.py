@@ -315,7 +315,7 @@ class PullSession:
                     )
             if file_hash.done_bytes == file.size_bytes:
                 digest = hashes.pop(file.path).digest()
-                partial.found(file, is_right=digest == file.digest)
+                partial.note_whole(file, is_right=digest == file.digest)
                 with self._changed:
                     self._plan().check(file.path, digest)
                     self._changed.notify_all()

@@ -103,7 +103,7 @@ class SlotControl:
                 self._reactor.later(0.05, self.list_slots)
             case RunnerReport():
                 if message.stacks:
-                    self._stacks.told(GROUP + message.slot, message.pid, message.stacks)
+                    self._stacks.keep(GROUP + message.slot, message.pid, message.stacks)
                 if message.instance is not None:
                     for asker in self._questions.answered(message.instance):
                         self.executor.send(asker, message)

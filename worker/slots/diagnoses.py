@@ -86,7 +86,7 @@ class SuspectStacks:
         """Return the stacks of a suspect process; empty if unknown."""
         return self._found.get(pid, b"")
 
-    def told(self, process: str, pid: int, content: bytes) -> None:
+    def keep(self, process: str, pid: int, content: bytes) -> None:
         """Keep the stacks that a process reported before leaving; they are newer than requested
         ones."""
         look = self._open.pop(pid, None)

@@ -187,7 +187,7 @@ class Download:
         if bad:
             self._moved_at = now
             self._pieces.spoil(path, bad)
-        self.failed(self._files.found(path, bad))
+        self.failed(self._files.note_result(path, bad))
         return self._next(now)
 
     def published(self) -> list[DownloadAction]:

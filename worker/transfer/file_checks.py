@@ -83,7 +83,7 @@ class FileChecks:
         self._what = "hashing the fetched files"
         return CheckFile(self._digest, path, wanted)
 
-    def found(self, path: str, bad: tuple[int, ...]) -> Refusal | None:
+    def note_result(self, path: str, bad: tuple[int, ...]) -> Refusal | None:
         """Record a file's result; return a refusal if the disk is at fault."""
         if not bad:
             self.unchecked.discard(path)

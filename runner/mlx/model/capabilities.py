@@ -122,17 +122,17 @@ def _sees_a_window(model: Any, shape: Shape) -> bool:
     cuts = (0, 13, 19, 20, 21, 22)
     chunks = [mx.array([row[start:stop]]) for start, stop in pairwise(cuts)]
 
-    def said(caches: list[Any]) -> list[mx.array]:
+    def logits_of(caches: list[Any]) -> list[mx.array]:
         """Return the logits of all chunks."""
         out = [model(chunk, cache=caches) for chunk in chunks]
         mx.eval(out)
         return out
 
     try:
-        wanted = said(masked)
+        wanted = logits_of(masked)
     except Exception:
         return False
-    return _agree(lambda: said(new_caches(model, narrow, 0)), wanted)
+    return _agree(lambda: logits_of(new_caches(model, narrow, 0)), wanted)
 
 
 class _Masked(RowKV):

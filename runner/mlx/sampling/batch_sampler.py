@@ -333,8 +333,8 @@ def _column(values: Sequence[float]) -> mx.array:
 def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
     """Return (rows, vocabulary) of noise, row i from key i alone."""
 
-    def one(key: mx.array) -> mx.array:
+    def noise_of(key: mx.array) -> mx.array:
         """Return one row's noise, (vocabulary,)."""
         return mx.random.gumbel((vocabulary,), key=key)
 
-    return mx.vmap(one)(keys)
+    return mx.vmap(noise_of)(keys)

@@ -63,7 +63,7 @@ def result_of(pending: PendingStep, last_done: float) -> tuple[StepResult, float
         scored=tuple(
             scores
             for scored in pending.scored
-            for scores in scored.told()
+            for scores in scored.read()
             if scores.row not in lost
         ),
     )

@@ -27,7 +27,7 @@ class ScoredChunk:
     stop: int
 
     @property
-    def told(self) -> int:
+    def predicted(self) -> int:
         """Return how many prompt tokens its logits predict: those after each of its own."""
         prompt_tokens = len(self.spec.tokens) - self.spec.made
         return max(min(self.stop, prompt_tokens - 1) - self.start, 0)
@@ -35,7 +35,7 @@ class ScoredChunk:
     @property
     def next_tokens(self) -> tuple[TokenId, ...]:
         """Return the tokens that its logits predict."""
-        return self.spec.tokens[self.start + 1 : self.start + 1 + self.told]
+        return self.spec.tokens[self.start + 1 : self.start + 1 + self.predicted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ class ScoredRows:
         """Return the arrays to evaluate."""
         return [] if self.listing is None else self.listing.arrays()
 
-    def told(self) -> Iterator[PromptScores]:
+    def read(self) -> Iterator[PromptScores]:
         """Yield the scores, waiting for the device; the first chunk of a row includes token 0."""
         chosen, top_ids, top_logprobs = self._read()
         at = 0
         for chunk in self.chunks:
-            here = slice(at, at + chunk.told)
-            at += chunk.told
+            here = slice(at, at + chunk.predicted)
+            at += chunk.predicted
             most = chunk.spec.prompt_logprobs or 0
             logprobs = tuple(chosen[here])
             top = tuple(
@@ -87,7 +87,7 @@ class ScoredRows:
 
 def score_chunks(logits: mx.array, chunks: Sequence[ScoredChunk]) -> ScoredRows:
     """Return the scores of chunks from a forward's logits, (rows, tokens, vocabulary)."""
-    counts = [chunk.told for chunk in chunks]
+    counts = [chunk.predicted for chunk in chunks]
     if not sum(counts):
         return ScoredRows(tuple(chunks), None)
     rows = np.repeat([chunk.index for chunk in chunks], counts)

@@ -51,7 +51,7 @@ def test_a_request_is_told_from_its_text_to_its_end_without_a_gap() -> None:
     step(trace, 103.0, RowPrefilled(key(), 10, 16))
     step(trace, 104.0, RowPrefilled(key(), 16, 16), token())
     step(trace, 105.0, token())
-    told = trace.told(107.0)
+    told = trace.report(107.0)
     assert (told.received_at, told.accepted_at, told.told_at) == (CAME_AT, READY_AT, 107.0)
     assert named(told.spans) == [
         ("template", 0.0, 1.0, 0),
@@ -65,7 +65,10 @@ def test_a_request_is_told_from_its_text_to_its_end_without_a_gap() -> None:
 
 
 def test_a_request_that_never_had_a_row_waited_to_its_end() -> None:
-    assert named(traced().told(103.0).spans) == [("template", 0.0, 1.0, 0), ("queued", 1.0, 3.0, 0)]
+    assert named(traced().report(103.0).spans) == [
+        ("template", 0.0, 1.0, 0),
+        ("queued", 1.0, 3.0, 0),
+    ]
 
 
 def test_a_row_that_was_put_out_keeps_the_time_between_its_tokens() -> None:
@@ -73,7 +76,7 @@ def test_a_row_that_was_put_out_keeps_the_time_between_its_tokens() -> None:
     step(trace, 102.0, RowStarted(key(), 0), RowPrefilled(key(), 5, 5), token())
     step(trace, 103.0, token())
     step(trace, 109.0, token())
-    decode = [one for one in trace.told(110.0).spans if one.name == "decode"]
+    decode = [one for one in trace.report(110.0).spans if one.name == "decode"]
     assert [(one.ended_s - one.began_s, one.longest_s) for one in decode] == [
         (1.0, 1.0),
         (6.0, 6.0),
@@ -86,7 +89,7 @@ def test_each_choice_has_a_row_of_its_own_and_some_of_very_many_are_told() -> No
         step(trace, 102.0, RowStarted(key(choice), 0))
         step(trace, 103.0, RowPrefilled(key(choice), 5, 5), token(choice))
         step(trace, 104.0 + choice, token(choice))
-    told = trace.told(130.0)
+    told = trace.report(130.0)
     assert told.choices == MOST_CHOICES
     assert {one.choice for one in told.spans} == set(range(MOST_CHOICES))
     assert named(told.spans, 2)[-2:] == [("decode", 3.0, 6.0, 1), ("end", 6.0, 30.0, 0)]
@@ -103,7 +106,7 @@ def test_spans_are_bounded_and_lose_neither_tokens_nor_time(tokens: int, chunks:
     for _ in range(tokens):
         step(trace, at, token())
         at += 0.5
-    told = trace.told(at + 1)
+    told = trace.report(at + 1)
     for name, tokens_of in (("prefill", chunks), ("decode", tokens - (chunks > 0))):
         of = [one for one in told.spans if one.name == name]
         assert len(of) <= MOST_SPANS
@@ -123,4 +126,6 @@ def test_a_request_is_traced_where_it_asks_and_has_come_when_it_came_here() -> N
         trace = trace_of(arrived(b"gw", submit, 3, CAME_AT, returns=True), plain, READY_AT)
         assert (trace is None) is (request.trace is None)
         if trace is not None:
-            assert trace.told(103.0).received_at == CAME_AT, "what it waited elsewhere is not ours"
+            assert trace.report(103.0).received_at == CAME_AT, (
+                "what it waited elsewhere is not ours"
+            )

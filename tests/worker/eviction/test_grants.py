@@ -38,14 +38,14 @@ def test_who_is_granted_it_may_delete_within_the_window_of_its_first_asking() ->
     asked = asks(a, 10.0)
     assert (asked.model, asked.digest, asked.content, asked.asker) == (M, "d", "c", A)
     assert a.due(10.1) is None and asks(a, 11.0) == asked
-    a.answered(b.asked(asked, ""), 12.0)
+    a.answered(b.answer(asked, ""), 12.0)
     assert a.verdict == Granted(B, 10.0 + WINDOW_S)
 
 
 def test_an_answer_that_comes_late_deletes_nothing() -> None:
     a, b = of(A), of(B)
     a.wish(M, "d", [B], 10.0)
-    answer = b.asked(asks(a, 10.0), "")
+    answer = b.answer(asks(a, 10.0), "")
     a.answered(answer, 10.0 + WINDOW_S)
     assert a.verdict is None
     assert a.due(10.0 + WINDOW_S) is None
@@ -60,29 +60,29 @@ def test_of_two_that_ask_each_other_the_greater_id_deletes_whatever_comes_first(
         questions = {"a": asks(a, 10.0), "b": asks(b, 10.0)}
         for who in order:
             if who == "a":
-                a.answered(b.asked(questions["a"], ""), 11.0)
+                a.answered(b.answer(questions["a"], ""), 11.0)
             else:
-                b.answered(a.asked(questions["b"], ""), 11.0)
+                b.answered(a.answer(questions["b"], ""), 11.0)
         assert isinstance(a.verdict, NotGranted) and b.verdict == Granted(A, 10.0 + WINDOW_S)
 
 
 def test_who_deletes_its_own_copy_grants_nothing_and_the_next_is_asked() -> None:
     a, b, c = of(A), of(B), of(C)
     a.wish(M, "d", [B], 10.0)
-    a.answered(b.asked(asks(a, 10.0), ""), 10.0)
+    a.answered(b.answer(asks(a, 10.0), ""), 10.0)
     c.wish(M, "d", [A, B], 10.0)
-    c.answered(a.asked(asks(c, 10.0), ""), 10.0)
+    c.answered(a.answer(asks(c, 10.0), ""), 10.0)
     assert c.verdict is None
-    c.answered(b.asked(asks(c, 10.0), ""), 10.0)
+    c.answered(b.answer(asks(c, 10.0), ""), 10.0)
     assert c.verdict == Granted(B, 10.0 + WINDOW_S)
     a.forget()
-    assert a.asked(KeepAsked(question="q", asker=C, model=M), "").keeps
+    assert a.answer(KeepAsked(question="q", asker=C, model=M), "").keeps
 
 
 def test_who_has_no_whole_copy_says_so() -> None:
     a, b = of(A), of(B)
     a.wish(M, "d", [B, C], 10.0)
-    a.answered(b.asked(asks(a, 10.0), "it does not have all of the files"), 10.0)
+    a.answered(b.answer(asks(a, 10.0), "it does not have all of the files"), 10.0)
     due = a.due(10.0)
     assert due is not None and due[0] == C
     a.answered(KeepAnswered(question=due[1].question, node=C, keeps=False, why="no"), 10.0)
@@ -149,7 +149,7 @@ class World:
             self.send(node.name, message)
         elif isinstance(message, KeepAsked):
             lacks = "" if node.has else "it does not have all of the files"
-            self.send(message.asker, node.grants.asked(message, lacks))
+            self.send(message.asker, node.grants.answer(message, lacks))
         else:
             node.grants.answered(message, self.now)
 

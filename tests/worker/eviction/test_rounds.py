@@ -27,14 +27,14 @@ def test_a_limit_below_nothing_begins_none_but_a_purge() -> None:
     rounds = StoreRounds(-1, 0.0)
     rounds.begin("a model was unloaded", 1.0)
     assert rounds.current is None
-    rounds.asked(asked("q"), 2.0)
+    rounds.ask(asked("q"), 2.0)
     assert rounds.current and (rounds.current.cause, rounds.current.limit_bytes) == ("purged", 0)
 
 
 def test_who_asks_meanwhile_joins_and_all_hear_how_it_ended() -> None:
     rounds = StoreRounds(-1, 0.0)
     for at_s, question in ((1.0, "a"), (2.0, "b"), (3.0, "a")):
-        rounds.asked(asked(question), at_s)
+        rounds.ask(asked(question), at_s)
     (purge,) = rounds.purges
     assert purge.state.questions == ("a", "b") and purge.state.phase == "waiting"
     rounds.exhausted((), 4.0, waits=True)
@@ -47,9 +47,9 @@ def test_who_asks_meanwhile_joins_and_all_hear_how_it_ended() -> None:
 
 def test_a_purge_that_no_client_waits_for_is_over() -> None:
     rounds = StoreRounds(-1, 0.0)
-    rounds.asked(asked("a"), 0.0)
-    rounds.asked(asked("b"), 5.0)
-    rounds.asked(asked("b", leaves=True), 6.0)
+    rounds.ask(asked("a"), 0.0)
+    rounds.ask(asked("b"), 5.0)
+    rounds.ask(asked("b", leaves=True), 6.0)
     rounds.tick(LEASE_S - 0.1)
     assert rounds.current
     rounds.tick(LEASE_S)

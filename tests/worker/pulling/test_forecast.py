@@ -105,7 +105,7 @@ def test_a_mixture_has_a_bill_and_no_speed(tmp_path: Path) -> None:
     [
         (b'{"model_type": "unheard_of"}', "does not support the model family 'unheard_of'"),
         (b'{"model_type": "qwen3"}', "config.json has no num_hidden_layers"),
-        (b'{"model_type": "qwen3", "num_hidden_layers": "many"}', "not that of a language model"),
+        (b'{"model_type": "qwen3", "num_hidden_layers": "many"}', "cannot be read"),
         (b"[]", "not a JSON object"),
         (b"{", "cannot be read"),
         (b"\xff\xfe", "cannot be read"),
@@ -118,7 +118,7 @@ def test_what_cannot_be_reckoned_is_said(tmp_path: Path, config: bytes, why: str
 
 
 def test_no_configuration_a_huge_one_and_one_that_does_not_come_are_said(tmp_path: Path) -> None:
-    assert "no config.json" in Hub({"model.safetensors": b"x"}).forecast(tmp_path).why
+    assert "config.json is missing" in Hub({"model.safetensors": b"x"}).forecast(tmp_path).why
     huge = Hub({"config.json": b"{}"}, {"config.json": 1 << 27})
     assert "larger than" in huge.forecast(tmp_path).why and not huge.read
     hub = Hub({"config.json": b"{}", "model.safetensors": b"x"})

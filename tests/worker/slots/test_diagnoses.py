@@ -130,10 +130,10 @@ def test_what_a_stuck_runner_tells_of_itself_is_kept_and_nothing_else_is_waited_
 ) -> None:
     desk.answers = [None]
     desk.stacks.look("runner:00", PID)
-    desk.stacks.told("runner:00", PID, diagnosis().content)
+    desk.stacks.keep("runner:00", PID, diagnosis().content)
     desk.stacks.tick(desk.reactor.now() + STACKS_S)
     assert json.loads(desk.stacks.forget(PID))["method"] == "py-spy"
-    desk.stacks.told("runner:00", PID, diagnosis(pid=PID + 1).content)
+    desk.stacks.keep("runner:00", PID, diagnosis(pid=PID + 1).content)
     assert "another process" in json.loads(desk.stacks.forget(PID))["note"]
 
 

@@ -50,7 +50,7 @@ def forecast_of(listing: HubListing, read: ReadFile, shelving: Shelving) -> Pull
     except KeyError as error:
         why = f"its {CONFIG} has no {error.args[0]}"
     except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        why = f"its {CONFIG} is not that of a language model: {error}"
+        why = f"its {CONFIG} cannot be read as that of a language model: {error}"
     have_bytes = PullFiles(listing, pieces_here(shelving.models, listing)).done_bytes
     return PullForecast(
         card=card,

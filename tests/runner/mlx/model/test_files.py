@@ -106,7 +106,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(
         if progress.phase == "weights":
             cut_to(100_000)(folder)
 
-    with pytest.raises(UnloadableModel, match=r"model\.safetensors is cut"):
+    with pytest.raises(UnloadableModel, match=r"model\.safetensors is truncated"):
         load(folder, progress=cut)
 
 
