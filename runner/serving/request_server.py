@@ -83,22 +83,18 @@ class RequestServer:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Return the addresses of the sockets that gateways connect to."""
         return self._link.addresses
 
     @property
     def owed(self) -> Collection[RequestId]:
-        """Return the requests that still need an end or an answer."""
         return self._open.keys() | self._pending.keys()
 
     def close(self, message: str) -> None:
-        """Close the link; open requests must have ended before."""
         self._link.close(message)
 
     # --- from gateways -------------------------------------------------------------------
 
     def act_on(self, peer: bytes, message: Asked, now: float) -> None:
-        """Act on a gateway's message."""
         match message:
             case Submit():
                 self._submit(peer, message, now)
@@ -116,7 +112,6 @@ class RequestServer:
                 self._link.send(peer, Pong(self._boot, self._loop.status.steps_done, owes))
 
     def gone(self, peer: bytes) -> int:
-        """Cancel all requests of a gateway process; return how many were open."""
         gone = [request for request in self._open.values() if request.peer == peer]
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")

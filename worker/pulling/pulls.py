@@ -68,7 +68,6 @@ class _Pull:
 
     @property
     def copies(self) -> bool:
-        """Return whether all clients want it only from other nodes."""
         return not self.from_hub & self.heard.keys()
 
     def begin(self) -> None:
@@ -77,7 +76,6 @@ class _Pull:
         self.standing.begin()
 
     def stop(self, downloads: Downloads) -> None:
-        """End its work; the files received so far stay."""
         if self.process is not None:
             self.process.stop()
         if self.state.phase == "copying":
@@ -105,7 +103,6 @@ class Pulls:
         )
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
         for pull in self._live():
             self._expire(pull, now)
         for pull in self._live():
@@ -114,7 +111,6 @@ class Pulls:
         self._publish(now)
 
     def came(self) -> list[ModelId]:
-        """Return the models that arrived and were not scanned yet."""
         return [pull.model for pull in self._live() if pull.came]
 
     def looked(self, came: Collection[ModelId]) -> None:
@@ -132,7 +128,6 @@ class Pulls:
             self._fail(pull, "unfit", text)
 
     def close(self) -> None:
-        """End all; the files received so far stay."""
         for pull in self._live():
             pull.stop(self._downloads)
 
@@ -189,7 +184,6 @@ class Pulls:
             self._fail(pull, "busy", text)
 
     def _expire(self, pull: _Pull, now: float) -> None:
-        """Stop a pull whose clients are gone."""
         pull.heard = {q: at for q, at in pull.heard.items() if now - at < LEASE_S}
         if not pull.heard and not pull.came:
             self._client.log.info("stopped a pull that no client waits for", model=pull.model)
@@ -208,7 +202,6 @@ class Pulls:
             self._start(pull, now)
 
     def _start(self, pull: _Pull, now: float) -> None:
-        """Begin by the shortest way, unless it must wait."""
         is_here = pull.model in self._here.cards
         if is_here and not pull.revision:
             self._end(pull, "done", note=HERE_ALREADY)
@@ -303,7 +296,6 @@ class Pulls:
         pull.process = PullProcess(order)
 
     def _heard(self, pull: _Pull, process: PullProcess) -> None:
-        """Take the last message of a process."""
         has_ended, state = process.ended, process.state
         if state is not None and state.phase == "done":
             pull.came = True
@@ -398,11 +390,9 @@ def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
 
 
 def _yields(state: PullState) -> bool:
-    """Return whether a pull that fetches may still be left to another node."""
     return state.phase in ("listing", "fetching") and state.received_bytes < YIELDS_BYTES
 
 
 def _mark(state: PullState) -> tuple[object, ...]:
-    """Return the parts of a state other than numbers."""
     has_forecast = state.forecast is not None
     return state.model, state.phase, state.questions, state.note, has_forecast, state.claim

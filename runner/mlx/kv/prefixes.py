@@ -91,6 +91,7 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
+    """Return the arrays of caches, for `mx.eval`."""
     leaves = tree_flatten([cache.state for cache in caches])
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 

@@ -93,7 +93,7 @@ def test_who_has_no_whole_copy_says_so() -> None:
 class Careless(Grants):
     """Grants whatever it has, also while it wants to delete that itself."""
 
-    def asked(self, asked: KeepAsked, lacks: str) -> KeepAnswered:
+    def answer(self, asked: KeepAsked, lacks: str) -> KeepAnswered:
         """Return that it keeps its copy."""
         return KeepAnswered(question=asked.question, node=self._me, keeps=not lacks)
 

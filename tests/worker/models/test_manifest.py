@@ -74,7 +74,7 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
     assert "one name" in problem(*files, entry("config.json/a.json", b""))
     assert "one name" in problem(*files, *files)
     many = [entry(f"f{number:05}.json", b"") for number in range(5000)]
-    assert "at most" in problem(*files, *many)
+    assert "the limit is" in problem(*files, *many)
 
 
 @given(

@@ -120,6 +120,7 @@ def try_lock(folder: Path) -> int | None:
 
 
 def is_locked(folder: Path) -> bool:
+    """Return whether another process holds the lock of a folder."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
