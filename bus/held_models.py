@@ -1,5 +1,4 @@
-"""Which models are held: loaded, worked on, or on their way to a node, so that no copy
-of theirs is deleted.
+"""Models in use: loaded, worked on, or being downloaded; their files must not be deleted.
 
 Pure.
 """
@@ -14,7 +13,7 @@ from bus.wire.messages.readings import PullReading, WeightsReading
 
 
 class FolderKept(ShoalError):
-    """A folder that is not deleted: why, and what to do."""
+    """A folder that must not be deleted: why, and what to do."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -23,7 +22,7 @@ class FolderKept(ShoalError):
 
     @property
     def words(self) -> str:
-        """Return both, in one line."""
+        """Return reason and remedy in one line."""
         return f"{self.message}; {self.remedy}"
 
 
@@ -34,14 +33,13 @@ def why_held(
     pulls: Iterable[PullReading],
     names: Mapping[str, str],
 ) -> FolderKept | None:
-    """Return why a model is not to be deleted now: its copies, loaded or being loaded, work that
-    reads or makes it, or that it is on its way to a node, as readings say; None where it may be.
-    `names` are those of nodes."""
+    """Return why a model must not be deleted now: its instances, work that reads or makes it, or
+    a download that readings report. None if it may be. `names`: node names by id."""
     named = (one for one in instances if model in (one.model, one.reads))
     held = [one for one in named if one.status != "failed"]
     if held:
         copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
-        text = f"{model} is loaded or being loaded ({copies})"
+        text = f"{model} is loaded or loading ({copies})"
         return FolderKept(text, remedy=f"`shoal stop {model}` unloads it")
     moving = [
         *((reading.node, one) for reading in weights for one in reading.fetches),
@@ -49,6 +47,6 @@ def why_held(
     ]
     for node, one in moving:
         if one.model == model and one.phase not in ("done", "failed"):
-            text = f"{model} is on its way to {names.get(node, node)}"
-            return FolderKept(text, remedy="wait, or stop that first")
+            text = f"{names.get(node, node)} is downloading {model}"
+            return FolderKept(text, remedy="wait for the download, or cancel it first")
     return None

@@ -28,8 +28,8 @@ def own_folder(folder: Path, models: Path) -> Path:
     real, root = folder.resolve(), models.resolve()
     if real == root or not real.is_relative_to(root):
         raise FolderKept(
-            f"{folder} is not in {models}",
-            remedy="delete it where it came from (a Hugging Face cache, another node's disk)",
+            f"{folder} is not inside {models}",
+            remedy="delete it at its source (a Hugging Face cache, another node's disk)",
         )
     if not real.is_dir():
         raise FolderKept(f"{folder} is not on this machine", remedy="run `shoal rm` on its node")
@@ -104,7 +104,7 @@ def _lock_of(folder: Path) -> int | None:
     except OSError as error:
         os.close(lock)
         raise FolderKept(
-            f"{folder} is being pulled into", remedy="stop that first, with Ctrl-C or a cancel"
+            f"{folder} is being pulled into", remedy="cancel that first, or stop it with Ctrl-C"
         ) from error
     return lock
 
@@ -112,5 +112,6 @@ def _lock_of(folder: Path) -> int | None:
 def _forbidden(folder: Path, error: OSError) -> FolderKept:
     said = error.strerror or str(error)
     return FolderKept(
-        f"{folder} could not be deleted: {said}", remedy="see who owns it, and delete it there"
+        f"{folder} could not be deleted: {said}",
+        remedy="check who owns the folder, and delete it by hand",
     )

@@ -160,7 +160,7 @@ def run_service(
         log.error(str(error))
         return EXIT_FAILED
     except Exception as error:
-        log.critical("ended by a defect", error=story_of(error))
+        log.critical("stopped by an internal error", error=story_of(error))
         return EXIT_FAILED
     log.info("stopped")
     return 0

@@ -194,25 +194,31 @@ def _make_shared(folder: Path) -> None:
         found = one.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise ConfigError(
-                f"{one} belongs to somebody else; remove it, for sockets of this home lie there"
+                f"another user owns {one}; remove it, because the sockets of this home go there"
             )
         one.chmod(PRIVATE)
 
 
 def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tuple[Means, ...]:
     """Return what a node's processes need of the disk, in the order in which it is made anew."""
-    starts_none, logs = "no runner can start", "what was logged until then"
+    starts_none, logs = "no runner can start", "the log lines until then"
     folders = (
         Means("the folder of sockets", paths.runtime, "its processes cannot be reached"),
-        Means("the folder of counters", paths.runtime / COUNTERS, "requests fail that count anew"),
+        Means(
+            "the folder of counters",
+            paths.runtime / COUNTERS,
+            "requests that use a new counter fail",
+        ),
         Means("the folder of kernels", paths.kernels, starts_none),
         Means("the folder of logs", paths.logs, f"{starts_none}, nothing is logged", lost=logs),
         Means("the working folder", paths.run, starts_none),
-        Means("the folder of models", paths.models, "no model can be fetched", lost="its models"),
+        Means(
+            "the folder of models", paths.models, "no model can be downloaded", lost="its models"
+        ),
     )
     files = (
-        Means("the journal", paths.journal / "events.log", "no change outlives a stop", "master"),
-        Means("the records file", paths.records, "nothing is kept", "gateway", "what was in it"),
+        Means("the journal", paths.journal / "events.log", "no change survives a stop", "master"),
+        Means("the records file", paths.records, "nothing is kept", "gateway", "its content"),
     )
     held = [
         Means(f"a socket of {owner}", Path(path), f"{owner} cannot be reached", owner)
@@ -220,12 +226,16 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
         for path in sockets
     ]
     locks = [
-        Means(f"the lock of {one}", paths.runtime / f"{one}.role", "it might run twice", one)
+        Means(f"the lock of {one}", paths.runtime / f"{one}.role", "it may run twice", one)
         for one in services
     ]
     written = [
         Means(
-            f"the log of {one}", paths.logs / file_of(one), "it logs nothing", "supervisord", logs
+            f"the log of {one}",
+            paths.logs / file_of(one),
+            "it cannot write its log",
+            "supervisord",
+            logs,
         )
         for one in ("supervisord", *services)
     ]

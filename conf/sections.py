@@ -64,7 +64,7 @@ def _networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     for network in networks:
         if not _is_network(network):
             raise ValueError(
-                f"{network!r} is neither an IP address nor a network such as 10.0.0.0/8"
+                f"{network!r} is neither an IP address nor a network; write it as 10.0.0.0/8"
             )
     return networks
 
@@ -75,7 +75,7 @@ Networks = Annotated[Words, AfterValidator(_networks)]
 
 def _whole(path: str) -> str:
     if path and not path.startswith(("/", "~/")):
-        raise ValueError("a whole path, from / or ~/ on")
+        raise ValueError("must be an absolute path, beginning with / or ~/")
     return path
 
 
@@ -87,7 +87,9 @@ LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 def _brisk(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-        raise ValueError("0 (no limit), or at least 1000000: a piece has 15 s to arrive")
+        raise ValueError(
+            "must be 0 (no limit) or at least 1000000, because a piece must arrive within 15 s"
+        )
     return bytes_per_s
 
 
@@ -100,7 +102,9 @@ _PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9
 def _pull_names(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         if not _PULL_NAME.fullmatch(entry):
-            raise ValueError(f"{entry!r} is not name=OWNER/REPOSITORY, such as qwen3:4b=me/mine")
+            raise ValueError(
+                f"{entry!r} is not of the form name=OWNER/REPOSITORY, such as qwen3:4b=me/mine"
+            )
     return entries
 
 
@@ -113,7 +117,9 @@ _PULL_PATTERN = re.compile(r"[\w*?.\[\]-]+/[\w*?.\[\]-]+")
 def _pull_patterns(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         if not _PULL_PATTERN.fullmatch(entry):
-            raise ValueError(f"{entry!r} is not OWNER/NAME with * and ?, such as mlx-community/*")
+            raise ValueError(
+                f"{entry!r} is not a pattern OWNER/NAME with * and ?, such as mlx-community/*"
+            )
     return entries
 
 
@@ -121,8 +127,8 @@ PullPatterns = Annotated[Words, AfterValidator(_pull_patterns)]
 """Repositories of a hub, as patterns."""
 
 ONE_OF_TWO = (
-    "http_tls_cert and http_tls_key belong together, and http_tls_{set} alone is set: name the "
-    "files of a certificate and of its key, or neither for plain HTTP"
+    "only http_tls_{set} is set: set both http_tls_cert and http_tls_key to the "
+    "files of a certificate and its key, or neither for plain HTTP"
 )
 
 
@@ -159,7 +165,9 @@ class RunnerSettings(BaseModel):
     def _preloadable(cls, blas: str) -> str:
         if blas in ("auto", "off") or (blas.startswith("/") and not set(blas) & set(" :")):
             return blas
-        raise ValueError("`auto`, `off`, or the whole path of a library, without blanks and colons")
+        raise ValueError(
+            "must be `auto`, `off` or the absolute path of a library, without blanks and colons"
+        )
 
     @field_validator("blas_threads", mode="before")
     @classmethod
@@ -167,7 +175,7 @@ class RunnerSettings(BaseModel):
         text = str(threads)
         if text == "auto" or (text.isdecimal() and 1 <= int(text) <= MOST_THREADS):
             return threads
-        raise ValueError(f"`auto`, or a number from 1 to {MOST_THREADS}")
+        raise ValueError(f"must be `auto` or a number from 1 to {MOST_THREADS}")
 
 
 class RecordsSettings(BaseModel):
@@ -196,8 +204,8 @@ def _allowances(entries: tuple[str, ...]) -> tuple[str, ...]:
             0 < int(port) < 65536
         ):
             raise ValueError(
-                f"{entry!r} is neither a host (example.org, *.example.org, *), nor an address or "
-                "network such as 10.0.0.0/8, nor one of these with a port"
+                f"{entry!r} is not a host (example.org, *.example.org, *), an address or a "
+                "network such as 10.0.0.0/8, with or without a port"
             )
     return entries
 

@@ -254,7 +254,7 @@ class Settings(BaseSettings):
     @classmethod
     def _enough(cls, voters: tuple[str, ...]) -> tuple[str, ...]:
         if voters and len(set(voters)) < FEWEST_VOTERS:
-            raise ValueError(f"{FEWEST_VOTERS} or more different node ids, or none")
+            raise ValueError(f"must have {FEWEST_VOTERS} or more different node ids, or none")
         return voters
 
     @field_validator("node_name")

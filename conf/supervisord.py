@@ -204,7 +204,7 @@ def _plain(text: str, *, quoted: bool = False) -> str:
     for token in bad:
         if token in text:
             raise ConfigError(
-                f"{text!r} holds {token!r}, which supervisord's configuration cannot; "
+                f"{text!r} contains {token!r}, which supervisord's configuration does not allow; "
                 "choose another folder (`--home DIR`)"
             )
     return text.replace("%", "%%")

@@ -98,13 +98,13 @@ EMPTY: Mapping[Format, bytes] = {
     "speedscope": json.dumps(
         {
             "$schema": "https://www.speedscope.app/file-format-schema.json",
-            "name": "idle: no samples",
+            "name": "no samples: the process was idle",
             "profiles": [],
             "shared": {"frames": []},
         }
     ).encode(),
     "flamegraph": b"<svg xmlns='http://www.w3.org/2000/svg' width='400' height='40'>"
-    b"<text x='10' y='25'>idle: no samples</text></svg>",
+    b"<text x='10' y='25'>no samples: the process was idle</text></svg>",
 }
 """The profile of a process that was idle all the time."""
 
@@ -158,11 +158,11 @@ def profile(
             path.unlink(missing_ok=True)
         if not path.exists():
             if not psutil.pid_exists(pid):
-                raise CaptureFailed("the process ended meanwhile")
+                raise CaptureFailed("the process ended during the capture")
             return EMPTY[form]
         if path.stat().st_size > MAX_CAPTURE_BYTES:
             raise CaptureFailed(
-                f"the capture is over {MAX_CAPTURE_BYTES >> 20} MB; ask for fewer seconds or hertz"
+                f"the capture exceeds {MAX_CAPTURE_BYTES >> 20} MB; use fewer seconds or hertz"
             )
         return path.read_bytes()
 
@@ -181,7 +181,7 @@ def _run(command: list[str], timeout_s: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise CaptureFailed(f"py-spy did not finish within {timeout_s:.0f} s") from error
     except OSError as error:
-        raise CaptureFailed(f"py-spy could not be started: {error}") from error
+        raise CaptureFailed(f"cannot start py-spy: {error}") from error
     if done.returncode != 0:
         raise refusal_of(done.stderr)
     return done.stdout
@@ -192,15 +192,15 @@ def refusal_of(said: str) -> CaptureFailed:
     if "permission denied" in said.lower() or "operation not permitted" in said.lower():
         if sys.platform == "darwin":
             return Forbidden(
-                "macOS lets only root read other processes (py-spy: permission denied)"
+                "on macOS only root can read other processes (py-spy: permission denied)"
             )
         return Forbidden(
             "the system forbids ptrace (py-spy: permission denied); allow it with "
-            "`sysctl kernel.yama.ptrace_scope=0`, in a container with SYS_PTRACE"
+            "`sysctl kernel.yama.ptrace_scope=0`, or SYS_PTRACE in a container"
         )
     if "root" in said.lower() and sys.platform == "darwin":
-        return Forbidden("macOS lets only root read other processes (py-spy asks for root)")
+        return Forbidden("on macOS only root can read other processes (py-spy needs root)")
     if "process executable name" in said or "No such process" in said:
-        return CaptureFailed("the process is gone")
+        return CaptureFailed("the process no longer exists")
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return CaptureFailed(f"py-spy: {lines[0] if lines else 'no reason given'}")

@@ -62,7 +62,7 @@ class Examiner:
             done(self._capability())
             return
         if not self._turn.acquire(blocking=False):
-            text = "another examination is under way on this node; try again when it has ended"
+            text = "another examination is running on this node; try again when it has finished"
             done(DiagnosisRefused(status=429, message=text))
             return
 
@@ -72,7 +72,7 @@ class Examiner:
                 answer = self.examine(ask)
             except Exception as error:
                 # A thread's exception would leave the question without an answer.
-                text = f"the examination broke off: {type(error).__name__}: {error}"
+                text = f"the examination failed: {type(error).__name__}: {error}"
                 answer = DiagnosisRefused(status=500, message=text)
             finally:
                 self._turn.release()
@@ -86,10 +86,10 @@ class Examiner:
         target = targets.get(ask.process)
         if target is None:
             known = ", ".join(sorted(targets)) or "none"
-            text = f"supervisord knows no process {ask.process!r}; it knows {known}"
+            text = f"supervisord has no process {ask.process!r}; it has {known}"
             return DiagnosisRefused(status=404, message=text)
         if target.pid == 0:
-            text = f"{target.name} does not run now ({target.status})"
+            text = f"{target.name} is not running ({target.status})"
             return DiagnosisRefused(status=409, message=text)
         return self._stacks(target) if ask.want == "stacks" else self._profile(target, ask)
 
@@ -113,14 +113,14 @@ class Examiner:
                 note = str(error)
         sampled = self._own_sample(target)
         if sampled is None:
-            text = f"no stacks of {target.name}: {note}; and it does not answer for itself"
+            text = f"no stacks of {target.name}: {note}; the process itself does not answer either"
             return DiagnosisRefused(status=504, message=text)
         return stacks_found(target, "in-process", note, sampled)
 
     def _profile(self, target: ProcessTarget, ask: AskDiagnosis) -> Answer:
         program = self.capability.program
         if not self.capability.allowed or program is None:
-            text = f"no profiles on this node: {self.capability.reason}; stacks can still be had"
+            text = f"no profiles on this node: {self.capability.reason}; stacks are still available"
             return DiagnosisRefused(status=501, message=text)
         try:
             content = diagnose.profile(

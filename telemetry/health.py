@@ -22,25 +22,25 @@ MEMORY_LOW_RATIO = 0.10
 WIRED_IDLE_BYTES = 5 << 30
 
 CODES: dict[str, str] = {
-    "disk_full": "under 2 GB are free where models and journals are kept",
-    "disk_low": "under 10 GB are free there",
-    "journal_damaged": "the journal was damaged, and what it lost has not been seen to",
-    "state_damaged": "another file of the node's state was damaged, and was not seen to",
-    "keys_lost": "API keys may be lost, so that only each node's owner may ask",
-    "thread_ended": "a thread of a service ended by an error, and its work with it",
-    "download_failed": "a model could not be fetched",
+    "disk_full": "the disk with models and journals has less than 2 GB free",
+    "disk_low": "that disk has less than 10 GB free",
+    "journal_damaged": "the journal was damaged, and the user has not dealt with the lost events",
+    "state_damaged": "another state file was damaged, and the user has not dealt with it",
+    "keys_lost": "API keys may be lost, so each node accepts only its owner",
+    "thread_ended": "a thread of a service was stopped by an error",
+    "download_failed": "a download of a model failed",
     "model_failed": "a model was given up after repeated failures",
-    "supervisor_silent": "supervisord does not answer, so nothing can be started or ended",
-    "means_gone": "a file or folder that the node needs was removed, and is not back",
-    "means_restored": "one was removed in the last ten minutes, and is back without its content",
+    "supervisor_silent": "supervisord does not answer, so no process can be started or stopped",
+    "means_gone": "a file or folder was removed and not restored",
+    "means_restored": "one was removed in the last ten minutes and restored without its content",
     "process_down": "a supervised process is not running",
-    "process_restarting": "a supervised process keeps ending",
-    "port_taken": "another program has a port at which this node has to listen",
-    "certificate_refused": "the files of HTTPS's certificate and key are no good",
-    "certificate_ending": "HTTPS's certificate has expired, or expires within 14 days",
-    "memory_low": "under a tenth of the memory is available",
-    "memory_wired": "much memory is wired although no model is loaded",
-    "unreachable": "a node has been silent for 15 s",
+    "process_restarting": "a supervised process keeps exiting",
+    "port_taken": "another program uses a port that this node needs",
+    "certificate_refused": "the certificate and key files of HTTPS are unusable",
+    "certificate_ending": "the HTTPS certificate has expired or expires within 14 days",
+    "memory_low": "less than a tenth of the memory is available",
+    "memory_wired": "much memory stays wired although no model is loaded",
+    "unreachable": "a node has not answered for 15 s",
     "thunderbolt_loop": "Thunderbolt bridges of more than two nodes form a ring",
 }
 """Every code that a finding may carry."""
@@ -118,8 +118,8 @@ def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
     free = facts.measured.disk_free_bytes
     if free >= DISK_LOW_BYTES:
         return
-    left = f"{free / (1 << 30):.1f} GB are free where models and journals are kept"
-    way_out = "free some space, or `shoal rm` a model that is not needed"
+    left = f"the disk with models and journals has {free / (1 << 30):.1f} GB free"
+    way_out = "free disk space, or delete an unused model with `shoal rm`"
     yield _finding(facts, "disk_full" if free < DISK_FULL_BYTES else "disk_low", left, way_out)
 
 
@@ -139,9 +139,8 @@ def _threads(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "thread_ended",
-            f"the thread {thread} of {process} ended by an error: what it does is not done "
-            "any more",
-            f"read why with `shoal logs {process}`, then `shoal restart`",
+            f"the thread {thread} of {process} was stopped by an error; its work is no longer done",
+            f"find the error with `shoal logs {process}`, then run `shoal restart`",
         )
 
 
@@ -150,8 +149,8 @@ def _downloads(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "download_failed",
-            f"{model} could not be fetched: {why}",
-            "see to the cause and ask for the model again; what was fetched is kept",
+            f"the download of {model} failed: {why}",
+            "fix the cause and request the model again; the downloaded part is kept",
         )
 
 
@@ -161,7 +160,7 @@ def _supervisor(facts: NodeFacts) -> Iterable[HealthFinding]:
             facts,
             "supervisor_silent",
             facts.supervisor_trouble,
-            "models that are loaded go on serving; `shoal restart` starts all of the node anew",
+            "loaded models keep serving; `shoal restart` restarts the whole node",
         )
 
 
@@ -169,15 +168,15 @@ def _means(facts: NodeFacts) -> Iterable[HealthFinding]:
     for one in facts.removed:
         means = one.means
         if one.is_back:
-            said = f"{means.what} was removed and is made anew, without {means.lost}: {means.path}"
-            way_out = "find out what removes files there, and have it leave this folder alone"
+            said = f"{means.what} was removed and restored without {means.lost}: {means.path}"
+            way_out = "find the program that removes files there, and exclude this folder"
             yield _finding(facts, "means_restored", said, way_out)
             continue
         why = f" ({one.trouble})" if one.trouble else ""
         said = f"{means.what} was removed, so {means.without}: {means.path}{why}"
-        way_out = f"`shoal restart`; {means.owner} should have made it anew"
+        way_out = f"run `shoal restart`; {means.owner} failed to restore it"
         if not means.owner:
-            way_out = "let this user make it again: that is tried each second"
+            way_out = "give this user the right to create it; shoal retries each second"
         yield _finding(facts, "means_gone", said, way_out)
 
 
@@ -190,14 +189,14 @@ def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
                 facts,
                 "process_down",
                 f"{process.name} is down ({process.status}): {process.description}".rstrip(": "),
-                f"read why with `shoal logs {process.name}`, then `shoal down` and `shoal up`",
+                f"read `shoal logs {process.name}`, then run `shoal down` and `shoal up`",
             )
         elif process.status == "backoff":
             yield _finding(
                 facts,
                 "process_restarting",
-                f"{process.name} ended right after its start: {process.description}".rstrip(": "),
-                f"read why with `shoal logs {process.name}`",
+                f"{process.name} exited right after its start: {process.description}".rstrip(": "),
+                f"find the error with `shoal logs {process.name}`",
             )
 
 
@@ -206,8 +205,8 @@ def _ports(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "port_taken",
-            f"{one.process} does not listen at port {one.port}, which has {one.owner}",
-            "end its owner, or move this node: `shoal down`, then `shoal up --base-port PORT`",
+            f"{one.process} cannot listen at port {one.port}; {one.owner} uses it",
+            "stop that program, or move this node: `shoal down`, then `shoal up --base-port PORT`",
         )
 
 
@@ -217,14 +216,14 @@ def _certificates(facts: NodeFacts) -> Iterable[HealthFinding]:
             facts,
             "certificate_refused",
             facts.pair_trouble,
-            "mend the files: a good pair is taken at once; what served before serves until then",
+            "repair the files: a valid pair is used at once; the previous pair serves until then",
         )
     if facts.certificate_standing:
         yield _finding(
             facts,
             "certificate_ending",
-            f"the certificate of HTTPS {facts.certificate_standing}",
-            "put another pair in the place of the files: it is taken while the node runs",
+            f"the HTTPS certificate {facts.certificate_standing}",
+            "replace both files; the node uses the new pair without a restart",
         )
 
 
@@ -233,8 +232,8 @@ def _models(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "model_failed",
-            f"{model} was given up: {why}",
-            f"read the runner's log with `shoal logs`, then `shoal load {model}` to try again",
+            f"loading {model} was given up: {why}",
+            f"read the runner's log with `shoal logs`, then retry with `shoal load {model}`",
         )
 
 
@@ -253,17 +252,17 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "memory_wired",
-            f"{wired / (1 << 30):.1f} GB are wired although no model is loaded; if it stays so for "
-            "10 s no model is loaded here any more",
-            "a GPU driver keeps it: a reboot frees it; `shoal nodes undrain NODE` has models "
-            "loaded in spite of it",
+            f"{wired / (1 << 30):.1f} GB are wired although no model is loaded; if that lasts "
+            "10 s, no model will be loaded here",
+            "a GPU driver holds it: reboot to free it, or load models anyway with "
+            "`shoal nodes undrain NODE`",
         )
 
 
 def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
     for peer in facts.silent_peers:
         if peer.silent_s >= UNREACHABLE_S:
-            message = f"{peer.name} has not been heard for {peer.silent_s:.0f} s"
+            message = f"{peer.name} has not answered for {peer.silent_s:.0f} s"
             if peer.models:
                 waits = f"what it held of {', '.join(peer.models)} has no room elsewhere"
                 message = f"{message}; {waits} as it was asked for, and waits for it"
@@ -272,7 +271,7 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
                 level="warn",
                 code="unreachable",
                 message=message,
-                remediation="see that the machine is awake, `shoal status` there, and the network",
+                remediation="check that the machine is awake, its `shoal status` and the network",
             )
 
 
@@ -283,8 +282,8 @@ def _bridges(facts: NodeFacts) -> Iterable[HealthFinding]:
                 facts,
                 "thunderbolt_loop",
                 f"the Thunderbolt bridges of {len(loop)} nodes form a ring ({', '.join(loop)}): "
-                "what one sends goes round for ever",
-                "switch the bridge off on each of them: "
+                "packets circulate for ever",
+                "switch the bridge off on each node: "
                 "`networksetup -setnetworkserviceenabled 'Thunderbolt Bridge' off`",
             )
 

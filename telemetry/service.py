@@ -142,7 +142,7 @@ class NodeMeter:
             self._doors_at = at
             settled = [one for one in processes if _is_settled(one)]
             self._closed = tuple(
-                ClosedPort(port, one.name, port_owner(port) or "nobody that the system tells of")
+                ClosedPort(port, one.name, port_owner(port) or "an unknown process")
                 for one in settled
                 for port in self._missing(one)
             )
@@ -378,7 +378,7 @@ class Telemetry:
             self._answer(asker, DiagnosisRefused(status=400, message=str(error)))
             return
         if not isinstance(question, AskDiagnosis):
-            text = f"telemetry answers ask_diagnosis, not {type(question).__name__}"
+            text = f"telemetry only answers ask_diagnosis, not {type(question).__name__}"
             self._answer(asker, DiagnosisRefused(status=400, message=text))
             return
         reactor = self.shell.reactor

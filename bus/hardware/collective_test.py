@@ -45,7 +45,7 @@ DEADLINE_S: dict[Mode, float] = {"quick": 180.0, "standard": 600.0, "stress": 36
 
 
 class SizeReport(Message):
-    """One size over all ranks: `mean_s` is the slowest rank's. None where it was skipped."""
+    """One size over all ranks: `mean_s` is the slowest rank's. None if it was skipped."""
 
     elements: int
     bytes: int
@@ -100,7 +100,7 @@ class CollectiveReport(Message):
 
 
 def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
-    """Return the test of a mode, where each rank may hold arrays of `room_bytes` in all."""
+    """Return the test of a mode, if each rank can hold arrays of `room_bytes` in all."""
     sizes = STRESS_SIZES if mode == "stress" else SIZES
     rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
     return CollectiveTest(
@@ -136,7 +136,8 @@ def timing(seconds: Sequence[float]) -> Timing:
 
 
 def link_bytes_per_s(elements: int, ranks: int, seconds: float) -> float:
-    """Return what one direction of a rank's link carried in an `all_sum`; 0 for no time at all."""
+    """Return the bandwidth of one direction of a rank's link in an `all_sum`; 0 if it took no
+    time."""
     sent = 2 * (ranks - 1) / ranks * elements * ELEMENT_BYTES
     return sent / seconds if seconds > 0 else 0.0
 
@@ -150,8 +151,8 @@ def judge_latency(seconds: float) -> Verdict:
 
 
 def judge_bandwidth(bytes_per_s: float, array_bytes: int) -> Verdict | None:
-    """Return the verdict on a bandwidth that was measured with arrays of a size; its limits are 5,
-    2 and 0.5 GB/s. None for a size that cannot tell."""
+    """Return the verdict on a bandwidth; the limits are 5, 2 and 0.5 GB/s. None if the arrays
+    were too small to judge."""
     if array_bytes < JUDGED_BYTES:
         return None
     for limit, verdict in BYTES_PER_S:
@@ -161,16 +162,16 @@ def judge_bandwidth(bytes_per_s: float, array_bytes: int) -> Verdict | None:
 
 
 def rounds_of(test: CollectiveTest, checks: int) -> int:
-    """Return how many exchanges a test with so many checks makes in all, for progress."""
+    """Return the number of exchanges of a test with so many checks, for progress."""
     sizes = sum(not is_skipped(test, size) for size in test.sizes)
     latency = test.latency_warm_ups + test.latency_rounds
     return checks + latency + sizes * (test.warm_ups + test.rounds)
 
 
 def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
-    """Return what the ranks found together; there is at least one reading, of each rank the latest.
+    """Return the combined result of the ranks, from the latest reading of each; at least one.
 
-    It has `passed` when all ranks are here and done and no element of any check was wrong.
+    It has `passed` if all ranks are here and done and no element of any check was wrong.
     """
     ranks = sorted(readings, key=lambda one: one.rank)
     first, test = ranks[0], ranks[0].test
@@ -206,15 +207,15 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 
 def culprit(why: str) -> tuple[int, str] | None:
-    """Return the rank that a test failed for, and its node, from the words of its end: the last
-    that is named, for a rank that tells of another comes first. None where none is named."""
+    """Return the rank and node that a test failed for, from its final message: the last that is
+    named, because a rank that reports another comes first. None if none is named."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 
 
 def _best(sizes: Sequence[SizeReport]) -> tuple[float, int] | None:
-    """Return the greatest bandwidth and the size of its arrays, of those that can tell where there
-    are any; None where nothing was measured."""
+    """Return the greatest bandwidth and the size of its arrays, of judgeable sizes if there are
+    any; None without a measurement."""
     found = [(one.bytes_per_s, one.bytes) for one in sizes if one.bytes_per_s is not None]
     telling = [one for one in found if one[1] >= JUDGED_BYTES]
     return max(telling or found, default=None)

@@ -1,8 +1,8 @@
-"""Which way from node to node is the best of those that were seen to work, and what it is worth.
+"""The best working path between two nodes, and its speed.
 
-Pure. A way was seen to work when a hello was answered there (`PeersReading`), or a measurement
-(`LinkReading`); what it lies on is known from the card of the node at its end. The ring of a
-group and the arithmetic of placement choose by the same ranking (`bus.wire.topology`).
+Pure. A path works if a hello was answered there (`PeersReading`) or a measurement was made
+(`LinkReading`); the card of the node at its end gives the medium. The ring of a group and the
+arithmetic of placement choose by the same ranking (`bus.wire.topology`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Cards = Mapping[NodeId, Sequence[NodeAddress]]
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
-    """Return what `host` lies on by the account of its own node, else by its looks alone."""
+    """Return the interface of `host`: as its own node reports it, else by the form of the
+    address."""
     for one in ips:
         if one.ip == host:
             return one
@@ -37,8 +38,8 @@ def reaches(
     peers: PeersReading | None = None,
     links: LinkReading | None = None,
 ) -> list[Reach]:
-    """List where `node` was seen to reach `peer`, whose own addresses are `ips`, by its readings:
-    the address in use first, then the measured ones, fastest first."""
+    """List where `node` has reached `peer`, whose own addresses are `ips`: the address in use
+    first, then the measured ones, fastest first."""
     hosts: list[str] = []
     if peers is not None and peers.node == node:
         hosts += [one.host for one in peers.peers if one.node == peer and one.status == "linked"]
@@ -53,7 +54,7 @@ def reaches(
 
 
 def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, LinkCost]:
-    """Return what a node measured towards each peer, on the way that a ring would take."""
+    """Return a node's measurements towards each peer, on the path that a ring would take."""
     ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
     for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
         at = address_at(one.host, cards.get(one.peer, ()))
@@ -66,7 +67,7 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
-    """Return a measurement as a link; a lower bound counts only where it is above the prior."""
+    """Return a measurement as a link; a lower bound counts only if it exceeds the prior."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)

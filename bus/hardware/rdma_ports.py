@@ -1,7 +1,7 @@
-"""RDMA as the system's tools tell of it: the ports of devices, and whether it is switched on.
+"""RDMA ports and whether RDMA is switched on, from the output of the system's tools.
 
-Pure: a tool's output in, facts out; text that is not what the tool says gives no facts. Formats:
-`ibv_devinfo` of rdma-core, Apple's `rdma_ctl status`.
+Pure: a tool's output in, facts out; other text gives no facts. Formats: `ibv_devinfo` of
+rdma-core, Apple's `rdma_ctl status`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DevicePort:
 
 
 def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
-    """Return the ports that `ibv_devinfo` tells of, in its order."""
+    """Return the ports in the output of `ibv_devinfo`, in its order."""
     found: list[DevicePort] = []
     device, port = "", 0
     lines = re.findall(r"^\s*(hca_id|port|state|port_state):\s+(\S+)", devinfo, re.MULTILINE)
@@ -38,7 +38,7 @@ def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
 
 
 def rdma_enabled(status: str) -> bool | None:
-    """Return what `rdma_ctl status` says; None where it says neither."""
+    """Return the state in the output of `rdma_ctl status`; None if it has neither."""
     words = status.lower().split()
     if "enabled" in words:
         return True

@@ -1,10 +1,10 @@
-"""Thunderbolt as macOS's tools tell of it: cables to other Macs, the bridge, and loops in it.
+"""Thunderbolt cables, bridges and bridge loops, from the output of macOS's tools.
 
-Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a
-bus for each port, each with a domain UUID; a Mac at the other end of its cable is listed below it
-with the UUID of its own bus, which is how two machines' reports fit together. The Thunderbolt
-Bridge joins all ports of a Mac into one Ethernet segment: where more than two Macs are cabled in
-a ring and every one bridges, frames go round for ever.
+Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a bus
+for each port, each with a domain UUID; a Mac at the other end of its cable is listed below it
+with the UUID of its own bus, so two machines' reports can be matched. The Thunderbolt Bridge
+joins all ports of a Mac into one Ethernet segment: if more than two Macs are cabled in a ring
+and all bridge, frames circulate for ever.
 """
 
 from __future__ import annotations
@@ -60,8 +60,9 @@ def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
 
 
 def bridge_service(order: str) -> str | None:
-    """Return the name of the bridge's network service, as `networksetup -listnetworkserviceorder`
-    tells it: an operator may have changed it. None without one, or when it is switched off."""
+    """Return the name of the bridge's network service from `networksetup
+    -listnetworkserviceorder` (an operator may have changed it). None if there is none or it is
+    switched off."""
     for mark, name, port in re.findall(
         r"^\((\d+|\*)\) (.+)\n\(Hardware Port: (.+?), Device: \S*\)$", order, flags=re.MULTILINE
     ):
@@ -71,7 +72,7 @@ def bridge_service(order: str) -> str | None:
 
 
 def reading_of(profile: str, order: str) -> ThunderboltReading:
-    """Return what a node tells of its Thunderbolt ports, from the two tools' words."""
+    """Return a node's Thunderbolt ports from the output of the two tools."""
     ports = ports_in(profile)
     return ThunderboltReading(
         bridged=bridge_service(order) is not None,
@@ -83,8 +84,8 @@ def reading_of(profile: str, order: str) -> ThunderboltReading:
 def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[NodeId, ...], ...]:
     """Return groups of more than two nodes that are cabled in a ring and all bridge, by node id.
 
-    A node with fewer than two cabled neighbours that bridge is on no ring; without such
-    nodes, again and again, rings remain (the graph's 2-core), and what lies between two of them.
+    A node with fewer than two bridging neighbours is on no ring. Removing such nodes repeatedly
+    leaves the rings (the graph's 2-core) and the nodes between two of them.
     """
     links = _links({node: one for node, one in readings.items() if one.bridged})
     while loose := [node for node, near in links.items() if len(near) < 2]:

@@ -1,10 +1,11 @@
-"""Talks to ZeroMQ in a thread of its own: decides who is admitted (ZAP, rfc.zeromq.org/spec/27).
+"""Talks to ZeroMQ in a thread of its own: decides which clients are admitted (ZAP,
+rfc.zeromq.org/spec/27).
 
-One thread and one socket per process, there from the first link that serves with keys to the
-last. Each ZAP domain has its gate. A client that is refused gets 400, and so is told (at 300 libzmq
-says nothing and both sides wait for the handshake's deadline); a link asks again in a second, for
-it may be known then. Without this thread no client is admitted: every such link enforces its
-domain. What a link with keys binds over ipc asks here too, and is plain.
+One thread and one socket per process, from the first link that serves with keys to the last.
+Each ZAP domain has its gate. A refused client gets 400 (with 300 libzmq says nothing, and both
+sides wait for the handshake's deadline); its link tries again in a second, when the node may be
+known. Without this thread no client is admitted: every such link enforces its domain. A link
+with keys that binds over ipc asks here too, and is plain.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ KEY_BYTES = 32
 
 
 class Authenticator:
-    """The gates of this process by domain, and the thread that asks them."""
+    """The gates of this process by domain, and the thread that serves them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +37,7 @@ class Authenticator:
         self._wake = -1
 
     def enter(self, domain: str, gate: Gate) -> None:
-        """Ask `gate` about clients of `domain`; once for each socket that serves there."""
+        """Use `gate` for clients of `domain`; call once for each serving socket."""
         with self._lock:
             self._users[domain] = self._users.get(domain, 0) + 1
             self._gates[domain] = gate
@@ -44,7 +45,7 @@ class Authenticator:
                 self._start()
 
     def leave(self, domain: str) -> None:
-        """Count one socket less; with the last of all the thread ends."""
+        """Remove one socket; the thread ends with the last."""
         with self._lock:
             left = self._users.get(domain, 0) - 1
             if left > 0:
@@ -98,7 +99,7 @@ class Authenticator:
 
 
 def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | None:
-    """Return the reply to one ZAP request as a ROUTER gets it, None for what is no request."""
+    """Return the reply to a ZAP request from a ROUTER; None if it is not a request."""
     if len(frames) < 8 or frames[2] != VERSION:
         return None
     client, empty, version, request, domain, address, _, mechanism, *credentials = frames
@@ -115,17 +116,17 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
     try:
         user = gate.admit(credentials[0])
     except Exception as error:
-        gate.refused(address.decode(errors="replace"), f"a defect: {type(error).__name__}")
+        gate.refused(address.decode(errors="replace"), f"internal error: {type(error).__name__}")
         return reply(b"400", b"not admitted")
     if user is None:
-        why = "a member of the cluster that is not known here"
+        why = "a cluster member that is unknown here"
         gate.refused(address.decode(errors="replace"), why)
         return reply(b"400", b"not admitted")
     return reply(b"200", b"admitted", user)
 
 
 def _is_remote(address: bytes) -> bool:
-    """Return whether a ZAP address is a network's; over ipc it is empty or `:uid:gid:pid`."""
+    """Return whether a ZAP address is of a network; over ipc it is empty or `:uid:gid:pid`."""
     return ip_in(address.decode(errors="replace")) is not None
 
 

@@ -1,7 +1,7 @@
-"""Until when a certificate is valid, and what is to be said of it.
+"""The validity of certificates.
 
-Pure: text and instants come in. Of a certificate only what stands before its subject is read (RFC
-5280, 4.1), by its lengths; nothing is verified here.
+Pure: text and instants come in. Only the fields before the subject are read (RFC 5280, 4.1), by
+their lengths; nothing is verified here.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _CONTEXT_0 = 0xA0
 
 
 class NoCertificate(ValueError):
-    """A text holds no certificate that can be read."""
+    """A text contains no readable certificate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validity:
-    """The time within which a certificate is valid, in seconds of Unix time."""
+    """The validity period of a certificate, in seconds of Unix time."""
 
     begins_s: float
     ends_s: float
@@ -53,11 +53,11 @@ def validity_of(pem: str) -> Validity:
         begins = _inside(der, at)
         return Validity(_instant(der, begins), _instant(der, _after(der, begins)))
     except (binascii.Error, IndexError, KeyError, ValueError, OverflowError) as error:
-        raise NoCertificate(f"no certificate that can be read ({error})") from None
+        raise NoCertificate(f"no readable certificate ({error})") from None
 
 
 def standing(validity: Validity, now_s: float) -> str:
-    """Return what is to be said of a certificate at `now_s`, with the date; "" for nothing."""
+    """Return the warning about a certificate at `now_s`, with the date; "" if it is fine."""
     if now_s < validity.begins_s:
         return f"is not valid before {date_of(validity.begins_s)}: clients refuse it until then"
     if now_s >= validity.ends_s:
@@ -68,7 +68,7 @@ def standing(validity: Validity, now_s: float) -> str:
 
 
 def date_of(at_s: float) -> str:
-    """Return an instant of Unix time as people read it, to the minute."""
+    """Return an instant of Unix time as text, to the minute."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -79,7 +79,7 @@ def _sized(der: bytes, at: int) -> tuple[int, int]:
         count = length - 0x80
         length, start = int.from_bytes(der[start : start + count]), start + count
     if start + length > len(der):
-        raise ValueError("it is cut off")
+        raise ValueError("it is truncated")
     return start, length
 
 

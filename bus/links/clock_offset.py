@@ -1,10 +1,10 @@
-"""How far another process's clock is from ours, by messages that went there and back.
+"""The offset of another process's clock, from messages and their replies.
 
-Pure. An answer says when the other had our message and when it sent the answer. No message arrives
-before it was sent, so each way bounds the difference from one side, however unlike the two ways
-are: the middle is the estimate (NTP's, RFC 5905), half of what the way there and back took is its
-error. Clocks differ in pace by at most `DRIFT`: away from the instant at which it was measured a
-bound is wider by so much. All bounds together hold the truth.
+Pure. A reply says when the other side received our message and when it sent the reply. No
+message arrives before it was sent, so each direction bounds the offset from one side, however
+unlike the two are. The middle is the estimate (NTP's, RFC 5905), half the round trip its error.
+Clocks differ in pace by at most `DRIFT`, so a bound widens by that much away from its
+measurement. The truth is within all bounds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class ClockSample:
-    """One way there and back: sent and answered by our clock, had and answered by the other's."""
+    """One round trip: sent and answered by our clock, received and replied by the other's."""
 
     sent_at: float
     had_at: float
@@ -38,25 +38,24 @@ class ClockSample:
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """What is to be taken from an instant of the other's clock to have one of ours, and by how much
-    that may be wrong."""
+    """The offset to subtract from the other's clock to get ours, and its possible error."""
 
     offset_s: float
     error_s: float
 
 
 class ClockOffsets:
-    """What is known of one other process's clock, from the last answers."""
+    """The bounds on one other process's clock, from its last replies."""
 
     def __init__(self) -> None:
         self._samples: deque[ClockSample] = deque(maxlen=KEPT)
 
     def add(self, sample: ClockSample) -> None:
-        """Take the times of an answer."""
+        """Add the times of a reply."""
         self._samples.append(sample)
 
     def estimate(self, began_at: float, ended_at: float) -> ClockEstimate | None:
-        """Return what holds from the one instant of ours to the other; None before an answer."""
+        """Return the estimate for an interval of our clock; None before a reply."""
         if not self._samples:
             return None
         pairs = [sample.bounds(began_at, ended_at) for sample in self._samples]

@@ -1,10 +1,10 @@
-"""Cluster keys: one secret, what is derived from it, and what people see of it.
+"""Cluster keys: one secret, the secrets derived from it, and their public forms.
 
-Pure. A cluster key is 32 random bytes and the one root of trust: a machine that has it can be any
-node of the cluster, and no other can be one. What is derived comes from HKDF-SHA256 (RFC 5869),
-each use under its own label, so that no derived secret tells anything of another or of the key.
-People and files meet a key as text (Crockford's base32 with a checksum); logs, errors and other
-machines meet its fingerprint alone.
+Pure. A cluster key is 32 random bytes and the only root of trust: a machine that has it can be
+any node of the cluster, and no other can be one. Derived secrets come from HKDF-SHA256 (RFC
+5869), each use under its own label, so that none reveals another or the key. People and files
+see a key as text (Crockford's base32 with a checksum); logs, errors and other machines see only
+its fingerprint.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Phase = Literal["settled", "prepared", "switched"]
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """The key file, which need not be there, the list of nodes that this one has met, and the file
-    of the machine key, which is made where there is none."""
+    """The key file, which is optional; the list of nodes that this one has met; and the file of
+    the machine key, which is made if it is missing."""
 
     key: Path
     known: Path
@@ -54,7 +54,7 @@ class ClusterKey:
 
     def __post_init__(self) -> None:
         if len(self.secret) != KEY_BYTES:
-            raise BadKey(f"a cluster key has {KEY_BYTES} bytes, not {len(self.secret)}")
+            raise BadKey(f"a cluster key needs {KEY_BYTES} bytes; this one has {len(self.secret)}")
 
     def __repr__(self) -> str:
         return f"ClusterKey({self.fingerprint})"
@@ -73,30 +73,32 @@ class ClusterKey:
 
 
 def parse_key(text: str) -> ClusterKey:
-    """Return the key that `text` shows, however it was typed: case, blanks, dashes, the prefix, and
-    O for 0, I or L for 1 do not matter.
+    """Return the key of `text`, however it was typed: case, blanks, dashes, the prefix, and O
+    for 0, I or L for 1 do not matter.
 
-    Raises BadKey, which says what is wrong without repeating any of it.
+    Raises BadKey with the reason; the message contains no part of the key.
     """
     body = re.sub(r"[\s\-]+", "", text).upper()
     if len(body) == len(PREFIX) + TEXT_CHARACTERS and body.startswith(PREFIX.upper()):
         body = body.removeprefix(PREFIX.upper())
     if len(body) != TEXT_CHARACTERS:
         raise BadKey(
-            f"a cluster key has {TEXT_CHARACTERS} characters after `{PREFIX}-`, not {len(body)}"
+            f"a cluster key needs {TEXT_CHARACTERS} characters after `{PREFIX}-`; "
+            f"this one has {len(body)}"
         )
     strange = sum(character not in _CROCKFORD + "OIL" for character in body)
     if strange:
-        raise BadKey(f"{strange} of the characters cannot be part of a cluster key")
+        raise BadKey(f"{strange} characters are not allowed in a cluster key")
     raw = base64.b32decode(body.translate(_READ))
     secret, check = raw[:KEY_BYTES], raw[KEY_BYTES:]
     if not hmac.compare_digest(check, _check(secret)):
-        raise BadKey("the key's checksum does not fit: a character is mistyped")
+        raise BadKey("the checksum of the key is wrong: check for a mistyped character")
     return ClusterKey(secret)
 
 
 def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
-    """Return `length` bytes, at most 8160, of a secret for one use: HKDF-SHA256 (RFC 5869)."""
+    """Return `length` bytes, at most 8160, derived from a secret for one use: HKDF-SHA256 (RFC
+    5869)."""
     extracted = hmac.digest(salt or bytes(32), secret, "sha256")
     found, block = b"", b""
     for count in range(1, -(-length // 32) + 1):
@@ -106,9 +108,9 @@ def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
 
 
 def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> bytes:
-    """Return the secret of one use of `key`, `length` bytes. `parts` say whose or what for.
+    """Return the secret of one use of `key`, `length` bytes. `parts` name its owner or purpose.
 
-    Raises ValueError where one of them contains NUL.
+    Raises ValueError if one of them contains NUL.
     """
     if any("\0" in part for part in parts):
         raise ValueError("a part of a key's use contains NUL")
@@ -151,9 +153,9 @@ class ClusterKeys:
 
     def __post_init__(self) -> None:
         if self.coming is not None and self.past is not None:
-            raise BadKey("a key is coming while another is still on its way out")
+            raise BadKey("a new key is prepared while the last rotation is not finished")
         if len({key.fingerprint for key in self.valid}) != len(self.valid):
-            raise BadKey("the same key stands there twice")
+            raise BadKey("the same key is listed twice")
 
     @property
     def valid(self) -> tuple[ClusterKey, ...]:
@@ -175,19 +177,19 @@ class ClusterKeys:
     def prepare(self, coming: ClusterKey) -> ClusterKeys:
         """Begin a rotation. Raises BadKey while another is under way."""
         if self.phase != "settled":
-            raise BadKey("a rotation is under way already; finish it first")
+            raise BadKey("a rotation is already in progress; finish it first")
         return ClusterKeys(self.current, coming=coming)
 
     def switch(self) -> ClusterKeys:
         """Serve with the coming key. Raises BadKey when there is none."""
         if self.coming is None:
-            raise BadKey("no key is prepared")
+            raise BadKey("no new key is prepared; begin with `shoal keys rotate`")
         return ClusterKeys(self.coming, past=self.current)
 
     def finish(self) -> ClusterKeys:
         """Forget the past key. Raises BadKey when there is none."""
         if self.past is None:
-            raise BadKey("no key is on its way out")
+            raise BadKey("no old key is left to remove")
         return ClusterKeys(self.current)
 
     def is_kin(self, other: ClusterKeys) -> bool:
@@ -215,13 +217,15 @@ def parse_keys(text: str) -> ClusterKeys:
     for number, line in written:
         name, _, key = line.partition(" ")
         if name not in _LINES or name in found:
-            raise BadKey(f"line {number} does not begin with one of {', '.join(_LINES)}, each once")
+            raise BadKey(
+                f"line {number} must begin with one of {', '.join(_LINES)}; each occurs once"
+            )
         try:
             found[name] = parse_key(key)
         except BadKey as error:
             raise BadKey(f"line {number}: {error}") from None
     if "current" not in found:
-        raise BadKey("there is no current key")
+        raise BadKey("the current key is missing")
     return ClusterKeys(**found)
 
 

@@ -60,11 +60,11 @@ class HttpCollector:
             answer = connection.getresponse()
             text = answer.read(MOST_ANSWER_BYTES)
             if is_late.is_set():
-                raise TimeoutError("it did not answer in time")
+                raise TimeoutError("no answer in time")
             after = answer.headers.get("retry-after", "")
             return CollectorAnswer(answer.status, text, float(after) if after.isdecimal() else 0.0)
         except http.client.HTTPException as error:
-            raise OSError(f"no HTTP: {type(error).__name__}") from None
+            raise OSError(f"the HTTP request failed: {type(error).__name__}") from None
         finally:
             late.cancel()
             connection.close()

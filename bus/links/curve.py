@@ -19,11 +19,11 @@ from bus.process.clock import now
 from bus.wire.errors import PortTaken
 from bus.wire.ids import NodeId
 
-_STRANGE = "the handshake failed: the other side has another cluster key, or none"
+_STRANGE = "the handshake failed: the other side has a different cluster key or none"
 FAILED: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: _STRANGE,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _STRANGE,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other side does not admit this node",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other side refuses this node",
 }
 
 

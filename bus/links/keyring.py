@@ -70,8 +70,8 @@ def read_keys(file: Path) -> ClusterKeys | None:
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
         if mode & 0o077:
             raise BadKey(
-                f"{file} can be read by others (mode {mode:04o}); if nobody did, "
-                f"`chmod 600 {file}`, else make a new key with `shoal keys rotate`"
+                f"other users can read {file} (mode {mode:04o}). Run `chmod 600 {file}`; "
+                "if someone may have read it, also make a new key with `shoal keys rotate`"
             )
         try:
             return parse_keys(opened.read())
@@ -87,14 +87,14 @@ def machine_keys(file: Path) -> ClusterKeys:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise BadKey(f"{folder} is not a folder of this user alone; remove it, or `chmod 700` it")
+        raise BadKey(f"{folder} is not private to this user; remove it or `chmod 700` it")
     keys = read_keys(file)
     if keys is None:
         with contextlib.suppress(BadKey):  # another process was first
             write_keys(file, ClusterKeys(new_key()), replace=False)
         keys = read_keys(file)
     if keys is None:
-        raise BadKey(f"{file} leads nowhere; remove it")
+        raise BadKey(f"{file} is a broken link; remove it")
     return keys
 
 
@@ -118,7 +118,7 @@ def _write(file: Path, text: str, *, replace: bool) -> None:
         else:
             os.link(draft, file)
     except FileExistsError:
-        raise BadKey(f"{file} is there already") from None
+        raise BadKey(f"{file} already exists") from None
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(draft)
@@ -249,10 +249,16 @@ class Keyring:
                     write_keys(self.file, self._keys, replace=False)
                 found = read_keys(self.file)
         except (BadKey, OSError) as error:
-            self._log.error("goes on with the keys it had", why=str(error), key=self.named)
+            self._log.error(
+                "cannot read the keys again; keeping the previous ones",
+                why=str(error),
+                key=self.named,
+            )
             return
         if found is None:
-            self._log.error("goes on with the keys it had", why=f"{self.file} is gone")
+            self._log.error(
+                "cannot read the keys again; keeping the previous ones", why=f"{self.file} is gone"
+            )
         elif found != self._keys:
             self._keys = found
             self._log.info("keys changed", key=self.named, phase=found.phase)
@@ -263,10 +269,10 @@ class Keyring:
         if wanted == known:
             return
         if len(wanted) > MAX_KNOWN:
-            raise BadKey(f"over {MAX_KNOWN} nodes are known; forget some")
+            raise BadKey(f"too many known nodes: the limit is {MAX_KNOWN}; forget some")
         for node in wanted:
             if not _NODE_ID.fullmatch(node):
-                raise BadKey(f"{node[:80]!r} is no node id")
+                raise BadKey(f"{node[:80]!r} is not a node id")
         _write(self.known_file, "".join(f"{node}\n" for node in sorted(wanted)), replace=True)
         self._follow()
 
@@ -315,7 +321,7 @@ class NodeSecurity(KeyringGate):
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
         """Return the keys of `peer` and of this node, for each valid key; `peer` is required."""
         if peer is None:
-            raise ValueError("a secure connection has to name the node that it is to reach")
+            raise ValueError("a secure connection must name the node that it connects to")
         return [
             CurveKeys(
                 self.ring.pair(node_secret(key, peer))[0],

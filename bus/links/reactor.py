@@ -29,7 +29,7 @@ RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 REOPEN_S = 3.0
 """How often it is looked whether the files of sockets are still there."""
 TICK_S = 0.1
-SOCKET_GONE = "a socket's file was gone; it is opened anew"
+SOCKET_GONE = "a socket file was removed; opening it again"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
 """How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
 nearly due goes with what woke the loop, for on an idle node waking is what costs."""

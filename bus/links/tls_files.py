@@ -28,11 +28,11 @@ SERVED_FILE = "http-tls.json"
 """In the runtime folder: what the gateway serves with, for this user's other processes."""
 SERVED_KEPT = 3
 _KEY = "PRIVATE KEY-----"
-_WAY_OUT = "name the PEM files of a certificate and of its key, or neither for plain HTTP"
+_WAY_OUT = "set both to the PEM files of a certificate and its key, or neither for plain HTTP"
 _WRONG = {
-    "KEY_VALUES_MISMATCH": "the key {key} is not that of the certificate {certificate}",
-    "EE_KEY_TOO_SMALL": "the key of {certificate} is too short for today's TLS",
-    "CA_MD_TOO_WEAK": "{certificate} is signed with a hash that is too weak for today's TLS",
+    "KEY_VALUES_MISMATCH": "the key {key} does not belong to the certificate {certificate}",
+    "EE_KEY_TOO_SMALL": "the key of {certificate} is too short for OpenSSL",
+    "CA_MD_TOO_WEAK": "{certificate} is signed with a hash that is too weak for OpenSSL",
 }
 
 
@@ -75,18 +75,20 @@ def read_pair(files: TlsFiles) -> TlsPair:
         valid = validity_of(own)
     except NoCertificate as error:
         swapped = _KEY in text and "CERTIFICATE-----" in key
-        what = "holds a private key: are the two swapped?" if swapped else f"holds {error}"
+        what = (
+            "contains a private key: are the two settings swapped?" if swapped else f"holds {error}"
+        )
         raise _refused(f"{files.certificate} {what}") from None
     if _KEY not in key:
-        raise _refused(f"{files.key} holds no PEM private key")
+        raise _refused(f"{files.key} contains no PEM private key")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = LEAST_TLS
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_cert_chain(files.certificate, files.key, password=_passphrase)
     except _PassphraseAskedError:
-        told = f"{files.key} is locked by a passphrase, for which nobody can be asked"
-        way_out = f"write it without one: `openssl pkey -in {files.key} -out NEW.pem`"
+        told = f"{files.key} has a passphrase, which shoal cannot ask for"
+        way_out = f"remove the passphrase: `openssl pkey -in {files.key} -out NEW.pem`"
         raise ConfigError(f"{SETTINGS}: {told}; {way_out}") from None
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or str(error)
@@ -106,7 +108,7 @@ def exposed_key(files: TlsFiles) -> str | None:
     others = 0o077 if found.st_uid == os.geteuid() else 0o007
     if not stat.S_IMODE(found.st_mode) & others:
         return None
-    return f"the key of http_tls_key, {files.key}, may be read by other users"
+    return f"other users can read the key of http_tls_key, {files.key}"
 
 
 class PairWatch:
@@ -178,7 +180,7 @@ def _read(path: str, what: str) -> str:
     except OSError as error:
         raise _refused(f"the {what} {path} cannot be read ({error.strerror})") from None
     if len(data) > FILE_BYTES:
-        raise _refused(f"the {what} {path} is too large to be one")
+        raise _refused(f"the {what} {path} is too large")
     return data.decode("latin-1")
 
 

@@ -271,7 +271,7 @@ class Link:
         is_bound_here = self.security is None or self.security.is_local
         if is_bound_here and address.startswith("tcp://") and not is_loopback(host_of(address)):
             raise Exposed(
-                f"{address} is not on this machine alone, so a cluster key is needed: "
+                f"{address} is reachable from other machines, so a cluster key is needed: run "
                 "`shoal keys init` at the first node, `shoal keys join` at the others"
             )
 
@@ -304,7 +304,7 @@ class _HeldPath:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise AlreadyRunning(f"another process serves {self.path}") from error
+            raise AlreadyRunning(f"another process already listens at {self.path}") from error
         return lock
 
 

@@ -81,7 +81,7 @@ class Discovery:
             except (OSError, Error, RuntimeError) as error:
                 if said != str(error):
                     said = str(error)
-                    self._log.warning("cannot be found by mDNS; tries again", why=said)
+                    self._log.warning("cannot advertise this node by mDNS; trying again", why=said)
             self._stop.wait(RETRY_S)
 
     def _serve(self) -> None:
@@ -107,7 +107,7 @@ class Discovery:
         hosts = (address.rpartition(":")[0] for address in advert.addresses)
         ips = [host for host in hosts if isinstance(ip_in(host), IPv4Address)]
         if not ips:
-            self._log.warning("is not found by mDNS: no address of this node is IPv4")
+            self._log.warning("cannot advertise this node by mDNS: it has no IPv4 address")
             return False
         info = ServiceInfo(
             SERVICE,

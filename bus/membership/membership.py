@@ -218,13 +218,15 @@ class Membership:
 
     def _watch(self, peer: Peer, now: float) -> list[Action]:
         if peer.status == "refused" and now - peer.refused_at >= TURNED_AWAY_S:
-            peer.status, peer.why = "silent", "no answer since it was refused"
+            peer.status, peer.why = "silent", "no answer since its connection was refused"
         lines = self.lines.to(peer.node)
         alive = any(not line.is_silent(now) and not line.refused for line in lines)
         if peer.status != "linked" or alive:
             return []
         peer.status, peer.why = "silent", f"no answer for {SILENT_S:g} s"
-        return self._say(f"{peer.name or peer.node} ({peer.node}) has fallen silent", peer.node)
+        return self._say(
+            f"no answer from {peer.name or peer.node} ({peer.node}) any more", peer.node
+        )
 
     def _redial(self, peer: Peer, now: float) -> list[Action]:
         """Keep exactly one line to a peer: the next address when one is silent."""

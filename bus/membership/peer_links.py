@@ -112,7 +112,7 @@ class PeerLinks:
         self._log = log
         self._publish = publish
         self._letters = Letters(speaker)
-        self._dropped = CountedWarning(log, "dropped a message of a peer")
+        self._dropped = CountedWarning(log, "dropped a message of a peer that cannot be read")
         self._dialler = Dialler(log)
         node_security = None if keyring is None else keyring.node
         self.planes = PeerPlanes(reactor, self._dialler, node_security, traffic, on_frames)
@@ -205,7 +205,7 @@ class PeerLinks:
         look, me = self._settings.look, self.membership.me
         addresses = () if look is None else self._dialled_at(look())
         if addresses and addresses != me.addresses:
-            self._log.info("is reached elsewhere now", addresses=", ".join(addresses))
+            self._log.info("the address of this node has changed", addresses=", ".join(addresses))
             self.membership.me = me.model_copy(update={"addresses": addresses})
 
     def _take_hints(self, now: float) -> None:
@@ -226,7 +226,7 @@ class PeerLinks:
             door.bind(f"tcp://{settings.listen}:{settings.port}")
         except PortTaken as error:
             door.close()
-            self._log.error("cannot listen for other nodes; tries again", why=str(error))
+            self._log.error("cannot listen for other nodes; trying again", why=str(error))
             self._reactor.later(settings.timing.bind_retry_s, self._open_door)
             return
         self._door = door

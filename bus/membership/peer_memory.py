@@ -47,7 +47,7 @@ class PeerMemory:
             fresh.write_text(json.dumps(rows, indent=1))
             os.replace(fresh, self._file)
         except OSError as error:
-            self._log.warning("cannot remember peers", why=str(error))
+            self._log.warning("cannot save the list of peers", why=str(error))
 
     def _read(self) -> Remembered:
         try:
@@ -58,6 +58,6 @@ class PeerMemory:
             return Remembered()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = str(error)[:200]
-            self._log.warning("cannot read the remembered peers", file=str(self._file), why=why)
+            self._log.warning("cannot read the saved list of peers", file=str(self._file), why=why)
             return Remembered()
         return Remembered(known, gone)

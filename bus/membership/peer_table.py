@@ -121,12 +121,12 @@ class PeerTable(dict[NodeId, Peer]):
             text = f"{hello.name} was forgotten here; `shoal nodes remember {hello.node}`"
             return PeerRefused(node=me.node, reason="forgotten", message=text)
         if hello.node not in self and len(self) >= MAX_PEERS:
-            text = f"this cluster has {MAX_PEERS} nodes already"
+            text = f"this cluster is full: it has {MAX_PEERS} nodes, the limit"
             return PeerRefused(node=me.node, reason="full", message=text)
         if self._is_double(me, hello, now):
             text = (
-                f"two processes claim node id {hello.node}: a copied home? Delete its "
-                "`state/node-id` on the copy and start that node again"
+                f"two nodes have the id {hello.node}, as after copying a home: delete "
+                "`state/node-id` in the copy and start that node again"
             )
             return PeerRefused(node=me.node, reason="duplicate", message=text)
         return None

@@ -28,7 +28,9 @@ class Endpoints:
     def _ipc(self, name: str) -> str:
         path = f"{self.folder}/{name}"
         if len(path.encode()) > MAX_PATH_BYTES:
-            raise ValueError(f"socket path {path!r} is over {MAX_PATH_BYTES} bytes")
+            raise ValueError(
+                f"socket path {path!r} is too long; the limit is {MAX_PATH_BYTES} bytes"
+            )
         return f"ipc://{path}"
 
     def plane_in(self, plane: str) -> str:

@@ -140,8 +140,8 @@ def _known(path: Path) -> str:
         return word
     was = f"it was {kept}: put that back" if path.name == FILE else "restore it from a backup"
     raise ConfigError(
-        f"{path} is damaged; {was}, or remove the file to have another made at the next start, "
-        "and look after the disk"
+        f"{path} is damaged; {was}, or remove the file so that the next start makes a new one. "
+        "Check the disk"
     )
 
 
@@ -199,11 +199,13 @@ class RoleLock:
         why = ""
         try:
             if self.hold_again():
-                log.warning("the file of the role's lock was gone; it is made anew")
+                log.warning("the lock file of this process was removed; making a new one")
         except (OSError, AlreadyRunning) as error:
             why = str(error)
         if why and why != self._trouble:
-            log.error("the file of the role's lock is gone and cannot be made anew", why=why)
+            log.error(
+                "the lock file of this process was removed, and a new one cannot be made", why=why
+            )
         self._trouble = why
 
     def release(self) -> None:

@@ -145,19 +145,19 @@ def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
         """Tell of the main thread, which ends."""
         if issubclass(kind, KeyboardInterrupt):
             return
-        tell("ended by what nothing caught", error)
+        tell("stopped by an uncaught error", error)
 
     def raised_in_thread(given: threading.ExceptHookArgs) -> Any:
         """Tell of a thread, which ends."""
         name = given.thread.name if given.thread is not None else ""
         if not issubclass(given.exc_type, SystemExit):
-            tell("a thread ended by what nothing caught", given.exc_value, thread=name)
+            tell("a thread was stopped by an uncaught error", given.exc_value, thread=name)
             if note is not None:
                 note(name)
 
     sys.excepthook = raised
     threading.excepthook = raised_in_thread
-    sys.unraisablehook = lambda given: tell("raised where nothing can catch it", given.exc_value)
+    sys.unraisablehook = lambda given: tell("error in a destructor or callback", given.exc_value)
 
 
 def death_note(folder: str, process: str) -> Callable[[str], None]:
@@ -206,7 +206,7 @@ def stray_of_loop(log: Log) -> Callable[[Any, dict[str, Any]], None]:
         error = context.get("exception")
         said = str(context.get("message", "")).partition("(")[0].partition(" <")[0]
         told = story_of(error) if isinstance(error, BaseException) else ""
-        log.error("raised where nothing waits for it", where=said, error=told)
+        log.error("error in a task that nothing waits for", where=said, error=told)
 
     return tell
 
@@ -263,9 +263,9 @@ class LevelFollower:
             level, trouble = "", str(error)
         if trouble:
             if before is not None:
-                self._log.warning(f"{trouble} (the log level stays as it is)")
+                self._log.warning(f"{trouble} (the log level does not change)")
         elif self._log.set_level(level):
-            self._log.info("the log level was changed", level_now=level)
+            self._log.info("log level changed", level_now=level)
 
     def go_on(self) -> None:
         """Look every second for as long as this process lives."""

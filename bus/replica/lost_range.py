@@ -24,7 +24,7 @@ class LostRange:
     def text(self) -> str:
         """Return the range as people read it."""
         if self.last is None:
-            return f"{self.first} and what came after it"
+            return f"{self.first} and all later ones"
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
     def file_name(self, checksum: int) -> str:
@@ -49,17 +49,17 @@ def damage_words(path: str) -> tuple[str, str]:
     if lost is not None:
         return (
             f"the journal was damaged on this node's disk: events {lost.text} are lost here",
-            "what other nodes have of them comes back by itself; do the rest again where it is "
-            f"still wanted, look after the disk, and remove {path}",
+            "events that other nodes have are restored automatically; repeat the other changes, "
+            f"check the disk, and remove {path}",
         )
     of = name.removesuffix(".damaged")
     return (
-        f"the file {of} of this node's state was damaged on the disk",
-        f"{_MADE_ANEW.get(of, 'it is made anew')}; look after the disk, and remove {path}",
+        f"the state file {of} of this node was damaged on disk",
+        f"{_MADE_ANEW.get(of, 'a new one is made')}; check the disk, and remove {path}",
     )
 
 
 _MADE_ANEW = {
-    "term": "with voters this node stands aside until it has the whole log of a leader",
-    "api-keys": "it is made anew from the journal",
+    "term": "with voters, this node does not vote until it has the whole log of a leader",
+    "api-keys": "a new one is made from the journal",
 }

@@ -94,12 +94,12 @@ class PlaneForwarder:
     def _deliver(self, frames: list[bytes]) -> bool:
         """Give a message to local services and the tap; False where it was not fit to be."""
         if len(frames) != 2:
-            self.board.refuse(self.plane, "a message of other than two frames")
+            self.board.refuse(self.plane, "a message must have two frames")
             return False
         topic = frames[0].decode(errors="replace")
         rule = rule_for(topic)
         if rule is None or rule.plane != self.plane:
-            self.board.refuse(self.plane, f"topic {topic[:60]!r} is not in the table")
+            self.board.refuse(self.plane, f"unknown topic {topic[:60]!r}")
             return False
         if rule.retained and not self._keep(topic, frames[1], rule.ttl_s):
             return False
@@ -243,7 +243,7 @@ class Switchboard:
         self.planes[plane].from_peer(frames)
 
     def _publish_links(self, reading: LinkReading) -> None:
-        assert self._letters is not None, "only a node with peers measures links"
+        assert self._letters is not None, "this node has no peers, so it has no links to measure"
         topic = reading_topic("link", reading.node)
         self.planes["telemetry"].publish(topic, self._letters.write(reading))
 
@@ -263,7 +263,7 @@ class Switchboard:
                 if forwarder.abroad is None:
                     forwarder.open_abroad(f"tcp://{settings.listen}:{ports[plane]}")
         except PortTaken as error:
-            self.log.error("cannot publish to other nodes; tries again", why=str(error))
+            self.log.error("cannot publish to other nodes; trying again", why=str(error))
             self.reactor.later(settings.timing.bind_retry_s, self._open_abroad)
 
     def _expire(self) -> None:

@@ -69,9 +69,9 @@ def keys_were_lost(keys: Mapping[str, ApiKey]) -> bool:
 
 
 KEYS_LOST_WORDS = (
-    "API keys may be lost with a damaged journal, so only the owner of each node may ask, with its "
+    "API keys may be lost with a damaged journal, so each node accepts only its owner's "
     "`http-token`",
-    "see `shoal apikey ls`, make those that are missing again with `shoal apikey add NAME`, then "
-    "end this with `shoal apikey rm lost-keys`",
+    "list the keys with `shoal apikey ls`, add missing ones with `shoal apikey add NAME`, then "
+    "reopen the nodes with `shoal apikey rm lost-keys`",
 )
 """What is wrong where keys were lost, and what to do."""

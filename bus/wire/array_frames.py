@@ -50,7 +50,7 @@ def reader(
     def read(data: bytes) -> Any:
         """Read one frame. Raises BadMessage."""
         if len(data) > MAX_FRAME_BYTES:
-            raise BadMessage(f"a frame of {len(data)} bytes is over {MAX_FRAME_BYTES}")
+            raise BadMessage(f"a frame has {len(data)} bytes; the limit is {MAX_FRAME_BYTES}")
         try:
             return decode(data)
         except Exception as error:  # msgspec's own, UnicodeDecodeError, RecursionError

@@ -224,7 +224,9 @@ def passed_over_named(
 
 def not_in_force(one: PassedOver, node: str) -> str:
     """Return why a name that the refused card of a model gives it means nothing now."""
-    return f"the card that names {one.name} so is not in force, {one.path} on {node}: {one.why}"
+    return (
+        f"the card that gives {one.name} this name has no effect ({one.path} on {node}): {one.why}"
+    )
 
 
 def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:

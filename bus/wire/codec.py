@@ -89,7 +89,7 @@ def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES, most_items: int
     """Read plain data from msgpack, with `most_items` in an array or map (-1: as many as there
     are). Raises BadMessage."""
     if len(data) > limit_bytes:
-        raise BadMessage(f"message of {len(data)} bytes is over the limit of {limit_bytes}")
+        raise BadMessage(f"the message has {len(data)} bytes; the limit is {limit_bytes}")
     try:
         return cast(
             Any,
@@ -118,13 +118,15 @@ def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
     """Read one frame as an envelope with a validated message. Raises BadMessage."""
     raw = unpack(data, limit_bytes=limit_bytes, most_items=MAX_ITEMS)
     if not isinstance(raw, list) or len(cast(list[Any], raw)) != 7:
-        raise BadMessage("an envelope is an array of 7")
+        raise BadMessage("an envelope must be an array of 7 elements")
     version, kind, node, process, boot, seq, body = cast(list[Any], raw)
     least, most = PROTOCOL_MIN, PROTOCOL_MAX
     if isinstance(kind, str) and kind in FIRST_WORDS:
         least = most = FIRST_WORDS_PROTOCOL
     if not isinstance(version, int) or not least <= version <= most:
-        raise BadMessage(f"protocol {version!r} is outside of ours ({least} to {most})")
+        raise BadMessage(
+            f"protocol {version!r} is not supported; this version reads {least} to {most}"
+        )
     if not (isinstance(node, str) and isinstance(process, str) and isinstance(boot, str)):
         raise BadMessage("node, process and boot of an envelope must be text")
     if not isinstance(seq, int) or not isinstance(body, dict):

@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
         if isinstance(value, GenerationRequest):
             return value.model_dump(exclude=_unsaid(value))
         return value.model_dump(exclude_defaults=True)
-    raise TypeError(f"{type(value).__name__} is nothing that travels in a frame")
+    raise TypeError(f"{type(value).__name__} cannot be sent in a frame")
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel
     for step in steps:
         if isinstance(step, DenseStep):
             if step.inputs != width:
-                raise ValueError(f"{step.folder} takes {step.inputs} numbers and gets {width}")
+                raise ValueError(f"{step.folder} expects {step.inputs} inputs but gets {width}")
             width = step.outputs
     more = _object(read(PROMPTS), PROMPTS)
     choices, cut, any_ = _dimensions(config, more, width)
@@ -154,20 +154,22 @@ def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
 def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
     """Raise ValueError for a transformer that would be computed in another way than it is meant."""
     if config.get("auto_map"):
-        raise ValueError("it brings code of its own (auto_map), which shoal does not run")
+        raise ValueError("it needs its own code (auto_map), which shoal does not run")
     named = config.get("architectures")
     for name in cast(list[object], named) if isinstance(named, list) else []:
         if str(name).endswith(_OTHER_HEADS):
-            raise ValueError(f"{name} classifies; it makes no embeddings")
+            raise ValueError(f"{name} is a classifier, not an embedding model")
     if architecture == "decoder":
         if config.get("use_bidirectional_attention") or config.get("is_causal") is False:
-            raise ValueError("its attention goes both ways, and shoal computes decoders causally")
+            raise ValueError(
+                "its attention is bidirectional; shoal computes decoders with causal attention"
+            )
         return
     if config.get("is_decoder") or config.get("add_cross_attention"):
-        raise ValueError("it is a BERT as a decoder (is_decoder), which shoal does not run")
+        raise ValueError("it is a BERT decoder (is_decoder), which shoal does not run")
     kind = config.get("position_embedding_type", "absolute")
     if kind != "absolute":
-        raise ValueError(f"position_embedding_type {kind!r} is not known; absolute is")
+        raise ValueError(f"position_embedding_type {kind!r} is not supported; only 'absolute' is")
 
 
 def _modules(
@@ -181,9 +183,13 @@ def _modules(
     modules = [_module(one) for one in cast(list[object], found)]
     (first, at), (second, pooled) = modules[:2]
     if (first, second) != ("Transformer", "Pooling"):
-        raise ValueError(f"{MODULES} begins with {first}, {second}; Transformer, Pooling is known")
+        raise ValueError(
+            f"{MODULES} begins with {first}, {second}; only Transformer, Pooling is supported"
+        )
     if at:
-        raise ValueError(f"{MODULES} has its transformer in {at}; it is looked for in no folder")
+        raise ValueError(
+            f"{MODULES} has its transformer in the folder {at}, which is not supported"
+        )
     pooling = _pooling(pooled, hidden, read)
     return pooling, tuple(_step(kind, path, read) for kind, path in modules[2:]), _limits(at, read)
 
@@ -193,9 +199,9 @@ def _module(found: object) -> tuple[str, str]:
     entry = _object(found, MODULES)
     kind, path = entry.get("type"), entry.get("path", "")
     if not isinstance(kind, str) or not isinstance(path, str):
-        raise ValueError(f"{MODULES} has a module without type and path")
+        raise ValueError(f"{MODULES} has a module without type or path")
     if path.startswith(".") or "/" in path or "\\" in path or "\0" in path:
-        raise ValueError(f"{MODULES} names {path[:80]!r}, which is no folder of the model's")
+        raise ValueError(f"{MODULES} names {path[:80]!r}, which is not a folder of the model")
     return kind.rpartition(".")[2], path
 
 
@@ -206,9 +212,13 @@ def _pooling(folder: str, hidden: int, read: ReadJson) -> tuple[PoolingMode, ...
         raise ValueError(f"{name} is missing")
     width = found.get("word_embedding_dimension", found.get("embedding_dimension", hidden))
     if width != hidden:
-        raise ValueError(f"{name} pools vectors of {width} numbers; the model's have {hidden}")
+        raise ValueError(
+            f"{name} pools vectors of size {width}; those of the model have size {hidden}"
+        )
     if found.get("include_prompt") is False and _prompt(_object(read(PROMPTS), PROMPTS)):
-        raise ValueError(f"{name}: include_prompt false is not done: the prompt would be pooled")
+        raise ValueError(
+            f"{name}: include_prompt false is not supported; the prompt would be pooled"
+        )
     modes = found.get("pooling_mode")
     if modes is not None:
         listed = cast(list[object], modes) if isinstance(modes, list) else [modes]
@@ -216,7 +226,7 @@ def _pooling(folder: str, hidden: int, read: ReadJson) -> tuple[PoolingMode, ...
         listed = [mode for key, mode in _POOLED.items() if found.get(key)] or ["mean"]
     unknown = [mode for mode in listed if mode not in get_args(PoolingMode)]
     if unknown or not 0 < len(listed) <= len(_POOLED):
-        raise ValueError(f"{name} pools in a way that is not known: {unknown or 'none'}")
+        raise ValueError(f"{name} has an unsupported pooling mode: {unknown or 'none'}")
     return tuple(cast(list[PoolingMode], listed))
 
 
@@ -224,14 +234,14 @@ def _step(kind: str, folder: str, read: ReadJson) -> Step:
     if kind == "Normalize":
         return NormaliseStep()
     if kind != "Dense":
-        raise ValueError(f"{MODULES} has the module {kind} ({folder}), which is not known")
+        raise ValueError(f"{MODULES} has the unsupported module {kind} ({folder})")
     name = f"{folder}/config.json"
     found = _object(read(name), name)
     said = str(found.get("activation_function", "Tanh")).rpartition(".")[2]
     if said not in _ACTIVATIONS:
-        raise ValueError(f"{name}: the activation {said} is not known")
+        raise ValueError(f"{name}: unsupported activation {said}")
     if found.get("use_residual") or found.get("module_input_name", VECTOR) != VECTOR:
-        raise ValueError(f"{name}: use_residual and module_input_name are not known")
+        raise ValueError(f"{name}: use_residual and module_input_name are not supported")
     return DenseStep(
         folder,
         _count(found, name, "in_features", MOST_WIDTH),
@@ -267,7 +277,7 @@ def _max_tokens(
         large = isinstance(found, int | float) and not isinstance(found, bool) and found >= 1
         stated = int(min(cast(float, found), MOST_TOKENS)) if large else positions
     if min(positions, stated) < 3:
-        raise ValueError("an input could have fewer than 3 tokens")
+        raise ValueError("its maximum input length is under 3 tokens")
     return min(positions, stated)
 
 
@@ -277,7 +287,7 @@ def padding_token(config: Mapping[str, Any]) -> int:
     if found is None:
         return 1 if _ENCODERS.get(str(config.get("model_type"))) == "roberta" else 0
     if type(found) is not int or not 0 <= found < MOST_TOKENS:
-        raise ValueError("config.json: pad_token_id is no token's id")
+        raise ValueError("config.json: pad_token_id is not a token id")
     return found
 
 
@@ -287,11 +297,11 @@ def _dimensions(
     """Return to which counts a vector may be cut, to which it is, and whether any would do."""
     listed: object = config.get("matryoshka_dimensions") or more.get("matryoshka_dimensions")
     if listed is not None and not isinstance(listed, list):
-        raise ValueError("matryoshka_dimensions is no list")
+        raise ValueError("matryoshka_dimensions is not a list")
     choices = set[int]()
     for one in cast(list[object], listed or []):
         if type(one) is not int or not 1 <= one <= width:
-            raise ValueError(f"matryoshka_dimensions has {one!r}, and 1 to {width} can be")
+            raise ValueError(f"matryoshka_dimensions has {one!r}; the range is 1 to {width}")
         choices.add(one)
     cut = width
     if more.get("truncate_dim") is not None:
@@ -308,7 +318,7 @@ def _prompt(more: Mapping[str, Any]) -> str:
         return ""
     text = _object(more.get("prompts"), f"prompts of {PROMPTS}").get(str(name))
     if not isinstance(text, str) or len(text) > MOST_PROMPT_CHARACTERS:
-        raise ValueError(f"{PROMPTS} has no prompt {str(name)[:80]!r} that can be used")
+        raise ValueError(f"{PROMPTS} has no usable prompt {str(name)[:80]!r}")
     return text
 
 
@@ -317,12 +327,12 @@ def _object(found: object, name: str) -> Mapping[str, Any]:
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise ValueError(f"{name} is no JSON object")
+        raise ValueError(f"{name} is not a JSON object")
     return cast(dict[str, Any], found)
 
 
 def _count(found: Mapping[str, Any], name: str, key: str, most: int) -> int:
     value = found.get(key)
     if type(value) is not int or not 1 <= value <= most:
-        raise ValueError(f"{name}: {key} is {str(value)[:80]}, and 1 to {most} can be")
+        raise ValueError(f"{name}: {key} is {str(value)[:80]}; the range is 1 to {most}")
     return value

@@ -27,7 +27,7 @@ from conf.blas.libraries import processor
 HERE = Path(__file__).parent
 COMPILE_S = 20.0
 UNUSED_S = 180 * 86400.0
-INSTALL_HINT = "install a C compiler (gcc, clang), then `shoal down` and `shoal up`"
+INSTALL_HINT = "install a C compiler (gcc, clang), then run `shoal down` and `shoal up`"
 
 
 class NoInterposer(Exception):
@@ -89,7 +89,7 @@ def interposer_in(folder: Path, wanted: Interposer) -> Path | None:
     for place, is_kind in ((folder, stat.S_ISDIR), (path, stat.S_ISREG)):
         found = place.lstat()
         if not is_kind(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise NoInterposer(f"{place} is not this user's alone", f"remove {place}")
+            raise NoInterposer(f"{place} is not private to this user", f"remove {place}")
     return path
 
 
@@ -102,7 +102,7 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
         return ready
     compiler = next(filter(None, map(shutil.which, wanted.compilers)), None)
     if compiler is None:
-        raise NoInterposer(f"there is no {wanted.language} compiler", INSTALL_HINT)
+        raise NoInterposer(f"no {wanted.language} compiler is installed", INSTALL_HINT)
     _remove_unused(folder, wanted.name)
     draft = folder / f"{wanted.name}-draft-{os.getpid()}.so"
     command = [compiler, "-o", str(draft), str(wanted.source), *wanted.options]
@@ -113,13 +113,13 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoInterposer(f"{compiler}: {error}", INSTALL_HINT) from error
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["it failed without a word"])[-1]
+        said = (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
         raise NoInterposer(f"{compiler}: {said[:200]}", INSTALL_HINT)
     draft.chmod(0o600)
     os.replace(draft, folder / wanted.file_name)
     made = interposer_in(folder, wanted)
     if made is None:
-        raise NoInterposer(f"{folder} does not keep what is written there", f"look at {folder}")
+        raise NoInterposer(f"{folder} does not keep what is written there", f"check {folder}")
     return made
 
 

@@ -54,8 +54,8 @@ CALM = 0.8
 QUICK_S = 0.8
 """One that was disturbed is made a second time where the first took no longer."""
 BELIEVED_S = 3600.0
-WRONG_HINT = "`runner.parity = exact` does without it"
-BUSY = "the machine was too busy for more than one thread to be measured"
+WRONG_HINT = "it is not used with `runner.parity = exact`"
+BUSY = "the machine was too busy to measure more than one thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _outcome(
     before = [str(exp)] if exp is not None else []
     choice = replace(choice, fused_exp=exp is not None)
     if trouble:
-        remedy = f"`shoal up` measures anew, once {_table_file(settings, libraries)} is removed"
+        remedy = f"to measure again, remove {_table_file(settings, libraries)} and run `shoal up`"
     if choice.one_row == "sgemm":
         return Outcome(choice, variables(choice, *before), trouble, remedy, table)
     try:
@@ -127,7 +127,7 @@ def _outcome(
     except NoInterposer as problem:
         plain = _chosen(settings, libraries, table, can_interpose=False)
         choice = replace(plain, fused_exp=exp is not None)
-        trouble = f"one row goes through cblas_sgemm: {problem.args[0]}"
+        trouble = f"one row uses cblas_sgemm: {problem.args[0]}"
         return Outcome(choice, variables(choice, *before), trouble, problem.args[1], table)
 
 
@@ -171,7 +171,7 @@ def measure(
             own = own or str(found["kernels"])
             measured += [_row(library, kernels, count, row) for count, row in _rows(found)]
     if not measured:
-        return Table(trouble="no product that a library computed here was right")
+        return Table(trouble="every library computed wrong products on this machine")
     if not calm:
         return Table(tuple(one for one in measured if one.threads == 1), BUSY)
     return Table(tuple(measured))

@@ -79,7 +79,9 @@ def replace(paths: Paths, text: str, before: str) -> None:
     would not take it, or the file has been changed meanwhile."""
     with _held(paths):
         if (text_of(paths) or "") != before:
-            raise ConfigError(f"{paths.config_file} was changed by another meanwhile")
+            raise ConfigError(
+                f"another program changed {paths.config_file} in the meantime; try again"
+            )
         _take(paths, text)
 
 
@@ -124,7 +126,7 @@ def readable_key(path: Path) -> str | None:
     )
     if not is_plain or not path.stat().st_mode & 0o077:
         return None
-    return f"{path} holds an API key in plain text and other users may read it"
+    return f"{path} contains an API key in plain text, and other users can read it"
 
 
 def _kept(key: str, value: Any) -> Any:
@@ -157,7 +159,7 @@ def _write(file: Path, text: str) -> None:
 
 def _unwritable(path: Path, error: OSError) -> SettingsUnwritable:
     is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    then = "make room on its disk" if is_full else "see its rights and its disk"
+    then = "make room on its disk" if is_full else "check its permissions and the disk"
     why = error.strerror or str(error)
     return SettingsUnwritable(f"{path} cannot be written ({why}): {then}", is_full=is_full)
 

@@ -23,7 +23,7 @@ def check_known(key: str, defaults: Mapping[str, Any]) -> None:
     if key in defaults:
         return
     if key in TABLES:
-        raise ConfigError(f"{key} is a table: name one of its settings, as in {key}.NAME")
+        raise ConfigError(f"{key} is a table; name one of its settings, as in {key}.NAME")
     raise ConfigError(not_a_setting(key, key, meant(key, set(defaults))))
 
 
@@ -47,7 +47,7 @@ def typed(key: str, value: Any, default: Any) -> Any:
         is_right = isinstance(found, int | float) and not isinstance(found, bool)
         found, kind = float(found) if is_right else found, "a number"
     if not is_right:
-        raise ConfigError(f"{key} = {value!r}: {kind} is wanted")
+        raise ConfigError(f"{key} = {value!r}: this must be {kind}")
     return found
 
 
@@ -65,7 +65,7 @@ def _of_text(value: Any) -> Any:
 def _list(key: str, value: Any) -> list[str]:
     items = list(cast(Sequence[Any], value)) if isinstance(value, list | tuple) else [None]
     if not all(isinstance(item, str) for item in items):
-        raise ConfigError(f"{key} = {value!r}: a list of words is wanted")
+        raise ConfigError(f"{key} = {value!r}: this must be a list of words")
     return cast(list[str], items)
 
 
@@ -99,7 +99,7 @@ def _checked(texts: Sequence[str], expected: Mapping[str, Any]) -> str:
                 return text
         except tomllib.TOMLDecodeError:
             continue
-    raise ConfigError("the file is written in a way that cannot be changed here; edit it by hand")
+    raise ConfigError("shoal cannot edit this file without changing its layout; edit it by hand")
 
 
 def _set(text: str, key: str, value: Any) -> str:

@@ -28,15 +28,15 @@ HERE_ALONE: Mapping[str, str] = {
             "trusted_proxies",
             "api_keys",
         ),
-        "it says who may use the HTTP API",
+        "it controls who may use the HTTP API",
     ),
     **dict.fromkeys(
         ("cluster.listen", "cluster.addresses", "cluster.peers", "cluster.namespace", "voters"),
-        "it says which nodes may meet this one",
+        "it controls which nodes may connect to this one",
     ),
     **dict.fromkeys(
         ("http_tls_cert", "http_tls_key", "cluster_key_file", "model_folders", "runner.blas"),
-        "it names files of the machine",
+        "it names files on this machine",
     ),
     **dict.fromkeys(
         (
@@ -48,10 +48,11 @@ HERE_ALONE: Mapping[str, str] = {
             "otlp.endpoint",
             "otlp.headers",
         ),
-        "it says what this node asks of others",
+        "it controls which other services this node calls",
     ),
     **dict.fromkeys(
-        ("pull_on_demand", "pull_names"), "it says what is brought here from a hub unasked"
+        ("pull_on_demand", "pull_names"),
+        "it controls which models are downloaded without a request",
     ),
 }
 """Settings that are changed on the machine alone, and why: who has a key to the HTTP API is not to

@@ -39,7 +39,9 @@ class OtlpSettings(BaseModel):
     @field_validator("endpoint")
     @classmethod
     def _is_address(cls, endpoint: str) -> str:
-        wrong = "http://HOST:PORT or https://HOST:PORT, a path behind it or not; keys: otlp.headers"
+        wrong = (
+            "use http://HOST:PORT or https://HOST:PORT, with or without a path; keys: otlp.headers"
+        )
         if endpoint and not _is_collector(endpoint):
             raise ValueError(wrong)
         return endpoint

@@ -53,7 +53,7 @@ class DrmCards:
         for card in cards_of(self._root, PCI_VENDORS[self._vendor]):
             told: Figures = {}
             if card.is_asleep:
-                why = f"{card.address} is switched off while unused, and is not woken to be read"
+                why = f"{card.address} is powered down while unused, and shoal does not wake it"
                 untold.append(UntoldFigures(source=self._vendor, why=why))
             else:
                 told = figures(card)

@@ -16,7 +16,7 @@ from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, watts_of
 COMMAND = ("/usr/sbin/ioreg", "-r", "-d", "1", "-w", "0", "-c", "IOAccelerator", "-a")
 IOREG_S = 5.0
 POWERMETRICS = (
-    "power, temperature and clock of Apple's chips: `powermetrics` tells them, to root alone"
+    "power, temperature and clock of Apple's chips: only root can read them (`powermetrics`)"
 )
 MAKERS: tuple[tuple[str, Vendor], ...] = (
     ("agx", "apple"),

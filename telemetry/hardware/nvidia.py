@@ -21,8 +21,8 @@ MODULE = "pynvml"
 AGAIN_S = 60.0
 """How long it rests where there is no NVML to ask."""
 NOT_INSTALLED = (
-    "a GPU of NVIDIA's is here, and `nvidia-ml-py` is not installed in shoal's environment: "
-    "`pip install 'shoal[nvidia]'`"
+    "this machine has an NVIDIA GPU, but `nvidia-ml-py` is not installed in shoal's environment: "
+    "run `pip install 'shoal[nvidia]'`"
 )
 
 
@@ -65,7 +65,7 @@ class NvidiaCards:
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
-            return f"NVML does not open: {error}"
+            return f"cannot open NVML: {error}"
         self._nvml = nvml
         return ""
 

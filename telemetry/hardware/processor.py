@@ -70,7 +70,7 @@ class ProcessorSensors:
             microjoules = number_of(counter)
             if microjoules is None:
                 shown = "/" + str(counter.relative_to(self._root))
-                why = f"power: {shown} cannot be read; most systems let root alone read it"
+                why = f"power: {shown} cannot be read; on most systems only root can"
                 return None, (UntoldFigures(source=self.name, why=why),)
             power_w = self._energy.watts(domain.name, at, microjoules)
             total_w = None if total_w is None or power_w is None else total_w + power_w

@@ -34,7 +34,7 @@ class HardwarePublisher:
         for source, why in self._watch.troubles().items():
             if self._logged.get(source) != why:
                 self._logged[source] = why
-                self._shell.log.warning("sensors are not read", source=source, why=why)
+                self._shell.log.warning("cannot read sensors", source=source, why=why)
         reading, at = self._watch.reading(), self._shell.reactor.now()
         if self._last is not None and at - self._last_at < DUE_S:
             same_moment = {"measured_at_s": self._last.measured_at_s}

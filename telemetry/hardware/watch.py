@@ -84,7 +84,7 @@ class HardwareWatch:
     def _trouble(self, one: _Watched, at: float) -> str:
         began_at, silent_s = one.began_at, self._timing.silent_s
         if began_at is not None and at - began_at >= silent_s:
-            return f"a look at it has taken more than {silent_s:g} s, and is not over"
+            return f"reading it has taken more than {silent_s:g} s and has not finished"
         return one.failure
 
     def _look(self, one: _Watched) -> None:

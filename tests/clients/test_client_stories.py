@@ -1,7 +1,7 @@
 """The Python clients that people have, each in an environment of its own, against a running node.
 
 Each client's story (`tests/clients/stories/`) makes its calls and tells of each; here all passed.
-An environment that is not in the cache is installed from PyPI, which takes longer.
+An environment that is not inside the cache is installed from PyPI, which takes longer.
 """
 
 from __future__ import annotations

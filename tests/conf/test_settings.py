@@ -66,12 +66,12 @@ def test_layers_win_in_rising_order_and_each_value_names_its_source(
         ("[runner]\nmax_row = 3\n", "runner.max_row is not a setting; did you mean max_rows?"),
         ("slots = 0\n", "slots = 0: Input should be greater than or equal to 1"),
         ('log_level = "loud"\n', "log_level = 'loud'"),
-        ('voters = ["a", "b"]\n', "3 or more different node ids, or none"),
-        ('voters = ["a", "b", "b"]\n', "3 or more different node ids, or none"),
+        ('voters = ["a", "b"]\n', "must have 3 or more different node ids, or none"),
+        ('voters = ["a", "b", "b"]\n', "must have 3 or more different node ids, or none"),
         ("settle_grace_s = 5.0\n", "settle_grace_s = 5.0"),
         ("slots = \n", "shoal.toml"),
-        ('http_tls_cert = "cert.pem"\n', "a whole path, from / or ~/ on"),
-        ("weights_bytes_per_s = 7\n", "0 (no limit), or at least 1000000"),
+        ('http_tls_cert = "cert.pem"\n', "must be an absolute path, beginning with / or ~/"),
+        ("weights_bytes_per_s = 7\n", "0 (no limit) or at least 1000000"),
     ],
 )
 def test_a_wrong_line_is_refused_with_what_was_meant(home: Path, text: str, said: str) -> None:
@@ -88,8 +88,8 @@ def test_a_certificate_without_its_key_is_refused_and_a_key_without_its_certific
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         load_settings(home=home, flags={f"http_tls_{name}": "/some/file.pem"})
-    assert "http_tls_cert and http_tls_key belong together" in str(refused.value)
-    assert f"http_tls_{name} alone is set" in str(refused.value)
+    assert "set both http_tls_cert and http_tls_key" in str(refused.value)
+    assert f"only http_tls_{name} is set" in str(refused.value)
 
 
 def test_with_a_certificate_and_its_key_the_address_is_https(home: Path) -> None:

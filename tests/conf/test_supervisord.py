@@ -98,7 +98,7 @@ def test_a_runtime_folder_of_somebody_else_is_refused(
     make_folders(paths)
     uid = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: uid + 1)
-    with pytest.raises(ConfigError, match="somebody else"):
+    with pytest.raises(ConfigError, match="another user owns"):
         make_folders(paths)
 
 

@@ -257,7 +257,7 @@ def test_the_file_is_taken_while_the_gateway_runs_and_a_broken_one_is_not(
         assert who(chat(made, "added"))[0] == "added"
         file.write_text(f'{text}\n[tasks.added]\ncandidate = ["shoal-tiny"]\n')
         trouble = eventually(lambda: told()[0]["trouble"], 15, "what is wrong is told")
-        assert "tasks.added.candidate is not known; did you mean candidates?" in trouble
+        assert "unknown key tasks.added.candidate; did you mean candidates?" in trouble
         eventually(lambda: all(one["trouble"] for one in told()), 15, "by both")
         assert who(chat(made, "added")) == ("added", MODEL, "primary"), "the last good one counts"
         lines = [one["message"] for one in made.log_lines() if one["level"] == "warning"]

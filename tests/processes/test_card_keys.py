@@ -81,7 +81,7 @@ def test_mlx_is_told_of_fast_synchronisation_before_it_is_imported(node: Node) -
     assert loaded_with(node, "metal_fast_synch = true\n") == {"1"}
     answered(
         lambda: node.shoal("show", M).stdout,
-        lambda said: "True (card.toml; counts from the next load on)" in said,
+        lambda said: "True (card.toml; takes effect at the next load)" in said,
         "the card is shown as the reason",
     )
     examined = json.loads(node.shoal("doctor", "--json").stdout)

@@ -92,7 +92,7 @@ def test_what_is_unloaded_goes_where_there_is_no_room_and_the_last_copy_stays(
     assert first.shoal("load", REPOSITORY).returncode == 0
     eventually(lambda: _would_go(second) == [], 30, "the second node's worker knows of the copy")
     (kept,) = purged(second)["nodes"][0]["stays"]
-    assert "is loaded or being loaded" in kept["why"] and is_whole(second)
+    assert "is loaded or loading" in kept["why"] and is_whole(second)
     assert first.shoal("stop", REPOSITORY).returncode == 0
     eventually(lambda: not is_whole(second), 60, "the second node let it go")
     assert is_whole(first)

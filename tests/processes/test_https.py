@@ -89,7 +89,7 @@ def test_an_expired_pair_is_taken_while_a_stream_runs_and_told_everywhere(
     pair.become(expired)
     shown = expired.certificate.read_text()
     eventually(lambda: served_at(node.base_port) == shown, 3 * WITHIN_S, "it serves")
-    words = "the certificate of HTTPS expired on"
+    words = "the HTTPS certificate expired on"
     eventually(lambda: words in node.shoal("status").stdout, 30, "told")
     found = answered(lambda: check(node), lambda one: one["level"] == "warn", "doctor warns")
     assert "expired on" in found["found"]

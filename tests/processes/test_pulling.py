@@ -313,7 +313,7 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         for words in (("rm", "someone/slow"), ("rm", "someone/slow", "--everywhere")):
             kept = answered(
                 lambda words=words: node.shoal(*words),
-                lambda kept: "someone/slow is on its way to" in kept.stderr,
+                lambda kept: "is downloading someone/slow" in kept.stderr,
                 "it is kept",
             )
             assert kept.returncode

@@ -250,10 +250,10 @@ def test_errors_that_quote_a_request_are_told_without_it(site: Site) -> None:
     chat(quoting_faults.IN_A_RUNNER, stream=True, max_tokens=5)
     told = {
         "a request failed": site.here,
-        "a thread ended by what nothing caught": site.here,
-        "raised where nothing waits for it": site.here,
+        "a thread was stopped by an uncaught error": site.here,
+        "error in a task that nothing waits for": site.here,
         "a stream failed": site.here,
-        "ended by a defect": site.there,
+        "stopped by an internal error": site.there,
     }
     for message, node in told.items():
         eventually(

@@ -137,7 +137,10 @@ def test_other_damage_lost_keys_and_dead_threads_are_errors_with_a_way_out() -> 
     )
     state, keys, thread = findings(facts)
     assert (state.code, keys.code, thread.code) == ("state_damaged", "keys_lost", "thread_ended")
-    assert "the file term of" in state.message and "remove /home/term.damaged" in state.remediation
+    assert (
+        "the state file term of" in state.message
+        and "remove /home/term.damaged" in state.remediation
+    )
     assert "`shoal apikey rm lost-keys`" in keys.remediation
     assert "the thread records of gateway" in thread.message
     assert "`shoal logs gateway`" in thread.remediation
@@ -178,18 +181,18 @@ def test_files_of_https_that_are_no_good_and_a_certificate_at_its_end_are_warnin
     assert codes(facts) == [("warn", "certificate_refused"), ("warn", "certificate_ending")]
     refused, ending = findings(facts)
     assert refused.message == "the key is another's"
-    assert ending.message == "the certificate of HTTPS expires soon"
+    assert ending.message == "the HTTPS certificate expires soon"
 
 
 def test_what_was_removed_is_told_with_what_fails_and_why_it_is_not_back() -> None:
-    lock = Means("the lock of bus", Path("/r/bus.role"), "it might run twice", "bus")
+    lock = Means("the lock of bus", Path("/r/bus.role"), "it may run twice", "bus")
     gone = (Removed(FOLDER, is_back=False, trouble="read-only"), Removed(lock, is_back=False))
     folder, file, back = findings(replace(WELL, removed=(*gone, Removed(FOLDER, is_back=True))))
     assert folder.message == (
         "the folder of logs was removed, so nothing is logged: /s/logs (read-only)"
     )
-    assert "tried each second" in folder.remediation
-    assert file.message.startswith("the lock of bus was removed, so it might run twice")
-    assert file.remediation == "`shoal restart`; bus should have made it anew"
+    assert "retries each second" in folder.remediation
+    assert file.message.startswith("the lock of bus was removed, so it may run twice")
+    assert file.remediation == "run `shoal restart`; bus failed to restore it"
     assert (back.level, back.code) == ("warn", "means_restored")
     assert "without what was logged: /s/logs" in back.message

@@ -171,7 +171,7 @@ def test_a_model_that_could_not_be_fetched_is_a_finding(bench: Bench) -> None:
         lambda reading: any(one.code == "download_failed" for one in reading.findings)
     )
     (found,) = [one for one in reading.findings if one.code == "download_failed"]
-    assert found.message == "far could not be fetched: nobody sent anything"
+    assert found.message == "the download of far failed: nobody sent anything"
 
 
 def test_without_supervisord_the_rest_is_still_measured_and_it_is_said_once(bench: Bench) -> None:
@@ -226,7 +226,7 @@ def test_a_port_at_which_a_process_does_not_listen_is_told_until_it_does(
         bench.doors["bus"] = [one.getsockname()[1]]
         told = bench.reading_with(lambda found: found.findings)
         [finding] = [one for one in told.findings if one.code == "port_taken"]
-        assert f"bus does not listen at port {bench.doors['bus'][0]}" in finding.message
+        assert f"bus cannot listen at port {bench.doors['bus'][0]}" in finding.message
         one.listen()
         bench.reading_with(lambda found: "port_taken" not in [one.code for one in found.findings])
 
@@ -238,7 +238,7 @@ def test_what_https_serves_with_is_in_the_findings(bench: Bench, tmp_path: Path)
     found = bench.reading_with(lambda reading: len(reading.findings) > 1).findings
     told = {one.code: one.message for one in found}
     assert told["certificate_refused"] == "the key is another's"
-    assert told["certificate_ending"].startswith("the certificate of HTTPS expired on ")
+    assert told["certificate_ending"].startswith("the HTTPS certificate expired on ")
     forget_served(bench.endpoints.folder)
     bench.reading_with(lambda reading: "certificate_ending" not in str(reading.findings))
 
@@ -294,7 +294,7 @@ def test_a_source_that_hangs_or_fails_delays_no_reading_and_is_said_once() -> No
             stuck.let_go.set()
             bench.until(lambda: bench.sensed[-1].accelerators)
             assert bench.sensed[-1].accelerators == (CARD,)
-            assert bench.log.getvalue().count("sensors are not read") == 1
+            assert bench.log.getvalue().count("cannot read sensors") == 1
         finally:
             stuck.let_go.set()
             bench.close()

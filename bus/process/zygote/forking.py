@@ -102,11 +102,11 @@ class ForkingOptions(ServerOptions):
             self.httpservers = self.make_http_servers(self._supervisord)
         except (OSError, ValueError) as error:
             if str(error) != self._trouble:
-                self.logger.error(f"the socket could not be opened anew: {error}")
+                self.logger.error(f"cannot open the socket again: {error}")
             self._trouble = str(error)
         else:
             self._trouble = ""
-            self.logger.warn("the socket's file was gone; it is opened anew")
+            self.logger.warn("the socket file was removed; opening it again")
 
     def fork(self) -> int:
         """Fork; the child has all signals blocked, so that none is lost before it is ready."""
@@ -127,5 +127,5 @@ class ForkingOptions(ServerOptions):
         if way.package:
             become(way.package, argv, env)
         if way.why:
-            Log(node="", process=argv[-1]).info("started from the disk", why=way.why)
+            Log(node="", process=argv[-1]).info("started without the zygote", why=way.why)
         return super().execve(filename, argv, env)

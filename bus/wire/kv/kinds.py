@@ -26,8 +26,8 @@ SINKS = 4
 """The first tokens of a row, which a window keeps: much attention rests on them, for
 no meaning of theirs, and many a model that misses them talks nonsense (StreamingLLM)."""
 NOT_HERE: Mapping[str, str] = {
-    "rotated": "rotated KV is not built: on the models measured it gained nothing",
-    "window": "a window says its tokens, 16 to 9999999 of them",
+    "rotated": "rotated KV is not supported: it gained nothing on the measured models",
+    "window": "a window needs its number of tokens, 16 to 9999999",
 }
 OTHER_WORDS: Mapping[str, KvKind] = {
     "f16": "full", "fp16": "full", "bf16": "full", "f32": "full", "none": "full", "default": "full",
@@ -42,12 +42,12 @@ def not_a_kind(word: object) -> str | None:
     text = str(word).lower()
     if word in KINDS or (isinstance(word, str) and re.fullmatch(WINDOW_PATTERN[1:-1], word)):
         return None
-    known = f"it is {', '.join(KINDS)} or a window as window:4096"
+    known = f"use {', '.join(KINDS)} or a window such as window:4096"
     name = text.partition(":")[0]
     if name in NOT_HERE:
         return f"{NOT_HERE[name]}; {known}"
     if text in OTHER_WORDS:
-        return f"{known}; {word} is {OTHER_WORDS[text]} here"
+        return f"{known}; {word} is called {OTHER_WORDS[text]} here"
     return known
 
 

@@ -91,11 +91,11 @@ def no_such_adapter(model: str, name: str, known: Iterable[str]) -> str:
 def config_in(said: bytes) -> object:
     """Return what a `CONFIG_FILE` says. BadAdapter for one that is too large, or no JSON."""
     if len(said) > MAX_CONFIG_BYTES:
-        raise BadAdapter(f"{CONFIG_FILE} is larger than {MAX_CONFIG_BYTES >> 20} MiB")
+        raise BadAdapter(f"{CONFIG_FILE} is too large; the limit is {MAX_CONFIG_BYTES >> 20} MiB")
     try:
         return json.loads(said)
     except (ValueError, RecursionError) as error:
-        raise BadAdapter(f"{CONFIG_FILE} is broken: {error}") from error
+        raise BadAdapter(f"{CONFIG_FILE} cannot be parsed: {error}") from error
 
 
 def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
@@ -103,7 +103,7 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
     length and whole header. BadAdapter for another kind of file, or one cut short."""
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:
-        raise BadAdapter("its weights are no safetensors file, or cut short")
+        raise BadAdapter("its weights are not a safetensors file, or are truncated")
     try:
         entries = cast(dict[str, Any], json.loads(head[8 : 8 + length]))
         found: dict[str, AdapterTensor] = {}
@@ -114,9 +114,9 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
             tensor = AdapterTensor(str(one["dtype"]), tuple(int(side) for side in one["shape"]))
             width = TYPES.get(tensor.dtype)
             if width is not None and last - first != width * math.prod(tensor.shape):
-                raise BadAdapter(f"{name} has not the bytes that its shape says")
+                raise BadAdapter(f"the bytes of {name} do not match its shape")
             if not 0 <= first <= last <= size_bytes - 8 - length:
-                raise BadAdapter("its weights are cut short")
+                raise BadAdapter("its weights are truncated")
             found[name] = tensor
     except BadAdapter:
         raise
@@ -128,23 +128,23 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
         ArithmeticError,
         RecursionError,
     ) as error:
-        raise BadAdapter("its weights are no safetensors file") from error
+        raise BadAdapter("its weights are not a safetensors file") from error
     return found
 
 
 def adapter_files(config: object, tensors: Mapping[str, AdapterTensor]) -> AdapterFiles:
     """Return the adapter of a configuration and these tensors. BadAdapter says why not."""
     if not isinstance(config, dict):
-        raise BadAdapter(f"{CONFIG_FILE} is no JSON object")
+        raise BadAdapter(f"{CONFIG_FILE} is not a JSON object")
     said = cast(dict[str, Any], config)
     is_peft = "peft_type" in said
     rank, scale = _of_peft(said) if is_peft else _of_mlx(said)
     if not (math.isfinite(scale) and abs(scale) <= 1e6):
-        raise BadAdapter(f"a scale of {scale:g} makes no sense")
+        raise BadAdapter(f"the scale {scale:g} is invalid")
     pairs = _pairs(tensors, _PEFT if is_peft else _MLX, transposed=is_peft)
     for path, pair in pairs.items():
         if pair.rank != rank:
-            raise BadAdapter(f"{path} has rank {pair.rank}, and {CONFIG_FILE} says {rank}")
+            raise BadAdapter(f"{path} has rank {pair.rank}, but {CONFIG_FILE} says {rank}")
     widths = {TYPES[tensors[name].dtype] for one in pairs.values() for name in (one.a, one.b)}
     return AdapterFiles(pairs, scale, is_peft, max(widths))
 
@@ -166,10 +166,12 @@ def stacked_bytes(adapters: Iterable[AdapterFiles], *, float32: bool) -> dict[st
 def _of_mlx(said: Mapping[str, Any]) -> tuple[int, float]:
     kind = said.get("fine_tune_type", "lora")
     if kind != "lora":
-        raise BadAdapter(f"fine_tune_type {kind!r} is not applied, only 'lora'; fuse it")
+        raise BadAdapter(
+            f"fine_tune_type {kind!r} is not supported, only 'lora'; fuse it with its model"
+        )
     settings = said.get("lora_parameters")
     if not isinstance(settings, dict):
-        raise BadAdapter(f"{CONFIG_FILE} has neither lora_parameters nor a peft_type")
+        raise BadAdapter(f"{CONFIG_FILE} has neither lora_parameters nor peft_type")
     numbers = cast(dict[str, Any], settings)
     return _rank(numbers.get("rank"), "lora_parameters.rank"), _number(
         numbers.get("scale"), "lora_parameters.scale"
@@ -178,27 +180,29 @@ def _of_mlx(said: Mapping[str, Any]) -> tuple[int, float]:
 
 def _of_peft(said: Mapping[str, Any]) -> tuple[int, float]:
     if str(said["peft_type"]).upper() != "LORA":
-        raise BadAdapter(f"peft_type {said['peft_type']} is not applied, only LORA")
+        raise BadAdapter(f"peft_type {said['peft_type']} is not supported, only LORA")
     for name, why in (
-        ("use_dora", "DoRA is not applied"),
-        ("use_qalora", "QALoRA is not applied"),
-        ("modules_to_save", "whole layers that were trained are not applied"),
-        ("trainable_token_indices", "trained embeddings are not applied"),
-        ("target_parameters", "adapted experts and parameters are not applied"),
-        ("lora_bias", "biases are not applied"),
-        ("fan_in_fan_out", "transposed layers are not known"),
-        ("rank_pattern", "one rank for all layers is known"),
-        ("alpha_pattern", "one alpha for all layers is known"),
-        ("layer_replication", "replicated layers are not applied"),
-        ("alora_invocation_tokens", "activated LoRA is not applied"),
+        ("use_dora", "DoRA is not supported"),
+        ("use_qalora", "QALoRA is not supported"),
+        ("modules_to_save", "fully trained layers are not supported"),
+        ("trainable_token_indices", "trained embeddings are not supported"),
+        ("target_parameters", "adapted experts and parameters are not supported"),
+        ("lora_bias", "biases are not supported"),
+        ("fan_in_fan_out", "transposed layers are not supported"),
+        ("rank_pattern", "different ranks per layer are not supported"),
+        ("alpha_pattern", "different alphas per layer are not supported"),
+        ("layer_replication", "replicated layers are not supported"),
+        ("alora_invocation_tokens", "activated LoRA is not supported"),
     ):
         if said.get(name):
             raise BadAdapter(f"{name}: {why}; fuse it with its model")
     if said.get("bias") not in (None, "none"):
-        raise BadAdapter(f"bias {said['bias']!r}: biases are not applied; fuse it with its model")
+        raise BadAdapter(f"bias {said['bias']!r}: biases are not supported; fuse it with its model")
     start = said.get("init_lora_weights")
     if isinstance(start, str) and _OTHER_START.match(start):
-        raise BadAdapter(f"init_lora_weights {start!r} has changed its model; fuse it with that")
+        raise BadAdapter(
+            f"init_lora_weights {start!r} changes the base model; fuse it with that model"
+        )
     rank = _rank(said.get("r"), "r")
     alpha = _number(said.get("lora_alpha"), "lora_alpha")
     return rank, alpha / (math.sqrt(rank) if said.get("use_rslora") else rank)
@@ -211,14 +215,20 @@ def _pairs(
     for name, tensor in tensors.items():
         match = names.fullmatch(name)
         if match is None:
-            raise BadAdapter(f"it holds {name[:120]!r}, which is no part of a LoRA")
+            raise BadAdapter(f"it contains {name[:120]!r}, which is not part of a LoRA")
         path, side = match[1], match[2].lower()
         if path.rpartition(".")[2].startswith(_HEADS):
-            raise BadAdapter(f"it adapts {path}: embeddings and the output projection are not")
+            raise BadAdapter(
+                f"it adapts {path}; embeddings and the output projection cannot be adapted"
+            )
         if tensor.dtype not in TYPES:
-            raise BadAdapter(f"{name} is of type {tensor.dtype}; F32, F16 and BF16 are known")
+            raise BadAdapter(
+                f"{name} has type {tensor.dtype}; only F32, F16 and BF16 are supported"
+            )
         if len(tensor.shape) != 2:
-            raise BadAdapter(f"{name} has {len(tensor.shape)} sides: experts are not adapted")
+            raise BadAdapter(
+                f"{name} has {len(tensor.shape)} dimensions; adapters of experts are not supported"
+            )
         if side in halves.setdefault(path, {}):
             raise BadAdapter(f"{path} is adapted twice")
         halves[path][side] = name
@@ -231,24 +241,24 @@ def _pair(
     path: str, half: Mapping[str, str], tensors: Mapping[str, AdapterTensor], transposed: bool
 ) -> Pair:
     if set(half) != {"a", "b"}:
-        raise BadAdapter(f"{path} has one of its two matrices only")
+        raise BadAdapter(f"{path} has only one of its two matrices")
     a, b = tensors[half["a"]].shape, tensors[half["b"]].shape
     if transposed:
         a, b = a[::-1], b[::-1]
     if a[1] != b[0]:
-        raise BadAdapter(f"the matrices of {path} do not fit each other: {a} and {b}")
+        raise BadAdapter(f"the shapes of the matrices of {path} do not match: {a} and {b}")
     return Pair(half["a"], half["b"], a[1], a[0], b[1])
 
 
 def _rank(found: object, name: str) -> int:
     if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_RANK:
-        raise BadAdapter(f"{name} is {found!r}, and 1 to {MAX_RANK} can be")
+        raise BadAdapter(f"{name} is {found!r}; the range is 1 to {MAX_RANK}")
     return found
 
 
 def _number(found: object, name: str) -> float:
     if not isinstance(found, int | float) or isinstance(found, bool):
-        raise BadAdapter(f"{name} is {found!r}, and is to be a number")
+        raise BadAdapter(f"{name} is {found!r}, which is not a number")
     try:
         return float(found)
     except OverflowError as error:

@@ -1,7 +1,7 @@
-"""Commands want. Each is sent to the holder and answered once: acknowledged or refused.
+"""Commands: requests for a change. Each is sent to the leader and acknowledged or refused once.
 
-Pure. A command carries its own id and may be repeated safely: the holder answers a repeat
-with the first answer.
+Pure. A command carries its own id and may be repeated safely: the leader answers a repeat with
+the first answer.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from bus.wire.pool import (
 
 
 class SupposedModel(Message):
-    """A model that is not on any disk yet, as if it were on that node's."""
+    """A model that is on no disk yet, treated as if that node had it."""
 
     node: NodeId
     card: ModelCard
 
 
 class PlaceModel(Message):
-    """Load a copy of a model. With `dry_run` nothing changes and the plan is answered.
+    """Load an instance of a model. With `dry_run` nothing changes and the reply has the plan.
 
-    `if_absent`: an existing placed or ready instance of the model is the answer instead.
-    `sharding` is forced where given. `layers` by node (id or name), in the order of the stages,
-    is a split by hand. `previews`: a dry run's plan tells of every candidate; with `supposed` it is
-    reckoned as if a node had the model already. `kv` None: as the model's card has it.
+    `if_absent`: reply with an existing placed or ready instance of the model instead.
+    `sharding`, if given, is forced. `layers` by node (id or name), in stage order, is a manual
+    split. `previews`: the plan of a dry run lists every candidate; with `supposed` as if a node
+    had the model. `kv` None: as in the model's card.
     """
 
     kind: Literal["place_model"] = "place_model"
@@ -64,8 +64,8 @@ class PlaceModel(Message):
 
 
 class DeleteInstance(Message):
-    """Drain, then unload. Open requests may finish for `drain_s` seconds, then they end with
-    a terminal error; nothing is cut without one."""
+    """Drain, then unload. Open requests may finish for `drain_s` seconds; then they end with a
+    terminal error."""
 
     kind: Literal["delete_instance"] = "delete_instance"
     command_id: CommandId
@@ -75,7 +75,7 @@ class DeleteInstance(Message):
 
 
 class KeepAlive(Message):
-    """Change how long an idle instance stays; below 0 means for ever."""
+    """Change how long an idle instance stays; a negative value means for ever."""
 
     kind: Literal["keep_alive"] = "keep_alive"
     command_id: CommandId
@@ -84,8 +84,8 @@ class KeepAlive(Message):
 
 
 class PinModel(Message):
-    """Have a model stay in memory, whichever node it is on, and loaded where it is not (`pinned`);
-    or let it go again. `by` is who says so, for people."""
+    """Keep a model in memory on any node, loading it if needed (`pinned`), or release it. `by`:
+    the user, for display."""
 
     kind: Literal["pin_model"] = "pin_model"
     command_id: CommandId
@@ -96,9 +96,9 @@ class PinModel(Message):
 
 
 class TakeLease(Message):
-    """Keep memory of a node (None: the one where that costs least) for something other than a
-    model; models that may make way do. It is answered when the memory is there. A lease of that id
-    that there is already is the answer instead."""
+    """Reserve memory of a node (None: the cheapest) for something other than a model, evicting
+    models if needed. The reply comes when the memory is free. An existing lease of that id is
+    returned instead."""
 
     kind: Literal["take_lease"] = "take_lease"
     command_id: CommandId
@@ -117,8 +117,8 @@ class TakeLease(Message):
 
 
 class RenewLease(Message):
-    """Say that a lease is still needed, and how much of it is used by now; None: that is not known,
-    so that all of it is kept free."""
+    """Renew a lease and report the memory that it uses; None: unknown, so all of it stays
+    reserved."""
 
     kind: Literal["renew_lease"] = "renew_lease"
     command_id: CommandId
@@ -127,7 +127,7 @@ class RenewLease(Message):
 
 
 class AskLeaseBack(Message):
-    """Ask who has a lease to give it back. `by` is who says so, for people."""
+    """Ask the owner of a lease to release it. `by`: the user, for display."""
 
     kind: Literal["ask_lease_back"] = "ask_lease_back"
     command_id: CommandId
@@ -136,7 +136,7 @@ class AskLeaseBack(Message):
 
 
 class EndLease(Message):
-    """Let a lease's memory be others' again, or have it wait for memory no longer."""
+    """Release a lease's memory, or stop waiting for it."""
 
     kind: Literal["end_lease"] = "end_lease"
     command_id: CommandId
@@ -145,7 +145,7 @@ class EndLease(Message):
 
 
 class RenameNode(Message):
-    """Call a node by another name, which goes before that of its own settings."""
+    """Rename a node; this overrides the name in its own settings."""
 
     kind: Literal["rename_node"] = "rename_node"
     command_id: CommandId
@@ -154,7 +154,7 @@ class RenameNode(Message):
 
 
 class DrainNode(Message):
-    """Give a node no new work and let what it holds go elsewhere (`draining`), or undo it."""
+    """Give a node no new work and move its instances elsewhere (`draining`), or undo it."""
 
     kind: Literal["drain_node"] = "drain_node"
     command_id: CommandId
@@ -164,8 +164,8 @@ class DrainNode(Message):
 
 
 class ForgetNode(Message):
-    """Have a node that is gone no longer belong to the cluster (`forgotten`), or let a
-    forgotten one come back. A node that lives is not forgotten."""
+    """Remove a stopped node from the cluster (`forgotten`), or readmit it. A running node is
+    refused."""
 
     kind: Literal["forget_node"] = "forget_node"
     command_id: CommandId
@@ -174,10 +174,10 @@ class ForgetNode(Message):
 
 
 class RunCollectiveTest(Message):
-    """Test the collectives between nodes, one rank on each, in the order given (none: every
-    node that may have new work). The answer names the instance, which removes itself when it
-    is done. `backend` None: JACCL where the nodes are a full RDMA mesh, else the ring.
-    `memory_bytes`: no rank takes more, even where there is more room."""
+    """Test the collectives between nodes, one rank on each, in the given order (empty: every
+    node that takes new work). The reply names the instance, which removes itself when it is
+    done. `backend` None: JACCL if the nodes are a full RDMA mesh, else the ring. `memory_bytes`:
+    the limit of each rank."""
 
     kind: Literal["run_collective_test"] = "run_collective_test"
     command_id: CommandId
@@ -188,9 +188,9 @@ class RunCollectiveTest(Message):
 
 
 class QuantizeModel(Message):
-    """Make a model called `name` of another in fewer bits, on a node that has that whole: `node`,
-    or one that the holder chooses. The answer names the instance, which removes itself when it is
-    done; deleted before, nothing of it is left."""
+    """Quantize a model to a new one called `name`, on a node that has the whole source: `node`,
+    or the leader's choice. The reply names the instance, which removes itself when it is done;
+    if it is deleted before, no file of it stays."""
 
     kind: Literal["quantize_model"] = "quantize_model"
     command_id: CommandId
@@ -200,8 +200,8 @@ class QuantizeModel(Message):
 
 
 class DeriveModel(Message):
-    """Let requests for a name be answered by another model, with defaults; in the place of what the
-    name stood for before."""
+    """Define a name that another model serves with its own defaults; replaces an earlier
+    definition."""
 
     kind: Literal["derive_model"] = "derive_model"
     command_id: CommandId
@@ -209,7 +209,7 @@ class DeriveModel(Message):
 
 
 class ForgetDerived(Message):
-    """Let a derived model's name stand for nothing."""
+    """Delete a derived model."""
 
     kind: Literal["forget_derived"] = "forget_derived"
     command_id: CommandId
@@ -217,7 +217,7 @@ class ForgetDerived(Message):
 
 
 class AddApiKey(Message):
-    """Let who has a key ask over HTTP, on every node."""
+    """Add an API key that is valid on every node."""
 
     kind: Literal["add_api_key"] = "add_api_key"
     command_id: CommandId
@@ -225,8 +225,8 @@ class AddApiKey(Message):
 
 
 class RotateApiKey(Message):
-    """Take another secret for a key; the one of before is taken until `old_until_s` as well
-    (seconds since 1970; 0: not any more). Its id, name, scope and limits stay."""
+    """Give a key a new secret. The old secret stays valid until `old_until_s` (seconds since
+    1970; 0: it ends now). Id, name, scope and limits stay."""
 
     kind: Literal["rotate_api_key"] = "rotate_api_key"
     command_id: CommandId
@@ -236,7 +236,7 @@ class RotateApiKey(Message):
 
 
 class RemoveApiKey(Message):
-    """Take a key no longer, on any node."""
+    """Remove an API key from every node."""
 
     kind: Literal["remove_api_key"] = "remove_api_key"
     command_id: CommandId
@@ -244,8 +244,8 @@ class RemoveApiKey(Message):
 
 
 class SetTracing(Message):
-    """Trace this share of all requests (0: none, 1: each) on every node; None: as each node's own
-    settings say."""
+    """Trace this share of all requests (0: none, 1: all) on every node; None: each node's own
+    setting."""
 
     kind: Literal["set_tracing"] = "set_tracing"
     command_id: CommandId
@@ -253,8 +253,7 @@ class SetTracing(Message):
 
 
 class AllowCloudFallback(Message):
-    """Let providers' models answer for a task where those before them fail (`allowed`), or not; on
-    every node."""
+    """Allow or forbid models of providers as fallback for a task, on every node (`allowed`)."""
 
     kind: Literal["allow_cloud_fallback"] = "allow_cloud_fallback"
     command_id: CommandId
@@ -290,8 +289,8 @@ Durability = Literal["majority", "replicated", "local", "volatile"]
 
 
 class Acknowledged(Message):
-    """The command's effect has this place in the log. `durability` says what that is worth:
-    `majority`, `replicated`, `local` (this node's disk) or `volatile` (journal degraded)."""
+    """The command's effect is at this place in the log. `durability`: `majority`, `replicated`,
+    `local` (this node's disk) or `volatile` (the journal cannot be written)."""
 
     kind: Literal["acknowledged"] = "acknowledged"
     command_id: CommandId
@@ -303,7 +302,7 @@ class Acknowledged(Message):
 
 
 class CommandRefused(Message):
-    """The command changed nothing, and why."""
+    """The command changed nothing, and the reason."""
 
     kind: Literal["command_refused"] = "command_refused"
     command_id: CommandId

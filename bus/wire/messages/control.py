@@ -1,4 +1,4 @@
-"""Control-plane talk that is neither command nor event: the term, snapshots, slots.
+"""Control-plane messages that are neither commands nor events: the term, snapshots, slots.
 
 Pure. `Ask*` go DEALER -> ROUTER and get exactly one answer each; `Slot*` pass between a worker
 and the runner slots of its own node.
@@ -24,13 +24,14 @@ from bus.wire.messages.wire import Message
 
 
 class TermHeartbeat(Message):
-    """The holder lives: its term, the last index, a digest of the state at that index, and
-    where to ask (candidate addresses, best first). Every 0.5 s; silent for 2 s is lapsed.
+    """The leader is alive: its term, the last index, a digest of the state at that index, and
+    its candidate addresses, best first. Every 0.5 s; after 2 s of silence the term has lapsed.
 
-    `voters` are those whose majority gave it the term, none where there are no voters; what is
-    up to and including `committed` a majority of them has on disk (0 where there are none).
-    `followers` is how many other candidates answered its heartbeats within a lapse. `handed` is the
-    term that was handed on to it: who followed that one follows it at once."""
+    `voters`: the voters of its majority, empty without votes. A majority has all up to and
+    including `committed` on disk (0 without votes). `followers`: how many other candidates
+    answered its heartbeats within a lapse. `handed`: the term that was handed over to it; its
+    followers follow this one at once.
+    """
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
     holder: NodeId
@@ -48,16 +49,17 @@ class TermHeartbeat(Message):
 
 
 class AskSnapshot(Message):
-    """The whole state, please."""
+    """Ask for the whole state."""
 
     kind: Literal["ask_snapshot"] = "ask_snapshot"
 
 
 class AskEvents(Message):
-    """Events first..last (both included), at most 1,000 at a time.
+    """Ask for the events first..last (inclusive), at most 1,000 at a time.
 
-    With `after_term` (the term, and its holder, of the asker's event first - 1) they are only
-    found where that event is of the answerer's log too (Raft's consistency check)."""
+    With `after_term` (the term, and its leader, of event first - 1 at the sender) they are
+    returned only if that event is also in the answering log (Raft's consistency check).
+    """
 
     kind: Literal["ask_events"] = "ask_events"
     first: int
@@ -67,7 +69,7 @@ class AskEvents(Message):
 
 
 class AskCommand(Message):
-    """Do this."""
+    """Ask the leader to carry out a command."""
 
     kind: Literal["ask_command"] = "ask_command"
     command: Command
@@ -82,7 +84,7 @@ class TellFact(Message):
 
 
 class Snapshot(Message):
-    """State at `index`, as `ClusterState.model_dump`, from the holder of `term`."""
+    """State at `index`, as `ClusterState.model_dump`, from the leader of `term`."""
 
     kind: Literal["snapshot"] = "snapshot"
     term: int
@@ -92,8 +94,8 @@ class Snapshot(Message):
 
 
 class EventsFound(Message):
-    """The events asked for, in order; `complete` False when some are no longer kept, and a
-    snapshot has to be asked for. `term` and `holder` are the answerer's."""
+    """The requested events, in order. `complete` False: some are too old, so ask for a snapshot.
+    `term` and `holder` are those of the answering candidate."""
 
     kind: Literal["events_found"] = "events_found"
     events: tuple[Event, ...]
@@ -110,7 +112,7 @@ class FactTaken(Message):
 
 
 class NotHolder(Message):
-    """Ask elsewhere: this candidate does not hold the term."""
+    """This candidate is not the leader; ask another."""
 
     kind: Literal["not_holder"] = "not_holder"
     holder: NodeId | None = None
@@ -120,10 +122,10 @@ class NotHolder(Message):
 
 
 class GroupSpec(Message):
-    """How the ranks of one generation find each other. `ranks` are in rank order; rank 0 is
-    the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that
-    the first collective exchanges. All ranks are joined within `form_deadline_s` or the
-    generation has failed. `coordinator` (JACCL only) is the `ip:port` that rank 0 listens on."""
+    """How the ranks of one generation connect. `ranks` are in rank order; rank 0 is the lead,
+    and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that the
+    first collective exchanges. If not all ranks have joined within `form_deadline_s`, the
+    generation has failed. `coordinator` (JACCL only): the `ip:port` at which rank 0 listens."""
 
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"] = "ring"
@@ -138,17 +140,15 @@ FAST_SYNCH = "MLX_METAL_FAST_SYNCH"
 
 
 class RunnerSpec(Message):
-    """What a slot is to be: one rank of one generation. Everything a runner reads.
+    """The work of a slot: one rank of one generation. All that a runner reads.
 
-    `addresses` are those its data ROUTER binds; `announced` what it tells others to dial for
-    them, in the same order (an address may stand for several). `group` is None for one rank.
-    With a `test` there is no model: the group tests its collectives. `makes` is the card's. `kv` is
-    how KV that grows is held.
-    `quantizes`: `model` is to be made, in the folder `into` of all models, of the one in `path`.
-    `metal_fast_synch` is what MLX is told of that before it is imported. `adapters` are those that
-    are loaded with the model; None: all that lie beside it. The parsers are the card's; empty: as
-    the model's template says.
-    Times in seconds, sizes in bytes.
+    `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in
+    the same order (one may stand for several). `group` is None for one rank. With a `test` there
+    is no model: the group tests its collectives. `makes` is the card's. `kv`: the format of KV
+    that grows. `quantizes`: make `model` in the folder `into` of all models, from the one in
+    `path`. `metal_fast_synch` is set for MLX before it is imported. `adapters`: those to load
+    with the model; None: all beside it. The parsers are the card's; empty: as the model's
+    template says. Times in seconds, sizes in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
@@ -190,10 +190,11 @@ Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
 
 
 class SlotHello(Message):
-    """A slot's runner speaks: at its start (`phase` idle, no instance), each second after,
-    and at once when its phase changes. A worker that restarts finds its runners by it.
+    """A slot's runner reports: at its start (`phase` idle, no instance), each second after, and
+    at once when its phase changes. A restarted worker finds its runners by it.
 
-    `done_bytes` of `total_bytes` tell how far loading is. `open_requests` counts what it owes.
+    `done_bytes` of `total_bytes`: the progress of loading. `open_requests`: requests not yet
+    answered.
     """
 
     kind: Literal["slot_hello"] = "slot_hello"
@@ -215,7 +216,7 @@ class SlotHello(Message):
 
 
 class SlotDrain(Message):
-    """Refuse new work, end when empty or after `deadline_s`; open requests then end with
+    """Refuse new work; end when empty or after `deadline_s`. Open requests then end with
     `model_unavailable` and `why`."""
 
     kind: Literal["slot_drain"] = "slot_drain"
@@ -226,7 +227,7 @@ class SlotDrain(Message):
 
 
 class SlotEnded(Message):
-    """A runner's last word: its exit code and why, sent before it exits."""
+    """A runner's last message: its exit code and why, sent before it exits."""
 
     kind: Literal["slot_ended"] = "slot_ended"
     slot: str
@@ -239,8 +240,8 @@ class SlotEnded(Message):
 
 
 class SlotRefused(Message):
-    """The worker has nothing for this runner (silent too long, unknown generation, protocol
-    without overlap): it ends itself."""
+    """The worker has no work for this runner (silent too long, unknown generation, no common
+    protocol), so the runner ends itself."""
 
     kind: Literal["slot_refused"] = "slot_refused"
     message: str
@@ -269,7 +270,8 @@ class AskDiagnosis(Message):
 
 
 class Diagnosis(Message):
-    """What was found. `method` says how (`py-spy` or `in-process`), `note` why not better."""
+    """The result of a diagnosis. `method`: `py-spy` or `in-process`. `note`: why not the better
+    method."""
 
     kind: Literal["diagnosis"] = "diagnosis"
     method: str
@@ -279,7 +281,7 @@ class Diagnosis(Message):
 
 
 class DiagnosisRefused(Message):
-    """No diagnosis, and why. `status` is the HTTP status that fits."""
+    """No diagnosis, and the reason. `status`: the matching HTTP status."""
 
     kind: Literal["diagnosis_refused"] = "diagnosis_refused"
     status: int
@@ -295,9 +297,11 @@ class AskRunner(Message):
 
 
 class RunnerReport(Message):
-    """A runner's account of itself, or its worker's of it, as of one that has ended (`ended_at_s`).
-    That tells how long the runner had said nothing then, and has `stacks` (the content of a
-    `Diagnosis`) where it fell silent and was looked into, or was stuck and told them itself."""
+    """A runner's report on itself, or its worker's report on one that has ended (`ended_at_s`).
+
+    The worker's report says how long the runner had been silent. It has `stacks` (the content of
+    a `Diagnosis`) if the runner fell silent and was examined, or was stuck and sent them itself.
+    """
 
     kind: Literal["runner_report"] = "runner_report"
     slot: str
@@ -318,14 +322,14 @@ class RunnerReport(Message):
 
 
 class AskEnded(Message):
-    """Ask a worker for the last accounts of runners that have ended, and for its own of others."""
+    """Ask a worker for the last reports on runners that have ended, and for its own on others."""
 
     kind: Literal["ask_ended"] = "ask_ended"
 
 
 class RunnersEnded(Message):
-    """The runners that ended last on this node, the oldest first; and those that `run`, as far as
-    their worker knows: they are not asked, and may be halted."""
+    """The runners that ended last on this node, oldest first; and those that `run`, as far as
+    their worker knows. They are not asked, because they may be halted."""
 
     kind: Literal["runners_ended"] = "runners_ended"
     reports: tuple[RunnerReport, ...] = ()

@@ -1,7 +1,8 @@
-"""Events happened. The holder gives each an index; every mirror applies them in that order.
+"""Events: changes that have happened. The leader gives each an index; every mirror applies them
+in that order.
 
-Pure. A *fact* is an event that a service other than the holder witnessed; it travels with
-(node, process, boot, seq) and stays in the witness's outbox until it is seen indexed.
+Pure. A *fact* is an event that a service other than the leader witnessed; it travels with (node,
+process, boot, seq) and stays in the witness's outbox until it is seen indexed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class NodeJoined(Message):
 
 
 class RankSeated(Message):
-    """A worker has made room for a rank of a group, which will be met there."""
+    """A worker has a slot and an address for a rank of a group."""
 
     kind: Literal["rank_seated"] = "rank_seated"
     instance: InstanceId
@@ -40,7 +41,7 @@ class RankSeated(Message):
 
 
 class RankNews(Message):
-    """What a worker says of one rank of a generation; each has a `kind` of its own."""
+    """A worker's report on one rank of a generation; each has its own `kind`."""
 
     kind: Any
     instance: InstanceId
@@ -59,8 +60,8 @@ class RunnerReady(RankNews):
 
 
 class RunnerEnded(RankNews):
-    """A rank's process is gone (crash, watchdog, kill), and what is known of why. `found_gone`: it
-    was ready, and not there any more when its node's worker began: the node was restarted."""
+    """A rank's process has ended (crash, watchdog, kill), with the known reason. `found_gone`:
+    it was ready, and was missing when its node's worker started, because the node was restarted."""
 
     kind: Literal["runner_ended"] = "runner_ended"
     exit_code: int | None = None
@@ -69,14 +70,14 @@ class RunnerEnded(RankNews):
 
 
 class LoadRefused(RankNews):
-    """The worker would not start the shard: what it found free contradicts the placement."""
+    """The worker refused to start the shard, because free memory contradicts the placement."""
 
     kind: Literal["load_refused"] = "load_refused"
     refusal: Refusal
 
 
 class RunnerUnloaded(RankNews):
-    """A draining rank has left in good order; its memory is free."""
+    """A draining rank has ended in order; its memory is free."""
 
     kind: Literal["runner_unloaded"] = "runner_unloaded"
 
@@ -88,7 +89,7 @@ Fact = Annotated[
 
 
 class FactId(Message):
-    """Where a fact came from; `seq` grows by one within a boot."""
+    """The origin of a fact; `seq` grows by one within a boot."""
 
     node: NodeId
     process: str
@@ -100,7 +101,7 @@ class FactId(Message):
 
 
 class TermOpened(Message):
-    """A candidate holds the term from here on."""
+    """A candidate is the leader from here on."""
 
     kind: Literal["term_opened"] = "term_opened"
     holder: NodeId
@@ -108,7 +109,7 @@ class TermOpened(Message):
 
 
 class NodeRenamed(Message):
-    """The operator calls a node by another name."""
+    """The operator has renamed a node."""
 
     kind: Literal["node_renamed"] = "node_renamed"
     node: NodeId
@@ -116,9 +117,8 @@ class NodeRenamed(Message):
 
 
 class NodeDrained(Message):
-    """A node is to get no new work (`draining`), or may have work again. `wired_bytes`: so much
-    memory is wired there that no runner holds, which is why it gets none, or in spite of which a
-    person lets it have work again; 0 where that is not the reason."""
+    """A node gets no new work (`draining`), or may have work again. `wired_bytes`: the wired
+    memory without a runner that is the reason, or that a person accepts; 0 for other reasons."""
 
     kind: Literal["node_drained"] = "node_drained"
     node: NodeId
@@ -127,7 +127,7 @@ class NodeDrained(Message):
 
 
 class NodeForgotten(Message):
-    """A node is no longer of the cluster: it is refused, and counts as no voter."""
+    """A node is no longer part of the cluster: it is refused, and is no voter."""
 
     kind: Literal["node_forgotten"] = "node_forgotten"
     node: NodeId
@@ -141,14 +141,14 @@ class NodeRemembered(Message):
 
 
 class InstancePlaced(Message):
-    """A model is to be held as `instance` says."""
+    """A model is to be loaded as `instance` says."""
 
     kind: Literal["instance_placed"] = "instance_placed"
     instance: Instance
 
 
 class GenerationOpened(Message):
-    """The instance is to be held anew, by new processes."""
+    """The instance is to be loaded again, by new processes."""
 
     kind: Literal["generation_opened"] = "generation_opened"
     instance: InstanceId
@@ -157,7 +157,7 @@ class GenerationOpened(Message):
 
 
 class InstanceDraining(Message):
-    """No new work; what is open may finish until `deadline_s` after this event is seen."""
+    """No new work; open requests may finish until `deadline_s` after this event is seen."""
 
     kind: Literal["instance_draining"] = "instance_draining"
     instance: InstanceId
@@ -166,8 +166,9 @@ class InstanceDraining(Message):
 
 
 class InstanceYields(Message):
-    """A copy is to be given no new requests, for it makes way for model `to`; with no `to` that is
-    withdrawn. `urgently`: gateways take back what waits there, and what of batch requests runs."""
+    """An instance gets no new requests, because it is evicted for model `to`; without `to` that
+    is withdrawn. `urgently`: gateways requeue its waiting requests and its running batch
+    requests."""
 
     kind: Literal["instance_yields"] = "instance_yields"
     instance: InstanceId
@@ -177,9 +178,8 @@ class InstanceYields(Message):
 
 
 class InstanceFailed(Message):
-    """Given up (crash breaker, refusal of a worker). `place_again`: under which conditions it
-    is to be placed again; None when that has no sense. `elsewhere`: at once, on nodes where it has
-    not failed."""
+    """Given up (crash breaker, refusal of a worker). `place_again`: the conditions for a new
+    placement; None if that is pointless. `elsewhere`: at once, on nodes where it has not failed."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     instance: InstanceId
@@ -189,7 +189,7 @@ class InstanceFailed(Message):
 
 
 class InstanceRemoved(Message):
-    """All its ranks are gone; it is forgotten."""
+    """All its ranks have ended; it is removed from the state."""
 
     kind: Literal["instance_removed"] = "instance_removed"
     instance: InstanceId
@@ -197,7 +197,7 @@ class InstanceRemoved(Message):
 
 
 class KeepAliveSet(Message):
-    """How long the instance may idle has changed."""
+    """The maximum idle time of the instance has changed."""
 
     kind: Literal["keep_alive_set"] = "keep_alive_set"
     instance: InstanceId
@@ -205,36 +205,35 @@ class KeepAliveSet(Message):
 
 
 class SetbacksCounted(Message):
-    """What is remembered of a model's failures has changed; with nothing to remember it is
-    forgotten."""
+    """The failure record of a model has changed; an empty one is deleted."""
 
     kind: Literal["setbacks_counted"] = "setbacks_counted"
     setbacks: Setbacks
 
 
 class ModelPinned(Message):
-    """A model is to stay in memory from here on."""
+    """A model stays in memory from here on."""
 
     kind: Literal["model_pinned"] = "model_pinned"
     pin: Pin
 
 
 class ModelUnpinned(Message):
-    """A model may leave memory again."""
+    """A model may be evicted again."""
 
     kind: Literal["model_unpinned"] = "model_unpinned"
     model: ModelId
 
 
 class LeaseGranted(Message):
-    """Memory of a node is kept for something other than a model from here on."""
+    """Memory of a node is reserved for something other than a model."""
 
     kind: Literal["lease_granted"] = "lease_granted"
     lease: Lease
 
 
 class LeaseAskedBack(Message):
-    """Who has a lease is asked to give it back, for `to`; with no `to` that is withdrawn."""
+    """The owner of a lease is asked to release it for `to`; without `to` that is withdrawn."""
 
     kind: Literal["lease_asked_back"] = "lease_asked_back"
     lease: LeaseId
@@ -243,7 +242,7 @@ class LeaseAskedBack(Message):
 
 
 class LeaseEnded(Message):
-    """A lease's memory is others' again."""
+    """A lease has ended; its memory is available again."""
 
     kind: Literal["lease_ended"] = "lease_ended"
     lease: LeaseId
@@ -258,28 +257,28 @@ class ModelDerived(Message):
 
 
 class DerivedForgotten(Message):
-    """A derived model's name stands for nothing any more."""
+    """A derived model is deleted."""
 
     kind: Literal["derived_forgotten"] = "derived_forgotten"
     name: ModelId
 
 
 class ApiKeyAdded(Message):
-    """A key is taken over HTTP from here on."""
+    """A key is valid from here on."""
 
     kind: Literal["api_key_added"] = "api_key_added"
     key: ApiKey
 
 
 class ApiKeyChanged(Message):
-    """A key is as `key` says from here on; its id is as before."""
+    """A key has the content of `key` from here on; its id is unchanged."""
 
     kind: Literal["api_key_changed"] = "api_key_changed"
     key: ApiKey
 
 
 class ApiKeyRemoved(Message):
-    """A key is not taken any more."""
+    """A key is no longer valid."""
 
     kind: Literal["api_key_removed"] = "api_key_removed"
     key_id: str
@@ -293,8 +292,7 @@ class TracingSet(Message):
 
 
 class CloudFallbackAllowed(Message):
-    """Providers' models may answer for a task where those before them fail, from here on; or may
-    not."""
+    """Models of providers may, or may not, be the fallback for a task from here on."""
 
     kind: Literal["cloud_fallback_allowed"] = "cloud_fallback_allowed"
     allowed: bool
@@ -337,10 +335,10 @@ EventBody = Annotated[
 
 
 class Event(Message):
-    """One entry of the log. `index` grows by one; `fact` names the witness of a fact, so
-    that repeats are seen; `command_id` the command that caused it. `at_s` is the holder's wall
-    clock, for people only. `holder` gave it its place: (term, holder, index) names one entry of
-    one log."""
+    """One entry of the log. `index` grows by one. `fact` names the witness of a fact, so that
+    repeats are recognised; `command_id` the command that caused it. `at_s` is the leader's wall
+    clock, for people only. `holder` is the leader that indexed it: (term, holder, index) names
+    one entry of one log."""
 
     kind: Literal["event"] = "event"
     term: int

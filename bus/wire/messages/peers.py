@@ -1,12 +1,12 @@
-"""What nodes say to each other: their switchboards, and their candidates about the term.
+"""Messages between nodes: of their switchboards, and of their candidates about the term.
 
-Pure. A node dials the `peers` port of others, says `PeerHello` once a second and is answered
-each time with `PeerWelcome` or `PeerRefused`. Addresses are `host:port` of a node's `peers`
-port, best first; the planes and the candidate listen on the same host at the ports given.
+Pure. A node dials the `peers` port of others, sends `PeerHello` once a second and gets
+`PeerWelcome` or `PeerRefused` each time. Addresses are `host:port` of a node's `peers` port,
+best first; the planes and the candidate listen on the same host at the ports given.
 
-Nodes of any two versions can say hello, refuse and say goodbye: for `FIRST_WORDS` the envelope, its
-version and the fields below stay what they are (decision 0015). All else is said between nodes of
-one protocol version alone.
+Nodes of any two versions can say hello, refuse and say goodbye: for `FIRST_WORDS` the envelope,
+its version and the fields below never change (decision 0015). All other messages pass only
+between nodes of one protocol version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIRST_WORDS_PROTOCOL = 1
 
 
 class PeerPorts(Message):
-    """TCP ports of a node beside the one that was dialled; 0 where nothing listens."""
+    """TCP ports of a node beside the one that was dialled; 0 for none."""
 
     control: int = Field(ge=0, le=65535)
     telemetry: int = Field(ge=0, le=65535)
@@ -40,8 +40,8 @@ class KnownPeer(Message):
 
 
 class PeerHello(Message):
-    """Here I am. `addresses` are those under which the speaker can be dialled back;
-    `protocol_min` to `protocol_max` is what it speaks with other nodes."""
+    """The speaker's identity. `addresses`: where it can be dialled back. `protocol_min` to
+    `protocol_max`: the versions that it speaks with other nodes."""
 
     kind: Literal["peer_hello"] = "peer_hello"
     node: NodeId
@@ -55,8 +55,8 @@ class PeerHello(Message):
 
 
 class PeerWelcome(Message):
-    """You are one of us. `protocol` is the version that both speak; `others` are the peers
-    that the speaker is linked with; `wall_s` is the speaker's clock (0: it does not say)."""
+    """The node is accepted. `protocol`: the common version. `others`: the peers that the speaker
+    is linked with. `wall_s`: the speaker's clock (0: not sent)."""
 
     kind: Literal["peer_welcome"] = "peer_welcome"
     node: NodeId
@@ -70,7 +70,7 @@ class PeerWelcome(Message):
 
 
 class PeerRefused(Message):
-    """You are not one of us, and why. `reason` is stable, `message` is for people."""
+    """The node is refused, and why. `reason` is stable, `message` is for people."""
 
     kind: Literal["peer_refused"] = "peer_refused"
     node: NodeId
@@ -79,7 +79,7 @@ class PeerRefused(Message):
 
 
 class PeerGoodbye(Message):
-    """The speaker's node is being taken down in good order."""
+    """The speaker's node is shutting down in order."""
 
     kind: Literal["peer_goodbye"] = "peer_goodbye"
     node: NodeId
@@ -87,8 +87,8 @@ class PeerGoodbye(Message):
 
 
 class LinkEcho(Message):
-    """Part of a measurement: some bytes for nothing. The one with `answer` set is answered with
-    its `serial` when all before it have arrived."""
+    """A part of a measurement: filler bytes. The one with `answer` set is answered with its
+    `serial` when all before it have arrived."""
 
     kind: Literal["link_echo"] = "link_echo"
     node: NodeId
@@ -98,7 +98,7 @@ class LinkEcho(Message):
 
 
 class LinkEchoed(Message):
-    """All up to `serial` has arrived at `node`."""
+    """All parts up to `serial` have arrived at `node`."""
 
     kind: Literal["link_echoed"] = "link_echoed"
     node: NodeId
@@ -112,9 +112,9 @@ earlier life, other peers, or because the peer called; empty where an older vers
 
 
 class PeerReading(Message):
-    """One peer as a node sees it. `host` is where it was reached, `silent_s` how long ago it
-    last spoke, `round_trip_s` the latest hello's; `why` is said of peers that are not linked.
-    `clock_offset_s` is by how much the peer's clock is ahead, true to half the round trip."""
+    """One peer as a node sees it. `host`: where it was reached. `silent_s`: time since its last
+    message. `round_trip_s`: of the latest hello. `why`: for peers that are not linked.
+    `clock_offset_s`: how far the peer's clock is ahead, accurate to half the round trip."""
 
     node: NodeId
     name: str
@@ -131,8 +131,8 @@ class PeerReading(Message):
 
 
 class PeersReading(Message):
-    """All peers that a node knows, each second and on change. `strangers` are addresses that
-    were dialled and where no node of this cluster answered, with what was heard there."""
+    """All peers of a node, each second and on change. `strangers`: dialled addresses where no
+    node of this cluster answered, with the reply."""
 
     kind: Literal["peers_reading"] = "peers_reading"
     node: NodeId
@@ -144,18 +144,20 @@ class PeersReading(Message):
 
 
 class HandedTerm(Message):
-    """A term that its holder hands on, because its node is going down."""
+    """A term that its leader hands over, because its node is shutting down."""
 
     counter: int
     holder: NodeId
 
 
 class Candidacy(Message):
-    """A candidate lives, and how good it is: where its journal ends, its configured priority,
-    the counter of its term. `fit` False: its journal only counts or was lost, so it neither
-    votes nor holds while another can. `led`: it holds the term or hears who does. `settled`: it
-    has been up for a lapse and may claim. `addresses` are those of its ROUTER, best first. To every
-    other candidate, every 0.5 s."""
+    """A candidate's rank: the end of its journal, its configured priority, the counter of its
+    term.
+
+    `fit` False: its journal cannot be written or was lost, so it neither votes nor leads while
+    another can. `led`: it leads or hears a leader. `settled`: it has been up for a lapse and may
+    claim. `addresses`: of its ROUTER, best first. To every other candidate, every 0.5 s.
+    """
 
     kind: Literal["candidacy"] = "candidacy"
     node: NodeId
@@ -170,9 +172,13 @@ class Candidacy(Message):
 
 
 class AskVote(Message):
-    """Give me the term `counter`: my journal ends at (last_term, last_index). A `trial` binds
-    no voter; it only asks whether the vote would be given (Raft's pre-vote). `handed` is the term
-    that its holder has handed on to me: that holder need not fall silent first."""
+    """A request for a vote in the term `counter`; the sender's journal ends at (last_term,
+    last_index).
+
+    A `trial` binds no voter; it only asks whether the vote would be given (Raft's pre-vote).
+    `handed`: the term that its leader has handed over to the sender, so that leader need not be
+    silent first.
+    """
 
     kind: Literal["ask_vote"] = "ask_vote"
     node: NodeId
@@ -185,8 +191,8 @@ class AskVote(Message):
 
 
 class Vote(Message):
-    """The answer. `counter` and `trial` are those of the question; `known_counter` is the
-    highest that the voter knows."""
+    """The reply to `AskVote`. `counter` and `trial` are those of the question; `known_counter`
+    is the highest that the voter knows."""
 
     kind: Literal["vote"] = "vote"
     node: NodeId
@@ -197,8 +203,8 @@ class Vote(Message):
 
 
 class AppendAck(Message):
-    """To the holder of the term `counter`: I hear you, and its log is on my disk up to `index`
-    (0: not known to be the same log yet). After each heartbeat and whenever the journal grew."""
+    """To the leader of the term `counter`: its log is on the sender's disk up to `index` (0: not
+    known to be the same log yet). After each heartbeat and whenever the journal grew."""
 
     kind: Literal["append_ack"] = "append_ack"
     node: NodeId
@@ -207,8 +213,8 @@ class AppendAck(Message):
 
 
 class HandOver(Message):
-    """From the holder of `term`, whose node is going down, to the candidate that is to follow it:
-    my log ends at `index` and you have all of it, so take a term of your own now."""
+    """From the leader of `term`, whose node is shutting down, to its successor: the leader's log
+    ends at `index` and the successor has all of it, so it takes a term of its own now."""
 
     kind: Literal["hand_over"] = "hand_over"
     term: HandedTerm

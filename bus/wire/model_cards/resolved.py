@@ -14,7 +14,7 @@ from bus.wire.shares import PRIORITIES
 
 CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"
 DEFAULT = "shoal's default"
-AT_LOAD = "counts from the next load on"
+AT_LOAD = "takes effect at the next load"
 PARSERS = ("tool_parser", "reasoning_parser")
 IN_MESSAGES = "special_tokens_in_messages"
 

@@ -67,8 +67,8 @@ def card_text(fields: Mapping[str, Any]) -> str:
 def beginning(model: ModelId) -> str:
     """Return the text that an editor shows for a model without a card: every key, and none said."""
     lines = [
-        f"# The card of {model}: take away the # before what it is to say.",
-        "# It is the same on all nodes that have the model, and in force once it is written.",
+        f"# The card of {model}: remove the # before each setting that you want.",
+        "# All nodes that have the model share it. It takes effect when it is written.",
         "",
     ]
     for key, (value, about) in EXAMPLES.items():
@@ -82,9 +82,9 @@ def with_setting(text: str, key: str, value: str) -> str:
     try:
         known = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadCard(f"the card that is there is no TOML: {error}; mend that first") from error
+        raise BadCard(f"the existing card is not valid TOML: {error}; fix that first") from error
     if key in known:
-        raise BadCard(f"it says {key} already; change that line with `shoal card edit`", key)
+        raise BadCard(f"{key} is already set; change that line with `shoal card edit`", key)
     try:
         tomllib.loads(f"it = {value}")
         said = value

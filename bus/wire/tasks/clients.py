@@ -19,7 +19,9 @@ from bus.wire.tasks.reading import FileTable, Seconds, Wrong, read_table
 CLIENTS_FILE = "clients.toml"
 MOST_PROFILES, MOST_WAITING = 500, 10_000
 ClientKind = Literal["key", "client_id", "address"]
-_UNPRINTED = "a name is 1 to 200 printed characters, as API keys, x_client_id and addresses have"
+_UNPRINTED = (
+    "use 1 to 200 printable characters: the name of an API key, an x_client_id or an address"
+)
 
 
 def _priority(said: object) -> object:
@@ -27,7 +29,7 @@ def _priority(said: object) -> object:
     if not isinstance(said, str):
         return said
     if said not in PRIORITIES:
-        raise ValueError(f"one of {', '.join(PRIORITIES)}, or a number from 0 to {MAX_PRIORITY}")
+        raise ValueError(f"use one of {', '.join(PRIORITIES)} or a number from 0 to {MAX_PRIORITY}")
     return PRIORITIES[said]
 
 

@@ -39,11 +39,11 @@ def read_table(
     """Return what the text of a file says, as `kind`; `unsound` yields what is wrong beyond the
     types of the values. Raises ConfigError, which names the line."""
     if len(text.encode()) > MOST_BYTES:
-        raise ConfigError(f"{file} has more than {MOST_BYTES >> 10} KiB")
+        raise ConfigError(f"{file} is too large; the limit is {MOST_BYTES >> 10} KiB")
     try:
         said = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no TOML: {error}") from None
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
     try:
         table = kind.model_validate(said)
     except ValidationError as error:
@@ -63,8 +63,8 @@ def _explained(file: str, kind: type[FileTable], error: ValidationError, text: s
     if detail["type"] == "extra_forbidden":
         known = _known(kind, path)
         near = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-        return f"{where}: {key} is not known; {hint}"
+        hint = f"did you mean {near[0]}?" if near else f"the known keys are {', '.join(known)}"
+        return f"{where}: unknown key {key}; {hint}"
     if detail["type"] == "missing":
         return f"{where}: {key} is missing"
     message = str(detail["msg"]).removeprefix("Value error, ")

@@ -23,7 +23,7 @@ from bus.wire.tasks.reading import MOST_SECONDS, FileTable, Seconds, read_table
 
 TASKS_FILE = "tasks.toml"
 MOST_CANDIDATES, MOST_NAMED, MOST_MODELS = 16, 200, 500
-NAMES = "1 to 64 letters, digits, '.', '_' and '-', a letter or digit first"
+NAMES = "use 1 to 64 letters, digits, '.', '_' and '-'; begin with a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN = re.compile(r"[!-~]{1,200}")
 """What a provider may call a model: what is printed of ASCII, without a blank."""
@@ -34,7 +34,7 @@ Budget = Annotated[float, Field(strict=True, gt=0.0, le=MOST_SECONDS, allow_inf_
 
 def _foreign(name: str) -> str:
     if not _FOREIGN.fullmatch(name):
-        raise ValueError("1 to 200 printed characters of ASCII, none of them blank")
+        raise ValueError("use 1 to 200 printable ASCII characters without blanks")
     return name
 
 
@@ -58,19 +58,21 @@ class Provider(FileTable):
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise ValueError("no URL: write it as https://api.example.org/v1") from None
+            raise ValueError("not a URL: write it as https://api.example.org/v1") from None
         if parts.username is not None or parts.password is not None:
-            raise ValueError("a key does not stand in a URL: name its variable in key_env")
+            raise ValueError("a URL must not contain a key: name its variable in key_env")
         whole = _FOREIGN.fullmatch(url) and parts.scheme in ("http", "https") and parts.hostname
         if not whole or parts.query or parts.fragment or port == 0:
-            raise ValueError("no URL that can be asked: write it as https://api.example.org/v1")
+            raise ValueError("not a usable URL: write it as https://api.example.org/v1")
         return url.rstrip("/")
 
     @field_validator("key_env")
     @classmethod
     def _variable(cls, name: str) -> str:
         if name and not _VARIABLE.fullmatch(name):
-            raise ValueError("the name of a variable, not a key: letters, digits and underscores")
+            raise ValueError(
+                "give the name of a variable, not a key: letters, digits and underscores"
+            )
         return name
 
 
@@ -92,7 +94,7 @@ class NamedTask(FileTable):
     @classmethod
     def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if twice := next((one for one in names if names.count(one) > 1), None):
-            raise ValueError(f"'{twice}' is there twice")
+            raise ValueError(f"'{twice}' is listed twice")
         return names
 
 
@@ -159,14 +161,14 @@ def _unsound(table: TaskTable) -> Iterator[tuple[list[str], str]]:
     for kind, names in (("providers", table.providers), ("tasks", table.tasks)):
         for name in names:
             if not _NAME.fullmatch(name):
-                yield [kind, name], f"not a name: {NAMES}"
+                yield [kind, name], f"not a valid name: {NAMES}"
     for name, other in combinations(table.tasks, 2):
         if name.casefold() == other.casefold():
-            yield ["tasks", other], f"'{name}' is the same name in other letters"
+            yield ["tasks", other], f"'{name}' differs only in case"
     for name, task in table.tasks.items():
         for candidate in task.candidates:
             if table.provided(candidate) is None and not is_model_id(candidate):
-                wrong = f"'{candidate[:80]}' cannot be the name of a model"
+                wrong = f"'{candidate[:80]}' is not a valid model name"
                 yield ["tasks", name, "candidates"], wrong + _no_provider(candidate, table)
 
 

@@ -179,8 +179,8 @@ def test_a_key_file_is_read_as_it_is_written(one: ClusterKey, other: ClusterKey,
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no current key"),
-        (f"past {OLD.text}", "no current key"),
+        ("", "the current key is missing"),
+        (f"past {OLD.text}", "the current key is missing"),
         (f"current {OLD.text}\ncurrent {NEW.text}", "line 2"),
         (f"current {OLD.text}\ncoming {OLD.text}", "twice"),
         (f"current {OLD.text}\nfuture {NEW.text}", "line 2"),

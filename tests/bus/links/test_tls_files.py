@@ -41,18 +41,18 @@ def test_a_pair_that_is_no_good_is_refused_with_what_is_wrong(tmp_path: Path) ->
     one, other = TlsPairOnDisk(tmp_path / "1"), TlsPairOnDisk(tmp_path / "2")
     good, key = one.certificate, one.key
     missing = tmp_path / "missing.pem"
-    assert refusal(missing, key).startswith(f"the certificate {missing} does not exist; name ")
-    assert refusal(good, missing).startswith(f"the key {missing} does not exist; name ")
+    assert refusal(missing, key).startswith(f"the certificate {missing} does not exist; set both ")
+    assert refusal(good, missing).startswith(f"the key {missing} does not exist; set both ")
     assert "cannot be read (Is a directory)" in refusal(tmp_path, key)
-    assert f"{other.key} is not that of the certificate {good}" in refusal(good, other.key)
-    assert "are the two swapped?" in refusal(key, good)
-    assert "holds no PEM private key" in refusal(good, good)
+    assert f"{other.key} does not belong to the certificate {good}" in refusal(good, other.key)
+    assert "are the two settings swapped?" in refusal(key, good)
+    assert "contains no PEM private key" in refusal(good, good)
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     assert "holds no PEM certificate" in refusal(empty, key)
     cut = tmp_path / "cut.pem"
     cut.write_text(good.read_text()[:200] + "\n-----END CERTIFICATE-----\n")
-    assert "holds no certificate that can be read" in refusal(cut, key)
+    assert "holds no readable certificate" in refusal(cut, key)
     cut.write_text(key.read_text()[:60] + "\n-----END PRIVATE KEY-----\n")
     assert "cannot be used" in refusal(good, cut)
 
@@ -69,7 +69,7 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(tmp_path: Path, 
     pair, locked = TlsPairOnDisk(tmp_path), tmp_path / "locked.key"
     openssl(form, "-in", str(pair.key), "-aes256", "-passout", "pass:secret", "-out", str(locked))
     said = refusal(pair.certificate, locked)
-    assert f"{locked} is locked by a passphrase" in said
+    assert f"{locked} has a passphrase" in said
     assert f"`openssl pkey -in {locked} -out NEW.pem`" in said
 
 

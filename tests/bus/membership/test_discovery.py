@@ -117,7 +117,7 @@ def test_a_node_that_may_not_use_the_network_says_so_and_serves(
     monkeypatch.setattr("bus.membership.discovery.Zeroconf", refuse)
     cluster.start("a", namespace=SITE, discovery=True)
     log = cluster.logs["a"]
-    cluster.until(lambda: "cannot be found by mDNS" in log.getvalue(), "it is said")
+    cluster.until(lambda: "cannot advertise this node by mDNS" in log.getvalue(), "it is said")
     cluster.start("b", "a", namespace=SITE)
     cluster.until(lambda: cluster.linked("a") == {"b"}, "seeds suffice")
 

@@ -267,8 +267,8 @@ def test_a_copied_home_is_refused_and_told_why() -> None:
     net.add(copy, ["a:1"], as_="copy")
     net.run(6.0)
     assert net.linked("a") == {"b"}
-    assert any("copied home" in text for text in net.seats["copy"].said)
-    assert any("copied home" in text for text in net.seats["a"].said)
+    assert any("copying a home" in text for text in net.seats["copy"].said)
+    assert any("copying a home" in text for text in net.seats["a"].said)
     assert net.linked("b") == {"a"}, "the first one is undisturbed"
 
 

@@ -227,7 +227,7 @@ def test_a_broken_memory_of_peers_is_said_and_replaced(cluster: JoinedSwitchboar
     (cluster.root / "a").mkdir()
     (cluster.root / "a" / "peers.json").write_text("{broken")
     cluster.start("a")
-    assert "cannot read the remembered peers" in cluster.logs["a"].getvalue()
+    assert "cannot read the saved list of peers" in cluster.logs["a"].getvalue()
     cluster.start("b", "a")
     cluster.until(lambda: cluster.linked("a") == {"b"}, "linked")
     cluster.settle()

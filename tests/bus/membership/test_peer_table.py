@@ -51,5 +51,5 @@ def test_a_node_is_refused_by_a_full_table_unless_it_is_a_peer(table: PeerTable)
     table.learn(known("last"), "others")
     refused = table.refusal(me, hello("more"), 0.0)
     assert refused is not None and refused.reason == "full"
-    assert refused.message == f"this cluster has {LIMIT} nodes already"
+    assert refused.message == f"this cluster is full: it has {LIMIT} nodes, the limit"
     assert table.refusal(me, hello("last"), 0.0) is None

@@ -40,13 +40,13 @@ def test_a_log_and_what_is_bound_to_it_follow_the_level(tmp_path: Path) -> None:
     assert asked == ["bad", "debug", "bad", "odd", "error"], "the file is read once for each change"
     told = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [one["message"] for one in told] == [
-        "the log level was changed",
+        "log level changed",
         "debug after debug",
         "warning after debug",
-        "shoal.toml: no such level (the log level stays as it is)",
+        "shoal.toml: no such level (the log level does not change)",
         "debug after bad",
         "warning after bad",
-        "shoal.toml is odd (the log level stays as it is)",
+        "shoal.toml is odd (the log level does not change)",
         "debug after odd",
         "warning after odd",
     ]

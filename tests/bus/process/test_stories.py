@@ -102,7 +102,7 @@ def last(lines: io.StringIO) -> dict[str, Any]:
 def test_what_ends_a_process_a_thread_or_an_object_is_told_as_a_story(lines: io.StringIO) -> None:
     error = raised()
     sys.excepthook(ValueError, error, error.__traceback__)
-    assert last(lines)["message"] == "ended by what nothing caught"
+    assert last(lines)["message"] == "stopped by an uncaught error"
     thread = threading.Thread(target=fails, name="the-reader")
     thread.start()
     thread.join()

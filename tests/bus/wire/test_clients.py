@@ -33,9 +33,9 @@ max_waiting = 2
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[clients.a]\ncooldown = 3", "line 2: clients.a.cooldown is not known; did you mean cool"),
-        ("[client.a]\n", "line 1: client is not known; did you mean clients?"),
-        ('[clients.a]\npriority = "asap"', "line 2: clients.a.priority: one of urgent, high"),
+        ("[clients.a]\ncooldown = 3", "line 2: unknown key clients.a.cooldown; did you mean cool"),
+        ("[client.a]\n", "line 1: unknown key client; did you mean clients?"),
+        ('[clients.a]\npriority = "asap"', "line 2: clients.a.priority: use one of urgent, high"),
         ("[clients.a]\npriority = 1001", "line 2: clients.a.priority: "),
         ("[clients.a]\npriority = true", "line 2: clients.a.priority: "),
         ("[clients.a]\n\ncooldown_s = -1", "line 3: clients.a.cooldown_s: "),
@@ -43,13 +43,13 @@ max_waiting = 2
         ("[clients.a]\nmax_waiting = 0", "line 2: clients.a.max_waiting: "),
         ('[clients.a]\nmodel = ""', "line 2: clients.a.model: "),
         ('[clients."10.0.0.1"]\nmax_waiting = 0', "line 2: clients.10.0.0.1.max_waiting: "),
-        ('[clients."a\\u0007"]', "a name is 1 to 200 printed characters"),
+        ('[clients."a\\u0007"]', "use 1 to 200 printable characters"),
         (
             "[clients.a]\nkeep_alive_s = 9\nkeep_alive_most_s = 8",
             "line 2: clients.a.keep_alive_s: more than keep_alive_most_s",
         ),
-        ("[clients.a", "clients.toml is no TOML"),
-        ("#" * (257 << 10), "clients.toml has more than 256 KiB"),
+        ("[clients.a", "clients.toml is not valid TOML"),
+        ("#" * (257 << 10), "clients.toml is too large; the limit is 256 KiB"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(text: str, said: str) -> None:

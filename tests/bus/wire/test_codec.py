@@ -155,7 +155,7 @@ def test_first_words_are_the_same_bytes_in_every_version(
     head, said = unpack(encode(read))[:6], unpack(encode(read))[6]
     assert (head, said) == (sent[:6], body)
     assert decode(pack([*sent[:6], {**body, "later": {"x": 1}}])) == read
-    with pytest.raises(BadMessage, match="protocol 2 is outside"):
+    with pytest.raises(BadMessage, match="protocol 2 is not supported"):
         decode(pack([2, *sent[1:]]))
 
 
@@ -165,12 +165,12 @@ def test_all_else_is_of_the_version_that_the_build_speaks(monkeypatch: pytest.Mo
     newer = encode(Envelope(NodeId("n"), "worker", Boot("b"), 7, line()))
     assert unpack(newer)[0] == 99
     monkeypatch.undo()
-    with pytest.raises(BadMessage, match="protocol 99 is outside"):
+    with pytest.raises(BadMessage, match="protocol 99 is not supported"):
         decode(newer)
 
 
 def test_oversized_messages_are_refused_before_they_are_read() -> None:
-    with pytest.raises(BadMessage, match="over the limit"):
+    with pytest.raises(BadMessage, match="the limit is"):
         unpack(b"\xc0" * (MAX_CONTROL_BYTES + 1))
 
 

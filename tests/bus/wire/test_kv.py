@@ -53,10 +53,10 @@ def test_fewer_bits_take_codes_and_two_wide_numbers_a_group(
 
 def test_a_word_that_is_no_kind_is_told_what_is() -> None:
     assert all(not_a_kind(kind) is None for kind in KINDS)
-    assert "rotated KV is not built" in (not_a_kind("rotated") or "")
-    assert "q8_0 is 8bit here" in (not_a_kind("q8_0") or "")
+    assert "rotated KV is not supported" in (not_a_kind("rotated") or "")
+    assert "q8_0 is called 8bit here" in (not_a_kind("q8_0") or "")
     for word in ("", "5bit", 8.5, None, True, "turbo"):
-        assert "full, 8bit, 4bit or a window as window:4096" in (not_a_kind(word) or "")
+        assert "full, 8bit, 4bit or a window such as window:4096" in (not_a_kind(word) or "")
 
 
 @given(st.integers(16, 9_999_999), st.integers(1, 1 << 20), st.integers(1, 1 << 17))
@@ -77,7 +77,7 @@ def test_a_window_takes_its_tokens_and_its_sinks_and_nothing_that_grows(
      "window:10000000", "window:4096 ", "window:4096\n", "Window:4096"],
 )  # fmt: skip
 def test_a_window_without_a_number_of_tokens_is_no_kind(word: str) -> None:
-    assert "a window says its tokens, 16 to 9999999 of them" in (not_a_kind(word) or "")
+    assert "a window needs its number of tokens, 16 to 9999999" in (not_a_kind(word) or "")
     with pytest.raises(ValidationError):
         TypeAdapter(KvKind).validate_python(word)
 

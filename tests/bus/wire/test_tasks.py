@@ -63,24 +63,24 @@ def test_a_file_that_says_nothing_means_nothing() -> None:
 @pytest.mark.parametrize(
     ("was", "becomes", "line", "words"),
     [
-        ("budget_s", "budgets", 15, "tasks.chat.budgets is not known; did you mean budget_s?"),
-        ("[tasks.short]", "[task.short]", 19, "task is not known; did you mean tasks?"),
+        ("budget_s", "budgets", 15, "unknown key tasks.chat.budgets; did you mean budget_s?"),
+        ("[tasks.short]", "[task.short]", 19, "unknown key task; did you mean tasks?"),
         ('kind = "openai"', 'kind = "azure"', 4, "providers.cloud.kind"),
         ('kind = "openai"', "", 3, "providers.cloud.kind is missing"),
-        ("https://api", "ftp://api", 5, "providers.cloud.base_url: no URL that can be asked"),
-        ("https://api", "https://me:pass@api", 5, "a key does not stand in a URL"),
+        ("https://api", "ftp://api", 5, "providers.cloud.base_url: not a usable URL"),
+        ("https://api", "https://me:pass@api", 5, "a URL must not contain a key"),
         ('"CLOUD_KEY"', '"sk-not-a-name"', 6, "the name of a variable, not a key"),
         ("budget_s = 30", "budget_s = 0", 15, "tasks.chat.budget_s"),
         ("budget_s = 30", "budget_s = inf", 15, "tasks.chat.budget_s"),
         ("budget_s = 30", 'budget_s = "30"', 15, "tasks.chat.budget_s"),
         ("pin_primary = true", "pin_primary = 1", 17, "tasks.chat.pin_primary"),
-        ('"claude:sonnet"', '"shoal-tiny"', 14, "'shoal-tiny' is there twice"),
+        ('"claude:sonnet"', '"shoal-tiny"', 14, "'shoal-tiny' is listed twice"),
         ('"claude:sonnet"', '"cluode:a/b"', 14, "no provider is called 'cluode'; did you mean"),
-        ('"claude:sonnet"', '"../up"', 14, "'../up' cannot be the name of a model"),
+        ('"claude:sonnet"', '"../up"', 14, "'../up' is not a valid model name"),
         ('["shoal-tiny"]', "[]", 20, "tasks.short.candidates"),
-        ("[tasks.short]", "[tasks.CHAT]", 19, "'chat' is the same name in other letters"),
-        ("[tasks.short]", '[tasks."a b"]', 19, "not a name: 1 to 64 letters"),
-        ("[providers.claude]", '[providers."a:b"]', 9, "not a name: 1 to 64 letters"),
+        ("[tasks.short]", "[tasks.CHAT]", 19, "'chat' differs only in case"),
+        ("[tasks.short]", '[tasks."a b"]', 19, "not a valid name: use 1 to 64 letters"),
+        ("[providers.claude]", '[providers."a:b"]', 9, "not a valid name: use 1 to 64 letters"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line(was: str, becomes: str, line: int, words: str) -> None:
@@ -93,7 +93,7 @@ def test_what_is_wrong_is_said_with_its_line(was: str, becomes: str, line: int, 
 
 
 def test_a_file_that_is_no_toml_or_too_large_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"no TOML.*line 2"):
+    with pytest.raises(ConfigError, match=r"not valid TOML.*line 2"):
         read_tasks("tasks = [\n[providers]")
     with pytest.raises(ConfigError, match="256 KiB"):
         read_tasks("#" * (300 << 10))

@@ -141,17 +141,17 @@ def test_a_file_that_others_could_have_written_is_refused(tmp_path: Path) -> Non
     folder = tmp_path / "preloads"
     made = make_interposer(folder, ONE_ROW)
     made.chmod(0o622)
-    with pytest.raises(NoInterposer, match="not this user's alone"):
+    with pytest.raises(NoInterposer, match="not private to this user"):
         interposer_in(folder, ONE_ROW)
     made.chmod(0o600)
     folder.chmod(0o777)
-    with pytest.raises(NoInterposer, match="not this user's alone"):
+    with pytest.raises(NoInterposer, match="not private to this user"):
         make_interposer(folder, ONE_ROW)
     folder.chmod(0o700)
     elsewhere = tmp_path / "elsewhere.so"
     made.rename(elsewhere)
     made.symlink_to(elsewhere)
-    with pytest.raises(NoInterposer, match="not this user's alone"):
+    with pytest.raises(NoInterposer, match="not private to this user"):
         interposer_in(folder, ONE_ROW)
 
 

@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_keeps_no_node_from_starting(paths: Path
         ("slots", "0", "slots = 0: Input should be greater than or equal to 1"),
         ("log_level", "loud", "log_level = 'loud'"),
         ("runner.max_row", "3", "did you mean runner.max_rows?"),
-        ("http_tls_cert", "/a.pem", "belong together"),
+        ("http_tls_cert", "/a.pem", "set both http_tls_cert"),
     ],
 )
 def test_what_a_node_would_not_take_is_not_written(
@@ -135,7 +135,7 @@ def test_a_text_that_another_has_changed_is_not_overwritten(paths: Paths) -> Non
     change(paths, {"slots": 2}, ())
     with pytest.raises(ConfigError) as refused:
         replace(paths, "slots = 3\n", before)
-    assert "meanwhile" in str(refused.value) and values(paths)["slots"] == 2
+    assert "in the meantime" in str(refused.value) and values(paths)["slots"] == 2
     replace(paths, "slots = 3\n", text_of(paths) or "")
     assert paths.config_file.read_text() == "slots = 3\n"
 
@@ -182,7 +182,7 @@ def test_a_key_that_others_may_read_is_told(paths: Paths) -> None:
     paths.config.mkdir(parents=True)
     paths.config_file.write_text('api_keys = ["sk-secret"]\n')
     paths.config_file.chmod(0o644)
-    assert "other users may read" in (readable_key(paths.config_file) or "")
+    assert "other users can read" in (readable_key(paths.config_file) or "")
     paths.config_file.chmod(0o600)
     assert readable_key(paths.config_file) is None
 

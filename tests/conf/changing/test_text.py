@@ -145,14 +145,14 @@ def test_a_value_gets_the_kind_of_its_setting(key: str, value: Any, expected: An
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("slots", "many", "a whole number is wanted"),
-        ("slots", 2.5, "a whole number is wanted"),
-        ("slots", True, "a whole number is wanted"),
-        ("offline", "yes", "true or false is wanted"),
-        ("keep_alive_s", "soon", "a number is wanted"),
-        ("voters", [1], "a list of words is wanted"),
+        ("slots", "many", "must be a whole number"),
+        ("slots", 2.5, "must be a whole number"),
+        ("slots", True, "must be a whole number"),
+        ("offline", "yes", "must be true or false"),
+        ("keep_alive_s", "soon", "must be a number"),
+        ("voters", [1], "must be a list of words"),
         ("voters", "[a", "neither words"),
-        ("voters", 3, "a list of words is wanted"),
+        ("voters", 3, "must be a list of words"),
     ],
 )
 def test_another_kind_is_refused_by_name(key: str, value: Any, said: str) -> None:

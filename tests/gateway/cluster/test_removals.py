@@ -96,7 +96,7 @@ def test_what_is_loaded_or_on_its_way_stays(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     fetch = least(FetchReading).model_copy(update={"model": M, "phase": "fetching"})
     cluster.readings.heard(WeightsReading(node=NodeId("b"), fetches=(fetch,)), 1.0)
-    with pytest.raises(FolderKept, match="on its way to node-b"):
+    with pytest.raises(FolderKept, match="node-b is downloading"):
         asyncio.run(cluster.a.here(M))
     cluster.load()
     assert not any(one.deleted for one in asyncio.run(cluster.a.everywhere(M)))
@@ -116,7 +116,7 @@ def test_what_came_of_a_pull_goes_by_the_models_name_unless_it_is_under_way(tmp_
     model = ModelId("o/p")
     pull = PullState(model=model, phase="fetching")
     cluster.readings.heard(PullReading(node=NodeId("b"), pulls=(pull,)), 1.0)
-    with pytest.raises(FolderKept, match="on its way to node-b"):
+    with pytest.raises(FolderKept, match="node-b is downloading"):
         asyncio.run(cluster.a.here(model))
     cluster.readings.heard(PullReading(node=NodeId("b"), pulls=()), 1.0)
     with open(folder / "lock") as lock:

@@ -96,7 +96,7 @@ def test_a_card_that_is_switched_off_is_not_read_and_that_is_said(tmp_path: Path
     (found,) = told.accelerators
     assert set(found.model_dump(exclude_none=True)) == {"vendor", "device"}
     (untold,) = told.untold
-    assert untold.source == "amd" and "0000:03:00.0 is switched off" in untold.why
+    assert untold.source == "amd" and "0000:03:00.0 is powered down" in untold.why
 
 
 def test_cards_are_told_in_order_each_by_the_source_of_its_vendor(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_nvml_that_does_not_open_is_said_and_tried_again_after_a_minute(tmp_path
     nvml.fault = NVMLError(12, "NVML Shared Library Not Found")
     cards = NvidiaCards(tmp_path, lambda: nvml)
     (untold,) = cards.read(100.0).untold
-    assert untold.why == "NVML does not open: NVML Shared Library Not Found"
+    assert untold.why == "cannot open NVML: NVML Shared Library Not Found"
     nvml.fault = None
     assert cards.read(100.0 + AGAIN_S - 1.0).untold == (untold,)
     assert nvml.opened == 1

@@ -89,16 +89,16 @@ def test_what_lies_in_a_folder_that_the_settings_name_stays() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"instances": [instance(M)]}, "is loaded or being loaded"),
-        ({"instances": [instance(M, status="placed")]}, "is loaded or being loaded"),
-        ({"instances": [instance(M, status="draining")]}, "is loaded or being loaded"),
+        ({"instances": [instance(M)]}, "is loaded or loading"),
+        ({"instances": [instance(M, status="placed")]}, "is loaded or loading"),
+        ({"instances": [instance(M, status="draining")]}, "is loaded or loading"),
         (
             {"instances": [instance(OTHER, quantizes=Quantizing(source=M, bits=4))]},
-            "is loaded or being loaded",
+            "is loaded or loading",
         ),
         ({"pins": {M}}, "it is pinned"),
-        ({"weights": [fetch(M, "fetching")]}, "on its way"),
-        ({"pulls": [pulls(M, "checking")]}, "on its way"),
+        ({"weights": [fetch(M, "fetching")]}, "is downloading"),
+        ({"pulls": [pulls(M, "checking")]}, "is downloading"),
         ({"seated": {M}}, "has not ended yet"),
         ({"verifying": {M}}, "is being verified"),
         ({"keeps_all": True}, "store = true"),

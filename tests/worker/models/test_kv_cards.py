@@ -57,10 +57,10 @@ def test_the_card_goes_before_the_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("rotated", "rotated KV is not built"),
-        ("window", "a window says its tokens, 16 to 9999999 of them"),
-        ("q8_0", "q8_0 is 8bit here"),
-        ("6bit", "it is full, 8bit, 4bit or a window as window:4096"),
+        ("rotated", "rotated KV is not supported"),
+        ("window", "a window needs its number of tokens, 16 to 9999999"),
+        ("q8_0", "q8_0 is called 8bit here"),
+        ("6bit", "use full, 8bit, 4bit or a window such as window:4096"),
     ],
 )
 def test_a_card_that_asks_for_what_is_no_kind_is_refused_by_name(

@@ -83,8 +83,8 @@ def test_both_formats_say_the_same_layer_and_their_own_scale() -> None:
         ({"r": 257}, "1 to 256"),
         ({"r": True}, "1 to 256"),
         ({"lora_alpha": None}, "number"),
-        ({"lora_alpha": 1e300}, "no sense"),
-        ({"lora_alpha": float("nan")}, "no sense"),
+        ({"lora_alpha": 1e300}, "is invalid"),
+        ({"lora_alpha": float("nan")}, "is invalid"),
     ],
 )
 def test_what_would_change_a_model_in_another_way_is_refused_by_name(
@@ -111,11 +111,11 @@ def test_what_says_nothing_is_no_reason(said: dict[str, Any]) -> None:
     ("shapes", "word"),
     [
         ({}, "empty"),
-        (of_mlx(a=(64, 5)), "fit each other"),
+        (of_mlx(a=(64, 5)), "do not match"),
         (of_mlx(a=(64, 8), b=(8, 32)), "rank 8"),
         ({f"{PATH}.lora_a": (64, 4)}, "one of its two"),
-        ({**of_mlx(), "model.norm.weight": (64,)}, "no part"),
-        ({**of_mlx(), f"{PATH}.m": (64,)}, "no part"),
+        ({**of_mlx(), "model.norm.weight": (64,)}, "not part"),
+        ({**of_mlx(), f"{PATH}.m": (64,)}, "not part"),
         (of_mlx(a=(2, 4, 64), b=(2, 32, 4)), "experts"),
         ({"model.embed_tokens.lora_a": (9, 4), "model.embed_tokens.lora_b": (4, 9)}, "embeddings"),
         ({"lm_head.lora_a": (9, 4), "lm_head.lora_b": (4, 9)}, "output projection"),

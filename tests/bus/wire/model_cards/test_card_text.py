@@ -71,7 +71,7 @@ def test_a_setting_is_added_behind_what_is_there() -> None:
     assert with_setting("", "system", "Be kind.") == 'system = "Be kind."\n'
     assert with_setting("", "aliases", '["a"]') == 'aliases = ["a"]\n'
     assert with_setting("", "kv", "8bit") == 'kv = "8bit"\n'
-    with pytest.raises(BadCard, match="says pin already"):
+    with pytest.raises(BadCard, match="pin is already set"):
         with_setting(text, "pin", "false")
-    with pytest.raises(BadCard, match="is no TOML"):
+    with pytest.raises(BadCard, match="is not valid TOML"):
         with_setting("pin = ", "top_k", "1")

@@ -87,18 +87,21 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
     "strange activation": (config(hidden_act="swoosh"), "hidden_act 'swoosh'"),
     "relative positions": (config(position_embedding_type="relative_key"), "relative_key"),
     "a decoder's BERT": (config(is_decoder=True), "is_decoder"),
-    "own code": (config(auto_map={"AutoModel": "x.y"}), "code of its own"),
-    "a classifier": (config(architectures=["BertForSequenceClassification"]), "classifies"),
+    "own code": (config(auto_map={"AutoModel": "x.y"}), "its own code"),
+    "a classifier": (config(architectures=["BertForSequenceClassification"]), "is a classifier"),
     "quantized": (config(quantization={"bits": 4, "group_size": 32}), "quantized"),
     "unknown module": (modules(TRANSFORMER, POOLING, OTHER), r"module LSTM \(2_LSTM\)"),
-    "no pooling": (modules(TRANSFORMER, NORMALISE), "Transformer, Pooling is known"),
+    "no pooling": (modules(TRANSFORMER, NORMALISE), "Transformer, Pooling is supported"),
     "modules no list": (text("modules.json", "{}"), "lists no transformer"),
-    "a module elsewhere": (modules(TRANSFORMER, {**POOLING, "path": "../x"}), "no folder of"),
+    "a module elsewhere": (modules(TRANSFORMER, {**POOLING, "path": "../x"}), "not a folder of"),
     "pooling missing": (lambda f: shutil.rmtree(f / "1_Pooling"), "1_Pooling/config.json is mi"),
-    "pooling unknown": (text("1_Pooling/config.json", '{"pooling_mode": "sum"}'), "not known"),
+    "pooling unknown": (
+        text("1_Pooling/config.json", '{"pooling_mode": "sum"}'),
+        "unsupported pooling",
+    ),
     "pooling too wide": (
         text("1_Pooling/config.json", '{"word_embedding_dimension": 999}'),
-        "999 numbers; the model's have 32",
+        "size 999; those of the model have size 32",
     ),
     "prompt left out": (
         lambda f: (
@@ -124,7 +127,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
         lambda f: text("2_Dense/config.json", '{"in_features": 31, "out_features": 8}')(
             add_dense(f, 8)
         ),
-        "2_Dense takes 31 numbers and gets 32",
+        "2_Dense expects 31 inputs but gets 32",
     ),
 }
 DECODERS: dict[str, tuple[Breaks, str]] = {

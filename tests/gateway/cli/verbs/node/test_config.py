@@ -49,7 +49,7 @@ def test_settings_are_set_and_unset_and_the_rest_stays(tmp_path: Path) -> None:
         (("slots", "0"), "slots = 0: Input should be greater"),
         (("slot", "3"), "did you mean slots?"),
         (("slots",), "slots has no value"),
-        (("offline", "yes"), "true or false is wanted"),
+        (("offline", "yes"), "must be true or false"),
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_written(

@@ -47,7 +47,7 @@ class Desk:
         settings = {
             "temperature": {"value": 0.2, "source": "card.toml", "remark": ""},
             "context_tokens": {
-                "value": 64, "source": "card.toml", "remark": "counts from the next load on",
+                "value": 64, "source": "card.toml", "remark": "takes effect at the next load",
             },
             "seed": {"value": None, "source": "shoal's default", "remark": ""},
             "keep_alive_s": {"value": None, "source": "the node's settings", "remark": ""},
@@ -105,7 +105,7 @@ def test_show_tells_each_setting_its_source_and_each_nodes_card(shoal: Shoal) ->
     shoal.desk.text = "temperature = 0.2\n"
     shown = shoal("show", "org/m").stdout
     for words in (
-        "0.2 (card.toml)", "64 (card.toml; counts from the next load on)",
+        "0.2 (card.toml)", "64 (card.toml; takes effect at the next load)",
         "none (shoal's default)", "as set (the node's settings)",
         "this card, not changed: org/m lies in Hugging Face's cache",
     ):  # fmt: skip
