@@ -35,7 +35,7 @@ class Preparer(Protocol[AnyPrepared]):
     """The work of the thread (`TextWorks` is one); it does not raise for any request."""
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
-        """Return the prepared request, or the refusal."""
+        """Return the tokenised request, or why it is refused."""
         ...
 
     def read(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:

@@ -104,7 +104,7 @@ FACTS = RankFacts(
 
 
 def test_ranks_of_unlike_models_do_not_agree() -> None:
-    with pytest.raises(Disagreement, match="rank 1 has another config"):
+    with pytest.raises(Disagreement, match="rank 1 and rank 0 have different config"):
         agree([FACTS, replace(FACTS, rank=1, config="d")])
 
 
