@@ -87,9 +87,7 @@ LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
 def _brisk(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < LEAST_WEIGHTS_BYTES_PER_S:
-        raise ValueError(
-            "must be 0 (no limit) or at least 1000000, because a piece must arrive within 15 s"
-        )
+        raise ValueError("must be 0 (no limit) or at least 1000000: a piece has 15 s to arrive")
     return bytes_per_s
 
 
@@ -102,9 +100,7 @@ _PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9
 def _pull_names(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         if not _PULL_NAME.fullmatch(entry):
-            raise ValueError(
-                f"{entry!r} is not of the form name=OWNER/REPOSITORY, such as qwen3:4b=me/mine"
-            )
+            raise ValueError(f"{entry!r} is not name=OWNER/REPOSITORY, such as qwen3:4b=me/mine")
     return entries
 
 
@@ -117,9 +113,7 @@ _PULL_PATTERN = re.compile(r"[\w*?.\[\]-]+/[\w*?.\[\]-]+")
 def _pull_patterns(entries: tuple[str, ...]) -> tuple[str, ...]:
     for entry in entries:
         if not _PULL_PATTERN.fullmatch(entry):
-            raise ValueError(
-                f"{entry!r} is not a pattern OWNER/NAME with * and ?, such as mlx-community/*"
-            )
+            raise ValueError(f"{entry!r} is not OWNER/NAME with * and ?, such as mlx-community/*")
     return entries
 
 
@@ -165,9 +159,7 @@ class RunnerSettings(BaseModel):
     def _preloadable(cls, blas: str) -> str:
         if blas in ("auto", "off") or (blas.startswith("/") and not set(blas) & set(" :")):
             return blas
-        raise ValueError(
-            "must be `auto`, `off` or the absolute path of a library, without blanks and colons"
-        )
+        raise ValueError("must be `auto`, `off` or an absolute path without blanks and colons")
 
     @field_validator("blas_threads", mode="before")
     @classmethod
