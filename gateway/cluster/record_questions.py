@@ -185,7 +185,7 @@ class RecordQuestions:
         if standing is None:
             raise RecordsElsewhere(node, "unknown", f"the cluster has no node '{node}'")
         if standing.down:
-            said = f"node {standing.name} is down: {standing.down}"
+            said = f"node {standing.name} is not there: {standing.down}"
             raise RecordsElsewhere(standing.name, "down", said)
         packed = pack(arguments)
         if len(packed) > RECORD_ARGUMENTS_BYTES:

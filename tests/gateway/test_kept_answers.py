@@ -283,4 +283,4 @@ def test_a_file_that_breaks_while_it_serves_costs_what_was_kept_and_nothing_else
         assert kept.status_code == 200 and "x-shoal-not-kept" not in kept.headers
         assert get(made.url, kept.json()["id"]).json() == kept.json()
         assert get(made.url, lost["id"]).status_code == 404
-        assert [one for one in made.log_lines() if "was set aside" in one["message"]]
+        assert [one for one in made.log_lines() if "moved it aside" in one["message"]]

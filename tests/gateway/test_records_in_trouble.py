@@ -75,7 +75,7 @@ def takes_nothing(made: GatewayTestbed) -> None:
     assert refused.status_code == 503, refused.text
     assert refused.json()["error"]["code"] == "records_unavailable"
     assert respond(made, background=True).status_code == 503
-    lines = [one for one in made.log_lines() if "cannot be written" in one["message"]]
+    lines = [one for one in made.log_lines() if "cannot write records" in one["message"]]
     assert [one["level"] for one in lines] == ["critical"]
 
 

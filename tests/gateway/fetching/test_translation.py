@@ -211,5 +211,5 @@ def test_calls_without_an_index_are_told_apart_by_their_ids() -> None:
 
 @pytest.mark.parametrize("data", ["{", "[]", "3"])
 def test_an_event_that_is_no_object_is_a_broken_answer(data: str) -> None:
-    with pytest.raises(ProviderFailed, match="no JSON object"):
+    with pytest.raises(ProviderFailed, match="not a JSON object"):
         list(events_in(f"data: {data}\n\n".encode(), "cloud"))

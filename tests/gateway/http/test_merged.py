@@ -108,7 +108,7 @@ def test_a_rank_that_says_nothing_or_is_halted_is_the_one_the_others_wait_for() 
     assert (behind["rank"], behind["name"], behind["pid"]) == (1, "kelp", 11)
     assert behind["why"] == "it has sent nothing for 5.2 s"
     (behind,) = two(runner(0, halted=True), runner(1))["behind"]
-    assert behind["rank"] == 0 and "halted" in behind["why"]
+    assert behind["rank"] == 0 and "stopped (SIGSTOP" in behind["why"]
     for phase in ("idle", "loading", "warming"):
         loads = {"phase": phase, "silent_s": 5.2}
         assert two(runner(0, **loads), runner(1, **loads))["behind"] == []
@@ -226,4 +226,4 @@ def test_no_engine_is_said_to_hang_where_none_waits_or_another_reason_is_known()
     warming = at_work(0, 100.0, "compute", phase="warming")
     assert found(warming, at_work(1, 100.0, "host")) == []
     frozen = found(at_work(0, 100.0, "compute"), at_work(1, 100.0, "host", halted=True))
-    assert [(rank, "halted" in why) for rank, why in frozen] == [(1, True)]
+    assert [(rank, "stopped (SIGSTOP" in why) for rank, why in frozen] == [(1, True)]

@@ -152,7 +152,7 @@ def test_an_answer_of_many_megabytes_is_found_by_another_node() -> None:
         assert await maker.answers.keep("a", named(0), large) == ""
         assert await asker.answers.find("a", named(0)) == large
         too_large = KeptAnswer(b"x" * LARGEST_BYTES, (b"y",))
-        assert "at most" in await maker.answers.keep("a", named(0, 2), too_large)
+        assert "the limit is" in await maker.answers.keep("a", named(0, 2), too_large)
         assert await maker.answers.find("a", named(0, 2)) is None
 
     play(trace)

@@ -185,7 +185,7 @@ def test_a_file_that_is_no_good_is_set_aside_and_a_fresh_one_serves(
     assert aside.name.startswith(f"records.sqlite.{word}-")
     assert aside.read_bytes() == spoiled
     (line,) = disk.lines("critical")
-    assert "set aside" in line["message"] and line["aside"] == str(aside)
+    assert "moved it aside" in line["message"] and line["aside"] == str(aside)
 
 
 def test_a_flipped_bit_in_the_schema_never_ends_the_records(disk: Disk) -> None:

@@ -109,7 +109,7 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
         with pytest.raises(RecordsUnavailable):
             await process.names()
         [said] = process.records.condition.problems
-        assert "cannot be written" in said and "tried again" in said
+        assert "cannot write records" in said and "retrying" in said
         await asyncio.sleep(0.8)  # several tries
         process.records.log_request(row("b"))
         path.parent.mkdir()
@@ -206,7 +206,7 @@ def test_of_too_many_questions_some_are_refused_at_once(tmp_path: Path) -> None:
         holder.execute("BEGIN IMMEDIATE")
         asked = [asyncio.ensure_future(process.names()) for _ in range(MOST_QUESTIONS + 5)]
         done, _ = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-        assert "others wait" in str(done.pop().exception())
+        assert "requests already wait" in str(done.pop().exception())
         holder.execute("COMMIT")
         holder.close()
         found = await asyncio.gather(*asked, return_exceptions=True)
