@@ -101,7 +101,7 @@ def test_a_node_that_is_not_known_yet_gets_in_when_it_is_introduced(site: Site) 
     dealer, _ = site.call(client.node, address, peer=A, identity="b")
     dealer.send(b"hello")
     assert not site.until(lambda: bool(heard), 1.0)
-    assert "not known here" in site.said.getvalue()
+    assert "refuses this node" in site.said.getvalue()
     server.introduce([B])
 
     def arrived() -> bool:

@@ -133,14 +133,14 @@ def test_a_role_whose_file_was_removed_is_held_again_unless_another_has_it(folde
         assert not said.getvalue()
         shutil.rmtree(folder / "r")
         role.look(log)
-        assert said.getvalue().count("was gone; it is made anew") == 1
+        assert said.getvalue().count("was removed; making a new one") == 1
         with pytest.raises(AlreadyRunning, match=str(os.getpid())), role_lock(endpoints, "idle"):
             pass
         role.path.unlink()
         with role_lock(endpoints, "idle"):
             for _ in range(2):
                 role.look(log)
-        assert said.getvalue().count("cannot be made anew") == 1
+        assert said.getvalue().count("cannot be made") == 1
         role.look(log)
     assert not role.path.exists()
 

@@ -108,7 +108,7 @@ def test_a_response_that_a_reader_has_begun_is_not_made_anew_but_told_as_failed(
             30,
             "it failed",
         )
-        assert "not begun anew" in failed["error"]["message"]
+        assert "not retried" in failed["error"]["message"]
         rest = persistent(testbed, "GET", f"{path}&starting_after={told - 1}").text
         assert rest.count("event: response.failed") == 1
         assert running(testbed, f"job_{unread.removeprefix('resp_')}", 2)["status"] == "running"

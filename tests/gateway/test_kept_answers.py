@@ -265,7 +265,7 @@ def test_a_node_that_is_to_keep_none_says_so() -> None:
     with gateway_testbed(answer_rows=0) as made:
         made.runner()
         eventually(lambda: ready(made), 10, "the instance is ready")
-        not_kept_says_so(made, "keeps no answers")
+        not_kept_says_so(made, "stores no answers")
 
 
 @pytest.mark.slow

@@ -217,7 +217,7 @@ def test_without_a_majority_changes_are_refused_with_the_way_out(town: Town) -> 
     answer = town.ask(left, keep("k", 7.0))
     assert isinstance(answer, CommandRefused)
     assert answer.refusal.reason == "no_majority"
-    assert "1 of 3 peers" in answer.refusal.message and gone in answer.refusal.message
+    assert "1 of 3 voters" in answer.refusal.message and gone in answer.refusal.message
     assert town.workers[left].state.instances["i1"].status == "placed", "what is stays known"
     town.start(gone)
     town.until(town.agree, "two of three again")
@@ -249,7 +249,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
     town.stop(other)
     town.until(lambda: not town.masters[holder].candidate.holding, "one of three does not")
     refused = town.ask(holder, keep("k", 8.0))
-    assert isinstance(refused, CommandRefused) and "1 of 3 peers" in refused.refusal.message
+    assert isinstance(refused, CommandRefused) and "1 of 3 voters" in refused.refusal.message
     town.stop(holder)
     for node in (holder, other):
         town.start(node)
@@ -257,7 +257,7 @@ def test_a_forgotten_node_leaves_the_voter_count_and_comes_back_into_it(town: To
         assert election.electors == electors, "the journal says so after a restart, too"
     town.until(lambda: town.holder() is not None, "two of three again")
     refused = town.changed(str(town.holder()), gone, forgotten=False)
-    assert isinstance(refused, CommandRefused) and "2 of 4 peers" in refused.refusal.message
+    assert isinstance(refused, CommandRefused) and "2 of 4 voters" in refused.refusal.message
     town.start(third)
     town.until(lambda: town.holder() is not None and town.agree(), "three of three")
     back = town.changed(str(town.holder()), gone, forgotten=False)

@@ -182,7 +182,9 @@ def test_a_node_that_can_write_nothing_serves_what_it_has(ledger: Ledger) -> Non
         for asked in (two.unfit, two.fit):
             two.serves(asked)
             two.cluster.clear()
-        said = answered(lambda: health(two.unfit), lambda text: "cannot write records" in text, "told")
+        said = answered(
+            lambda: health(two.unfit), lambda text: "cannot write records" in text, "told"
+        )
         assert FULL in said
         assert f"error: unfit: {FULL}" in two.fit.shoal("status").stdout, "by its name"
         two.note(ledger, "a node can write nothing", said)

@@ -58,13 +58,13 @@ HAND = (
         "return float(priority)", "what waits does not age",
     ),
     Mutant(
-        "master/pool/plans.py", "found.append(_first_step(claim, mine[0]))",
-        "found += [_first_step(claim, one) for one in mine]", "all victims leave at once",
+        "master/pool/plans.py", "events.append(_first_step(claim, mine[0]))",
+        "events += [_first_step(claim, victim) for victim in mine]", "all victims leave at once",
     ),
     Mutant(
         "master/decisions/pool_view.py",
-        "[one for one in everyone if one.copy.instance.instance not in claimed]", "everyone",
-        "a copy leaves for two plans",
+        "[victim for victim in everyone if victim.copy.instance.instance not in claimed]",
+        "everyone", "a copy leaves for two plans",
     ),
     Mutant(
         "master/decisions/planner.py",

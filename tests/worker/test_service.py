@@ -258,6 +258,6 @@ def test_a_runner_of_another_protocol_is_refused_and_the_instance_given_up(
             "the instance given up",
         )
         (instance,) = house.asker.state.instances.values()
-        assert "protocols 90 to 99" in instance.why
+        assert "protocol 90 to 99" in instance.why
     finally:
         house.close()

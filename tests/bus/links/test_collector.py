@@ -90,7 +90,7 @@ def trickling() -> Iterator[int]:
 
 
 def test_an_answer_that_trickles_is_cut_off() -> None:
-    with trickling() as port, pytest.raises(TimeoutError, match="did not answer in time"):
+    with trickling() as port, pytest.raises(TimeoutError, match="no answer in time"):
         HttpCollector(f"http://127.0.0.1:{port}", {}, 0.5).post(b"{}\n")
 
 

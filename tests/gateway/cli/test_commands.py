@@ -243,7 +243,7 @@ def test_load_says_how_kv_is_held_and_knows_the_kinds(shoal: Shoal) -> None:
         assert placed["kv"] == kind
         shoal.desk.asked.clear()
     refused = shoal("load", "org/own", "--kv", "window")
-    assert refused.exit_code == 2 and "a window says its tokens" in refused.stderr
+    assert refused.exit_code == 2 and "a window needs its number of tokens" in refused.stderr
     assert not shoal.desk.asked
 
 

@@ -82,7 +82,7 @@ def test_the_bundled_model_the_cache_and_links_keep_theirs_with_the_reason(tmp_p
     for name in "ab":
         nodes.tell(name)
     bundled, cached, _ = asyncio.run(nodes.a.write(M, "pin = true\n"))
-    assert not bundled.done and "comes with shoal" in bundled.kept
+    assert not bundled.done and "are part of shoal" in bundled.kept
     assert not cached.done and "Hugging Face's cache" in cached.kept
     assert "<data>/models" in cached.kept
     nodes.changes = {name: {} for name in "abc"}

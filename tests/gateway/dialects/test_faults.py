@@ -146,7 +146,7 @@ def test_an_unknown_model_names_the_command_that_fetches_it() -> None:
     assert fault.status == 404
     # clients of Ollama's look for these words
     assert fault.message.startswith("model 'qwen3-tiny' not found")
-    assert fault.message.endswith("shoal pull qwen3-tiny")
+    assert fault.message.endswith("`shoal pull qwen3-tiny`")
     assert "did you mean" in faults.unknown_model("shoal-tony", ["shoal-tiny"]).message
 
 
@@ -165,7 +165,9 @@ def test_a_name_of_a_refused_card_says_that_it_is_not_in_force_and_why() -> None
     none = card.model_copy(update={"name": "fast", "taken": False, "aliases": ()})
     assert passed_over_named("fast", [("a", card), ("b", none)]) == ("b", none)
     said = faults.unknown_model("fast", ["big"], seen).message
-    assert said.startswith("model 'fast' not found: the card that names big so is not in force")
+    assert said.startswith(
+        "model 'fast' not found: the card that gives big this name has no effect"
+    )
     assert "/models/big on box" in said and f"{card.why}; mend it" in said
 
 

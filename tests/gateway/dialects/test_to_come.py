@@ -50,7 +50,9 @@ def test_a_path_that_is_not_offered_says_why_and_what_to_do_instead(path: str) -
 def test_what_no_engine_does_is_told_from_what_is_to_come(path: str) -> None:
     fault = absence(path)
     assert (
-        fault is not None and fault.code == "no_such_engine" and "no engine here" in fault.message
+        fault is not None
+        and fault.code == "no_such_engine"
+        and "no engine supports" in fault.message
     )
 
 

@@ -186,5 +186,5 @@ def test_an_entry_that_the_settings_take_the_gateway_takes(entry: str) -> None:
 def test_an_entry_that_says_nothing_is_refused_by_both(entry: str) -> None:
     with pytest.raises(ConfigError):
         read_allowance(entry)
-    with pytest.raises(ValueError, match="neither a host"):
+    with pytest.raises(ValueError, match="is not a host"):
         settings(entry)

@@ -169,7 +169,7 @@ def test_a_card_is_taken_away_once(desk: Desk) -> None:
     desk.keep("b", {"bundled": True})
     stays = put(desk, "pin = false\n")
     assert (stays.status_code, stays.json["code"]) == (409, "card_kept"), stays.text
-    assert "node-b: org/m comes with shoal" in stays.json["message"]
+    assert "node-b: org/m and its card are part of shoal" in stays.json["message"]
 
 
 def test_a_model_that_is_nowhere_has_no_card(desk: Desk) -> None:

@@ -216,7 +216,7 @@ def test_a_broken_replacement_leaves_what_serves_and_is_told_once_until_it_is_me
     with secure(first, processes=2) as made:
         put(first.certificate, second.certificate.read_text())
         trouble = eventually(lambda: read_served(made.folder).trouble, 5, "it is told")
-        assert "is not that of the certificate" in trouble
+        assert "does not belong to the certificate" in trouble
         assert read_served(made.folder).certificates == (own,)
         assert {served_at(made.port) for _ in range(12)} == {own}
         psutil.Process(made.gateway.pid).children()[0].kill()

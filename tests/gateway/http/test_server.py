@@ -548,7 +548,7 @@ def test_instances_are_placed_planned_and_deleted_by_commands_to_the_holder(
     ):
         assert asking.status_code == 400
         assert asking.json()["error"]["param"] == "kv"
-        assert "rotated KV is not built" in asking.json()["error"]["message"]
+        assert "rotated KV is not supported" in asking.json()["error"]["message"]
     unknown = httpx.get(f"{url}/instance/previews", params={**query, "excluded_nodes": "nobody"})
     assert unknown.status_code == 400 and "testbed" in unknown.json()["error"]["message"]
     deleted = httpx.delete(f"{url}/instance/inst-1", params={"drain_s": 3})
@@ -622,18 +622,18 @@ def test_a_body_that_trickles_ends_in_a_timeout_of_its_own(strict: GatewayTestbe
             if select.select([connection], [], [], 0)[0]:
                 break
         said = _until_closed(connection)
-    assert said.startswith(b"HTTP/1.1 408 ") and b"not complete after 1 s" in said
+    assert said.startswith(b"HTTP/1.1 408 ") and b"not complete within 1 s" in said
 
 
 NO_BYTE: Mapping[bytes, tuple[bytes, bytes]] = {
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99": (
-        b"408", b"not complete after 1 s"
+        b"408", b"not complete within 1 s"
     ),
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked": (
-        b"408", b"not complete after 1 s"
+        b"408", b"not complete within 1 s"
     ),
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 99": (
-        b"403", b"is not ours"
+        b"403", b"is not allowed"
     ),
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999": (
         b"413", b"body_too_large"

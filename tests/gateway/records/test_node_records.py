@@ -116,7 +116,7 @@ def test_rows_wait_while_the_file_cannot_be_written_and_both_is_said_once(tmp_pa
         eventually(lambda: process.lines("info"), 10, "it is healed")
         assert await process.names() == ["a", "b"]
         assert process.lines("critical") == [
-            "cannot write records; requests wait in memory to be logged, and answers are not kept"
+            "cannot write records; requests wait in memory to be logged, and answers are not stored"
         ]
         assert process.lines("info") == ["writing records again"]
         assert process.records.condition.problems == []

@@ -33,5 +33,5 @@ def test_a_file_of_each_version_ends_as_a_fresh_one_does(version: int) -> None:
 
 @pytest.mark.parametrize("version", [-1, VERSION + 1])
 def test_a_version_that_is_not_known_is_refused(version: int) -> None:
-    with pytest.raises(ValueError, match="not known"):
+    with pytest.raises(ValueError, match="unknown version"):
         statements_from(version)

@@ -119,4 +119,4 @@ def test_a_refusal_says_who_and_when_to_come_again() -> None:
     assert ("retry-after", "3") in [(name.casefold(), value) for name, value in headers_of(soon)]
     full = too_many_waiting(BEN, 4, 4)
     assert (full.status, full.code, full.facts) == (429, "client_queue_full", {"limit": 4})
-    assert full.message.startswith("4 requests of the client 'ben' wait already")
+    assert full.message.startswith("the client 'ben' already has 4 waiting requests")

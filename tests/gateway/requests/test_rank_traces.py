@@ -170,7 +170,7 @@ def test_a_rank_that_tells_nothing_is_named() -> None:
     shown = chrome_trace(document_of(trace, known()).told)
     check_trace(shown)
     names = [one["args"]["name"] for one in shown["traceEvents"] if one["name"] == "process_name"]
-    assert any(name.startswith("rank 1 on node n3: it told nothing") for name in names)
+    assert any(name.startswith("rank 1 on node n3: it sent no data in time") for name in names)
 
 
 def test_a_trace_is_whole_with_its_last_rank_and_is_then_told_once() -> None:

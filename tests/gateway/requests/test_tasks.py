@@ -116,7 +116,7 @@ def test_a_broken_file_is_told_once_and_what_was_read_before_stays(tmp_path: Pat
     for _ in range(3):
         assert looked(book) == ["one"]
     assert len(told) == 1 and "line 3" in told[0] and "stays in force" in told[0]
-    assert book.trouble.startswith("tasks.toml, line 3: tasks.one.budget is not known")
+    assert book.trouble.startswith("tasks.toml, line 3: unknown key tasks.one.budget")
     file.write_text(TASK.replace("one", "two"))
     assert looked(book) == ["two"] and book.trouble == ""
 

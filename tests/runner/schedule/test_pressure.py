@@ -134,7 +134,7 @@ def test_a_request_that_has_said_nothing_fails_with_the_figures() -> None:
     steps(loop, 2)
     end = loop.ends[key("alone")]
     assert isinstance(end, RowFailed) and end.reason == "memory_pressure"
-    assert "rank 0 takes 2.000 GB" in end.message
+    assert "rank 0 uses 2.000 GB" in end.message
     loop.run()
     assert loop.scheduler.is_empty
 
@@ -144,9 +144,9 @@ class TestPressure:
         pressure = Pressure()
         pressure.take(0, MemoryLook(16, 110, 100))
         pressure.take(2, MemoryLook(16, 9, 4))
-        assert (pressure.due() or "").startswith("rank 2 takes")
+        assert (pressure.due() or "").startswith("rank 2 uses")
         pressure.take(2, MemoryLook(32, 4, 4))
-        assert (pressure.due() or "").startswith("rank 0 takes")
+        assert (pressure.due() or "").startswith("rank 0 uses")
         pressure.take(0, MemoryLook(32, 100, 100))
         assert pressure.due() is None and not pressure.is_on
 

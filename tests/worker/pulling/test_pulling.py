@@ -257,7 +257,7 @@ def test_what_comes_packed_is_refused(hub: HubServer, models: Path) -> None:
         (Faults(status=500), "unreachable", "500"),
         (Faults(endless=True), "changed", "32 MiB"),
         (Faults(file_status=403, code="GatedRepo"), "gated", "accept its license at"),
-        (Faults(file_status=404), "no_revision", "no longer (404)"),
+        (Faults(file_status=404), "no_revision", "no longer has"),
         (Faults(silent=True), "unreachable", "sent nothing for"),
         (Faults(redirect="file:///etc/passwd"), "changed", "file:"),
     ],
@@ -281,7 +281,7 @@ def test_a_busy_hub_is_waited_for_as_long_as_it_asks(hub: HubServer, models: Pat
     hub.faults = Faults(status=429, retry_after="1", list_times=1)
     states = pull(hub, models)
     assert states[-1].phase == "done"
-    assert any("waits 1 s" in state.note for state in states)
+    assert any("waiting 1 s" in state.note for state in states)
     assert hub.sent.lists == 2
 
 

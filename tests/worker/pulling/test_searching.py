@@ -158,11 +158,11 @@ def test_a_hub_is_searched_for_what_runs_here(hub: HubServer, tmp_path: Path) ->
     ("faults", "env", "reason", "words"),
     [
         (Faults(search_status=429, retry_after="120"), {}, "rate_limited", "for 120 s"),
-        (Faults(search_status=503), {}, "unreachable", "answers 503"),
+        (Faults(search_status=503), {}, "unreachable", "status 503"),
         (Faults(search_status=403), {}, "unauthorized", "hf auth login"),
         (Faults(search_status=404), {}, "unreachable", "cannot be searched"),
         (Faults(needs_token="t"), {"HF_TOKEN": "wrong"}, "unauthorized", "this node's token"),
-        (Faults(needs_token="t"), {}, "unauthorized", "without a token"),
+        (Faults(needs_token="t"), {}, "unauthorized", "requires a token"),
         (Faults(endless=True), {}, "changed", "MiB"),
         (Faults(), {"HF_HUB_OFFLINE": "1"}, "offline", "HF_HUB_OFFLINE"),
         (Faults(), {"HF_ENDPOINT": "http://127.0.0.1:9"}, "unreachable", "127.0.0.1:9"),

@@ -1,9 +1,8 @@
 """Talks to supervisord: `shoal up`, from nothing to a node that answers.
 
-The order is: settings, a look for a node that runs already or has left processes behind, the
-port, the configuration, supervisord, and then looks every quarter second until `readiness` says
-up or stuck. What is stuck is said with the tail of the log of the process to blame; what was
-started is left running, so that it can be looked at.
+Order: settings, a node that already runs or left processes behind, the port, the configuration,
+supervisord. Then it checks every 0.25 s until `readiness` says up or stuck. If the node is stuck,
+the error shows the log's end of the process to blame, and what was started keeps running.
 """
 
 from __future__ import annotations
@@ -183,9 +182,7 @@ def wait_until_up(
             verdict = watch.judge(look)
             if isinstance(verdict, Starting):
                 if child is not None and child.poll() is not None:
-                    raise CliError(
-                        f"supervisord ended with {child.returncode}", remedy="`shoal doctor`"
-                    )
+                    raise CliError(f"supervisord ended with {child.returncode}")
                 if time.monotonic() - began > deadline_s:
                     by_name = {service.name: service for service in look.services or ()}
                     culprit = {name: by_name[name] for name in SERVICES if name in by_name}

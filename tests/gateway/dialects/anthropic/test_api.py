@@ -44,7 +44,7 @@ def test_paths_below_that_are_to_come_say_so_in_its_envelope(path: str) -> None:
     row = to_come(path)
     assert row is not None and envelope_of(path) is ANTHROPIC.envelope
     error = _error(not_there_yet(path, row))
-    assert error["type"] == "not_found_error" and "not there yet" in error["message"]
+    assert error["type"] == "not_found_error" and "not available yet" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ def test_an_editor_without_undo_does_not_offer_it(desk: Any) -> None:
 def test_where_no_unknown_field_is_taken_no_tool_is_dropped(desk: Any) -> None:
     strict = Limits(strict_fields=True)
     refusal = desk.refusal(MESSAGES, _body(tools=[F, SEARCH]), limits=strict)
-    assert refusal.field == "tools[1]" and "the client runs" in str(refusal)
+    assert refusal.field == "tools[1]" and "only client tools" in str(refusal)
 
 
 @pytest.mark.parametrize(

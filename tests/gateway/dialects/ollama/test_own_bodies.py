@@ -107,7 +107,7 @@ def test_a_push_and_a_blob_are_answered_in_words(path: str) -> None:
     fault = absence(path)
     assert fault is not None
     said = json.loads(OLLAMA.envelope.answer(fault).body)["error"]
-    assert fault.status == 404 and "is not offered" in said
+    assert fault.status == 404 and "is not supported" in said
 
 
 def test_the_lines_of_a_load_and_an_unload(desk: Any) -> None:

@@ -236,7 +236,7 @@ BAD = {
     "no config": (lambda folder: (folder / "adapter_config.json").unlink(), "adapter_config.json"),
     "no json": (lambda folder: (folder / "adapter_config.json").write_text("{"), "Expecting"),
     "no weights": (lambda folder: (folder / "adapters.safetensors").unlink(), "neither"),
-    "cut": (cut, "cut short"),
+    "cut": (cut, "are truncated"),
     "rank": (broken(lora_parameters={"rank": 5, "scale": 1.0}), "rank 4"),
     "scale": (broken(lora_parameters={"rank": 4, "scale": "big"}), "scale"),
     "nan": (rewritten(lambda all_: {**all_, A: all_[A] * float("nan")}), "finite"),
@@ -245,7 +245,7 @@ BAD = {
         rewritten(lambda all_: {**all_, A: mx.zeros((7, 4))}),
         "to another model",
     ),
-    "stranger": (rewritten(lambda all_: {**all_, "model.norm.weight": mx.zeros((4,))}), "no part"),
+    "stranger": (rewritten(lambda all_: {**all_, "model.norm.weight": mx.zeros((4,))}), "not part"),
     "layer": (
         rewritten(lambda all_: {n.replace("layers.0.", "layers.99."): a for n, a in all_.items()}),
         "no layer",

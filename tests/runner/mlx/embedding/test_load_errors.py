@@ -132,7 +132,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
 }
 DECODERS: dict[str, tuple[Breaks, str]] = {
     "unknown family": (config(model_type="no_such_family"), "no_such_family"),
-    "both ways": (config(use_bidirectional_attention=True), "goes both ways"),
+    "both ways": (config(use_bidirectional_attention=True), "is bidirectional"),
     "one missing": (
         weights(lambda held: held.pop("norm.weight")),
         "1 weights of the model are missing",

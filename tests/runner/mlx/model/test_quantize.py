@@ -98,7 +98,7 @@ def test_what_is_quantised_or_does_not_divide_is_refused_in_words(
     shutil.copytree(model_folder("llama"), cut)
     with open(cut / "model.safetensors", "r+b") as file:
         file.truncate(1000)
-    with pytest.raises(NotMade, match=r"model\.safetensors is cut"):
+    with pytest.raises(NotMade, match=r"model\.safetensors is truncated"):
         maker(cut, tmp_path)
 
 

@@ -83,7 +83,7 @@ def test_two_ranks_say_what_one_says_with_and_without_an_adapter() -> None:
     biased = found.pop("MLP biases")
     assert found == {name: {"tensor": YES, "tensor_adapters": YES} for name in AS_WHOLE}
     assert biased["tensor"] == YES
-    assert "fc2_latent_proj cannot be told" in biased["tensor_adapters"]
+    assert "fc2_latent_proj; run the model" in biased["tensor_adapters"]
 
 
 @pytest.mark.parametrize(("settings", "why"), REFUSED, ids=[why for _, why in REFUSED])

@@ -63,7 +63,7 @@ def test_what_cannot_be_is_said_with_its_exit_code(made: GatewayTestbed, tmp_pat
         ("shoal apikey rotate nobody", 4, "the keys are: none"),
         ("shoal apikey add a --expires soon", 2, "--expires: 'soon'"),
         ("shoal apikey add a --scope root", 2, "root"),
-        ("shoal apikey add 'two words'", 1, "cannot be the name"),
+        ("shoal apikey add 'two words'", 1, "is not a valid API key name"),
     ):
         found = typed(made, tmp_path, line)
         assert (found.returncode, words in found.stderr) == (code, True), (line, found.stderr)

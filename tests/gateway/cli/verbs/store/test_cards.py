@@ -121,7 +121,7 @@ def test_add_writes_settings_and_names_the_node_that_keeps_its_own(shoal: Shoal)
     assert "not on lap: org/m lies in" in made.stderr
     assert "context_tokens: from the model's next load" in made.stderr
     again = shoal("add", "org/m", "temperature=1")
-    assert again.exit_code == 2 and "says temperature already" in again.stderr
+    assert again.exit_code == 2 and "temperature is already set" in again.stderr
 
 
 @pytest.mark.parametrize(
