@@ -230,7 +230,7 @@ def test_a_master_that_is_stopped_hands_its_term_on_before_it_ends(cluster: Clus
     words = ("stepped down as leader", "following the leader", "stopped")
     last = [one for one in said if one["message"] in words]
     assert [one["message"] for one in last] == list(words), said
-    assert f"hands it on to {last[1]['holder']}" in last[0]["why"]
+    assert f"the term passes to {last[1]['holder']}" in last[0]["why"]
     heir = cluster.by_id(last[1]["holder"])
     (opened,) = [
         one for one in heir.log_lines("master")

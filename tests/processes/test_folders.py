@@ -250,7 +250,7 @@ def test_names_of_a_refused_card_say_that_it_is_not_in_force_and_why(node: Node)
         for verb in ("show", "load"):
             *words, end = typed_words[f"{verb} {alias}"]
             row.say(verb, end, " ".join(words))
-            if end != "ends with 4" or "is not in force" not in " ".join(words):
+            if end != "ends with 4" or "has no effect" not in " ".join(words):
                 row.wrong.append(f"{verb} of {alias} {end}: {words}")
         ran = node.shoal("run", alias, "Hi.")
         row.say("run", f"ends with {ran.returncode}", ran.stdout + ran.stderr)

@@ -106,13 +106,13 @@ def test_an_expired_pair_is_taken_while_a_stream_runs_and_told_everywhere(
 def test_a_broken_replacement_is_told_and_the_node_goes_on(node: Node, pair: TlsPairOnDisk) -> None:
     shown, key = served_at(node.base_port), pair.key.read_text()
     put(pair.key, "rubbish\n")
-    eventually(lambda: "holds no PEM private key" in node.shoal("status").stdout, 30, "told")
+    eventually(lambda: "contains no PEM private key" in node.shoal("status").stdout, 30, "told")
     found = answered(lambda: check(node), lambda one: one["level"] == "error", "doctor says so")
-    assert "holds no PEM private key" in found["found"]
+    assert "contains no PEM private key" in found["found"]
     assert served_at(node.base_port) == shown
     assert MODEL in node.shoal("ps").stdout
     put(pair.key, key)
-    eventually(lambda: "holds no PEM" not in node.shoal("status").stdout, 30, "it is over")
+    eventually(lambda: "contains no PEM" not in node.shoal("status").stdout, 30, "it is over")
 
 
 def test_a_node_does_not_come_up_with_a_wrong_pair_and_says_why(

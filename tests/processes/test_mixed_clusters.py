@@ -205,5 +205,5 @@ def test_a_model_whose_runner_is_killed_while_it_loads_is_served_by_the_other_no
         assert two.seats() == [two.fit.node_id()]
         for asked in (two.unfit, two.fit):
             said = why(asked)
-            assert said.startswith("gets it again in ") and "was killed by a signal" in said, said
+            assert said.startswith("is in cooldown for ") and "was killed by a signal" in said, said
         two.note(ledger, "runners are killed while they load", printed_why(two.fit))

@@ -174,7 +174,7 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
         shown = shoal("show", "second", env=node.env).stdout
         assert "pin" in shown and "card.toml" in shown, shown
         unpinned = shoal("unpin", "second", env=node.env)
-        assert unpinned.returncode and "take `pin` out" in unpinned.stderr, unpinned.stderr
+        assert unpinned.returncode and "remove `pin` from that file" in unpinned.stderr, unpinned.stderr
         assert ask(node, "first").status_code == 507
     finally:
         card.write_text(said)

@@ -252,7 +252,7 @@ def test_what_cannot_be_reckoned_is_said_and_pulled(node: Node, hub: HubServer) 
     files = {**tiny(), "config.json": b'{"model_type": "unheard_of"}'}
     hub.repositories["someone/strange"] = files
     plan = node.shoal("pull", "someone/strange", "--dry-run")
-    assert plan.returncode == 0 and "could not be reckoned" in plan.stdout, plan
+    assert plan.returncode == 0 and "no memory estimate" in plan.stdout, plan
     assert "unheard_of" in plan.stdout and weights_sent(hub) == 0
     pulled = node.shoal("pull", "someone/strange")
     assert "without knowing whether it fits: mlx-lm" in pulled.stderr
@@ -319,7 +319,7 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
             assert kept.returncode
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
-        assert "what came is kept" in first.communicate()[1]
+        assert "the downloaded part is kept" in first.communicate()[1]
         time.sleep(2.0)
         assert len(pulling(node)) == 1
         second.send_signal(signal.SIGINT)

@@ -138,6 +138,6 @@ def test_a_rank_that_dies_is_named_as_the_one_that_told_nothing(
     raw = kept(three, 0, listed[0]["request"], "/raw")
     ranks = raw["ranks"]
     assert ranks[0]["told"] and ranks[0]["turns"], "the lead's rank told"
-    assert not ranks[1]["told"] and "told nothing" in ranks[1]["why"]
+    assert not ranks[1]["told"] and "no data" in ranks[1]["why"]
     assert ranks[1]["node"] == victim["node"]
     check_trace(kept(three, 0, listed[0]["request"]))
