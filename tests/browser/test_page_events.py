@@ -51,7 +51,7 @@ def test_a_load_shows_up_as_it_happens(tab: Tab, node: Node) -> None:
 
     def latest_first() -> bool:
         words = told(page)
-        return "gone" in words[: words.index("rank ready")]
+        return "removed" in words[: words.index("rank ready")]
 
     eventually(latest_first, 30, "its end is told above its beginning")
 

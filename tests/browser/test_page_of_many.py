@@ -130,7 +130,7 @@ def test_a_ring_of_thunderbolt_bridges_is_said_with_what_to_do(
         )
         page = tab.open("/#cluster")
         alert = page.get_by_role("alert")
-        expect(alert).to_contain_text("The Thunderbolt bridges of reef, kelp form a ring")
+        expect(alert).to_contain_text("The Thunderbolt bridges of reef, kelp form a loop")
         expect(alert.locator("code")).to_contain_text("networksetup")
         tab.check()
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_placed_so_is_told_in_words_and_mended(tab: Tab) -> None:
     context = plan.get_by_label("Context in tokens")
     context.fill("900000000")
     context.press("Tab")
-    expect(plan.get_by_role("alert")).to_contain_text("900,000,000 were asked for")
+    expect(plan.get_by_role("alert")).to_contain_text("context_tokens is 900,000,000")
     expect(plan.get_by_role("button", name="Load it")).to_be_disabled()
     context.fill("512")
     context.press("Tab")

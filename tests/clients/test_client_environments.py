@@ -46,7 +46,7 @@ def test_another_lock_is_another_environment(locks: Path) -> None:
 
 def test_an_index_that_cannot_be_reached_is_told_and_nothing_is_left(locks: Path) -> None:
     (locks / "far.txt").write_text("six==1.17.0\n")
-    with pytest.raises(Unavailable, match=r"far is not inside .* and cannot be fetched: "):
+    with pytest.raises(Unavailable, match=r"far is not in .*, and cannot be fetched: "):
         client_python("far", locks)
     assert list(cache().iterdir()) == []
 

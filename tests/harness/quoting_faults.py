@@ -109,16 +109,16 @@ def _text(module: Any) -> None:
 def _server(module: Any) -> None:
     """Taking a request up raises in the runner's main thread, which ends it; once, for the request
     is sent again to the next."""
-    asked = module.RequestServer.asked
+    act_on = module.RequestServer.act_on
 
     def faulty(self: Any, peer: bytes, message: Any, now: float) -> Any:
         if IN_A_RUNNER in repr(message):
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(f"{os.environ[FOLDER]}/struck", os.O_CREAT | os.O_EXCL))
                 raise RuntimeError(repr(message))
-        return asked(self, peer, message, now)
+        return act_on(self, peer, message, now)
 
-    module.RequestServer.asked = faulty
+    module.RequestServer.act_on = faulty
 
 
 PATCHES: dict[str, Callable[[Any], None]] = {

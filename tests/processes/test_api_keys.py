@@ -85,7 +85,7 @@ def test_a_key_of_one_node_is_every_nodes_within_a_second_and_so_is_its_end(
     assert [one["name"] for one in listed] == ["alice"] and secret not in json.dumps(listed)
     assert apikey(third, "ls")["keys"][0]["id"] == listed[0]["id"]
     doctor = second.shoal("doctor")
-    assert "1 of the cluster" in doctor.stdout.replace("\n", " "), doctor.stdout
+    assert "1 in the cluster" in doctor.stdout.replace("\n", " "), doctor.stdout
     assert apikey(second, "add", "bob", "--scope", "admin")["was_asked_for"] is True
     gone = apikey(third, "rm", "alice")
     removed_at = time.monotonic()

@@ -141,7 +141,7 @@ def test_a_card_is_taken_away_from_both_nodes(nodes: tuple[Node, Node]) -> None:
     in_force(nodes, lacks="gone")
     assert first.shoal("card", "export", M).returncode == 4
     bundled = first.shoal("card", "add", "shoal-tiny", "pin=true")
-    assert bundled.returncode == 5 and "comes with shoal" in bundled.stderr, bundled.stderr
+    assert bundled.returncode == 5 and "are part of shoal" in bundled.stderr, bundled.stderr
 
 
 @pytest.mark.parametrize("line", examples("card"))

@@ -79,7 +79,7 @@ def _checked(folder: Path, text: str, *words: str, path: str = "") -> Any:
                 ("b", ["10.0.0.2"], ["en1", None, "en2"]),
                 ("c", ["10.0.0.3"], ["en1", "en2", None]),
             ),
-            "rank 0 (a) names en1",
+            "rank 0 (a) lists en1",
         ),
         (_hosts(("a", ["10.0.0.1"], []), ("b", ["10.0.0.1"], [])), "10.0.0.1"),
     ],
@@ -107,7 +107,7 @@ def test_several_devices_may_join_two_machines(tmp_path: Path) -> None:
 def test_a_machine_under_two_names_is_one(tmp_path: Path) -> None:
     done = _checked(tmp_path, _hosts(("me@a", ["10.0.0.1"], []), ("A", ["10.0.0.2"], [])))
     assert done.returncode == 1, done.stdout
-    assert "me@a" in done.stderr and "one machine" in done.stderr
+    assert "me@a" in done.stderr and "the same machine" in done.stderr
 
 
 def test_machines_are_probed_side_by_side(tmp_path: Path) -> None:

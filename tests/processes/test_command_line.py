@@ -199,7 +199,7 @@ def test_a_bench_counts_what_was_made_and_what_was_cached() -> None:
         words = ("bench", "m", "--runs", "1", "--warmup", "0", "--tokens", "5000")
         said = typed(url, *words).stdout
         figures = json.loads(typed(url, *words, "--json").stdout)
-    assert "1 answer of 3 tokens (5000 were asked for" in said, said
+    assert "1 answer of 3 tokens (requested: 5000" in said, said
     assert "100 prompt tokens, 40 of them cached" in said
     assert (figures["tokens"], figures["tokens_most"], figures["cached_tokens"]) == (3, 3, 40)
     computed = figures["prefill_tokens_per_s"]["mean"] * figures["ttft_ms"]["mean"] / 1000

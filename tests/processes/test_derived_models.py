@@ -67,7 +67,7 @@ def test_a_name_of_a_real_node_answers_in_two_dialects_until_it_is_taken_away(
     assert (chat["model"], chat["usage"]["completion_tokens"]) == ("helper", 3)
     ollama = ask(node, "/api/chat", options={"num_predict": 3}).json()
     assert (ollama["model"], ollama["eval_count"]) == ("helper", 3)
-    assert f"a name of {MODEL}" in node.shoal("ls").stdout
+    assert f"an alias of {MODEL}" in node.shoal("ls").stdout
     placed = node.shoal("place", "helper", "--json")
     assert placed.returncode == 0 and json.loads(placed.stdout)["model"] == MODEL
     gone = node.shoal("rm", "helper")

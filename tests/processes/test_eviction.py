@@ -113,7 +113,7 @@ def _would_go(node: Node) -> list[str]:
 
 def _let_go(node: Node) -> str:
     said = node.shoal("ls").stderr
-    return said if f"second let {REPOSITORY}" in said else ""
+    return said if f"second deleted {REPOSITORY}" in said else ""
 
 
 @pytest.mark.proof

@@ -42,7 +42,7 @@ def beside_no_model(node: Node) -> int:
     reserved = sum(shard["bytes_reserved"] for shard in copy["shards"])
     refusal = node.http.post("/leases", json={"size_bytes": HUGE})
     assert refusal.status_code == 507, refusal.text
-    most = re.search(r"the most is ([0-9.]+) GB", refusal.json()["error"]["message"])
+    most = re.search(r"the largest limit is ([0-9.]+) GB", refusal.json()["error"]["message"])
     assert most is not None, refusal.text
     free = psutil.virtual_memory().available
     return int(min(float(most[1]) * 1e9 - 1e7, free + reserved - 2e8))
@@ -104,7 +104,7 @@ def test_the_program_s_end_is_ours_and_so_is_ctrl_c(node: Node) -> None:
         "lease", "run", "--size", "1MB", "--", sys.executable, "-c", "raise SystemExit(7)"
     )
     assert done.returncode == 7, done.stderr
-    assert "1.0 MB on " in done.stderr and "are kept: lease-" in done.stderr
+    assert "reserved 1.0 MB on " in done.stderr and ": lease lease-" in done.stderr
     program = "import os; print(os.environ['SHOAL_LEASE'])"
     done = node.shoal("lease", "run", "--size", "1MB", "--", sys.executable, "-c", program)
     assert re.fullmatch(r"lease-[0-9a-f]+\n", done.stdout)
@@ -163,7 +163,7 @@ def test_a_client_that_hangs_up_while_it_waits_gets_none(node: Node) -> None:
 def test_mistakes_are_named(node: Node) -> None:
     for words, said in (
         (["--size", "much"], "--size: 'much' is not a size; use for example 8GB or 512MiB"),
-        (["--size", "1MB", "--wait", "2h"], "--wait 2h: at most"),
+        (["--size", "1MB", "--wait", "2h"], "--wait 2h is too long"),
         (["--size", "1MB", "--on-ask-back", "nosuch"], "there is no signal 'nosuch'"),
     ):
         done = node.shoal("lease", "run", *words, "--", "true")

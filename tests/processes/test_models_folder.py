@@ -96,7 +96,7 @@ def test_a_name_that_no_request_can_say_gets_an_id_that_is_told(littered: Node) 
         assert "has another name" in line and f"listed as {models[name]}" in line
         assert littered.http.get(f"/v1/models/{models[name]}").status_code == 200
     answer = littered.chat("Hi.", model="größe")
-    assert answer.status_code == 400 and "would go by 'grosse'" in answer.text
+    assert answer.status_code == 400 and "has the name 'grosse'" in answer.text
 
 
 def _document(node: Node) -> Any:
@@ -125,7 +125,7 @@ def test_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str)
     answer = littered.chat("Hi.", model=named(kind))
     said = answer.json()["error"]["message"]
     if kind == "an odd name.gguf":
-        assert answer.status_code == 400 and "would go by 'an-odd-name.gguf'" in said
+        assert answer.status_code == 400 and "has the name 'an-odd-name.gguf'" in said
         said = littered.chat("Hi.", model="an-odd-name").json()["error"]["message"]
         assert KINDS[kind][1] in said
         return
@@ -135,7 +135,7 @@ def test_the_404_says_why_what_lies_there_is_no_model(littered: Node, kind: str)
 
 def test_a_file_is_known_by_its_name_without_the_ending(littered: Node) -> None:
     said = littered.chat("Hi.", model="loose").json()["error"]["message"]
-    assert "loose.gguf is GGUF" in said, said
+    assert "loose.gguf is in llama.cpp's GGUF format" in said, said
 
 
 def test_the_log_says_each_once(littered: Node) -> None:

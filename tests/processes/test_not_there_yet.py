@@ -13,7 +13,7 @@ def test_a_path_that_is_to_come_answers_unlike_a_misspelt_one(node: Node, path: 
     answer = node.http.post(path, json={})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (404, "not_there_yet"), answer.text
-    assert path in error["message"] and "not there yet" in error["message"]
+    assert path in error["message"] and "not available yet" in error["message"]
     assert misspelt.json()["error"]["code"] == "not_found"
 
 
@@ -22,7 +22,7 @@ def test_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
     said = answer.json()
     assert answer.status_code == 404 and said.get("type") == "error", said
     assert said["error"]["type"] == "not_found_error"
-    assert "not there yet" in said["error"]["message"]
+    assert "not available yet" in said["error"]["message"]
     for path in ("/api/push", "/ollama/api/push"):
         told = node.http.post(path, json={}).json()["error"]
         assert isinstance(told, str) and "not offered" in told

@@ -72,7 +72,7 @@ def test_a_busy_model_yields_when_its_turn_is_over_and_who_waits_is_told_why(nod
         assert len(busy.answers) > before, "the busy one went on meanwhile"
     told = [line for line in said if line.startswith(": ")]
     print(f"waited {waited_s:.1f} s; {told[:3]}; {waits}")
-    assert any("first is in use and keeps its turn" in line for line in told), told
+    assert any("first is in use; its minimum residency ends" in line for line in told), told
     assert waited_s < TURN_S + 30
     assert any(line.startswith("data: ") and "content" in line for line in said)
 
@@ -174,7 +174,9 @@ def test_a_card_pins_until_its_line_is_gone(node: Node) -> None:
         shown = shoal("show", "second", env=node.env).stdout
         assert "pin" in shown and "card.toml" in shown, shown
         unpinned = shoal("unpin", "second", env=node.env)
-        assert unpinned.returncode and "remove `pin` from that file" in unpinned.stderr, unpinned.stderr
+        assert unpinned.returncode and "remove `pin` from that file" in unpinned.stderr, (
+            unpinned.stderr
+        )
         assert ask(node, "first").status_code == 507
     finally:
         card.write_text(said)

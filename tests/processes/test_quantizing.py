@@ -95,10 +95,10 @@ def held_in_the_middle(node: Node, name: str) -> tuple[str, int]:
 def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
     done = node.shoal("quantize", MODEL, "--bits", "8", "--name", "tiny8")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"made tiny8 of {MODEL} (")
+    assert done.stdout.startswith(f"made tiny8 from {MODEL} (")
     told = answered(
         lambda: node.shoal("ls").stdout,
-        lambda told: "tiny8 " in told and f"made of {MODEL}" in told,
+        lambda told: "tiny8 " in told and f"made from {MODEL}" in told,
         "`ls` tells of it",
     )
     assert "tiny8 " in told
@@ -118,7 +118,7 @@ def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
     assert f"{seconds:.1f} s on " in node.shoal("show", "tiny8").stdout
     again = node.shoal("quantize", "tiny8")
     assert again.returncode == 1
-    assert f"take {MODEL}" in again.stderr
+    assert f"made from, {MODEL}" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_the_command_makes_it_shows_it_and_it_answers(node: Node) -> None:
         ({"model": MODEL, "bits": 5}, 400, "bits", "4, 6 or 8"),
         ({"model": MODEL, "group_size": 48}, 400, "group_size", "32, 64 or 128"),
         ({"model": MODEL, "name": MODEL}, 409, "name", "--name"),
-        ({"model": MODEL, "name": "../x"}, 400, "name", "not a valid model name"),
+        ({"model": MODEL, "name": "../x"}, 400, "name", "not a valid name for a model"),
         ({"model": MODEL, "node": "mars"}, 400, "node", "mars"),
         ({"model": MODEL, "bit": 4}, 400, "bit", "bit"),
     ],
@@ -147,7 +147,7 @@ def test_it_is_shown_while_it_is_made_and_stopping_it_leaves_nothing(node: Node)
     instance, pid = held_in_the_middle(node, "fewer")
     ps = answered(
         lambda: node.shoal("ps").stdout,
-        lambda ps: "made of someone/large, " in ps,
+        lambda ps: "quantized from someone/large, " in ps,
         "`ps` tells of it",
     )
     assert "fewer" in ps

@@ -66,8 +66,8 @@ def test_what_is_wrong_is_refused_by_name_and_not_written(node: Node) -> None:
         ({"set": {"slots": None}}, 400, "slots"),
         ({}, 400, "name settings"),
         ({"set": {"slots": 3}, "unset": ["slots"]}, 400, "each once"),
-        ({"set": {"http_host": "0.0.0.0"}}, 403, "on the machine alone"),
-        ({"unset": ["api_keys"]}, 403, "on the machine alone"),
+        ({"set": {"http_host": "0.0.0.0"}}, 403, "only be changed on the machine"),
+        ({"unset": ["api_keys"]}, 403, "only be changed on the machine"),
     ):
         found = put(node, **body)
         assert found.status_code == status and said in found.text, (body, found.text)

@@ -93,8 +93,8 @@ def test_what_this_node_has_is_copied_and_what_is_there_is_said(nodes: tuple[Nod
     assert rest.returncode == 0, rest.stdout + rest.stderr
     assert f"copied {B} to second" in rest.stdout and same(first, second, B)
     assert (
-        f"{A} is on second already" in rest.stdout
-        and f"{B}, {A} are on first already" in rest.stdout
+        f"{A} is already on second" in rest.stdout
+        and f"{B}, {A} are already on first" in rest.stdout
     )
     assert MODEL not in rest.stdout, "what comes with shoal is on each node"
     known(first, A, B)

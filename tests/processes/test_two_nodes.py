@@ -190,7 +190,9 @@ def test_what_was_local_and_lost_is_said_so(pair: Cluster) -> None:
     eventually(agreed, ANSWER_S, "the changes of the one that stayed up")
 
     def is_said() -> bool:
-        lines = [line for line in one.log_lines("master") if "a change was undone" in line["message"]]
+        lines = [
+            line for line in one.log_lines("master") if "a change was undone" in line["message"]
+        ]
         return "lost" in {json.loads(line["what"]).get("name") for line in lines}
 
     eventually(is_said, ANSWER_S, "the change that was undone is said")
