@@ -164,7 +164,7 @@ def test_mistakes_are_named(node: Node) -> None:
     for words, said in (
         (["--size", "much"], "--size: 'much' is not a size; use for example 8GB or 512MiB"),
         (["--size", "1MB", "--wait", "2h"], "--wait 2h is too long"),
-        (["--size", "1MB", "--on-ask-back", "nosuch"], "there is no signal 'nosuch'"),
+        (["--size", "1MB", "--on-ask-back", "nosuch"], "unknown signal 'nosuch'"),
     ):
         done = node.shoal("lease", "run", *words, "--", "true")
         assert done.returncode == 2 and said in done.stderr, done.stderr

@@ -146,7 +146,7 @@ def test_verify_names_the_file_that_changed_and_ends_with_1(nodes: tuple[Node, N
     assert read.returncode == 0 and bundled["against"] == "headers"
     assert first.shoal("verify", "nothing/here").returncode == 4
     elsewhere = first.http.post("/models/verify", json={"model": MODEL, "node": "third"})
-    assert elsewhere.status_code == 404 and "there are first" in elsewhere.text
+    assert elsewhere.status_code == 404 and "the nodes are first" in elsewhere.text
     assert first.http.post("/models/verify", json={"model": "none"}).status_code == 404
 
 

@@ -25,4 +25,4 @@ def test_a_path_of_another_dialect_answers_in_its_words(node: Node) -> None:
     assert "not available yet" in said["error"]["message"]
     for path in ("/api/push", "/ollama/api/push"):
         told = node.http.post(path, json={}).json()["error"]
-        assert isinstance(told, str) and "not offered" in told
+        assert isinstance(told, str) and "is not supported" in told
