@@ -39,6 +39,9 @@ from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
+KEPT_S = 7
+"""Seconds an idle connection stays open. httpx and the SDKs built on it drop theirs after 5 s; a
+server that closes at that moment breaks a request that is on its way."""
 GRACE_S = 3.0
 """Between the end of the last stream in words and gunicorn's own kill."""
 STOOD_STILL_S = 1.0
@@ -189,7 +192,7 @@ class _Gunicorn(BaseApplication):
             "asgi_lifespan": "on",
             "asgi_disconnect_grace_period": 1,
             "http_parser": "python",
-            "keepalive": 5,
+            "keepalive": KEPT_S,
             "graceful_timeout": int(options.drain_s + GRACE_S),
             "timeout": 60,
             "backlog": BACKLOG,
