@@ -40,8 +40,8 @@ from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
 KEPT_S = 7
-"""Seconds an idle connection stays open. httpx and the SDKs built on it drop theirs after 5 s; a
-server that closes at that moment breaks a request that is on its way."""
+"""Seconds an idle connection stays open. httpx closes its own after 5 s. If the server closes at
+the same moment, a request that is on its way fails."""
 GRACE_S = 3.0
 """Between the end of the last stream in words and gunicorn's own kill."""
 STOOD_STILL_S = 1.0
