@@ -56,7 +56,7 @@ class Process:
         )
         path = site.folder / node / "records.sqlite"
         logged = LogBounds(rows=100, bytes=1 << 20, age_s=1e6)
-        self.records = NodeRecords(path, logged, log, retry_s=0.05, **more)
+        self.records = NodeRecords(path, logged, log, **({"retry_s": 0.05} | more))
         self.answers = AnswerRecords(
             records=self.records,
             bounds=bounds,
@@ -215,14 +215,14 @@ def test_answers_that_end_together_are_written_together_and_each_is_there() -> N
 
 def test_what_cannot_be_kept_is_said_and_the_next_is_kept_once_there_is_room() -> None:
     async def trace(site: Site) -> None:
-        full = site.process(max_pages=60)
+        full = site.process(max_pages=60, retry_s=1.0)
         large = KeptAnswer(b"x" * (1 << 20), ())
         assert "full" in await full.answers.keep("a", named(0), large)
         assert await full.answers.find("a", named(0)) is None
         assert "cannot write the records" in await full.answers.keep("a", named(0, 2), KEPT)
         lines = [json.loads(line) for line in full.said.getvalue().splitlines()]
         assert [one["level"] for one in lines].count("critical") == 1, "said once"
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.1)
         assert await full.answers.keep("a", named(0, 3), KEPT) == ""
         assert await full.answers.find("a", named(0, 3)) == KEPT
 
