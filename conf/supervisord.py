@@ -81,7 +81,7 @@ def render(
         ),
         _section(
             "rpcinterface:supervisor",
-            {"supervisor.rpcinterface_factory": ("supervisor.rpcinterface:make_main_rpcinterface")},
+            {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"},
         ),
         _section("supervisorctl", {"serverurl": f"unix://{socket}", "prompt": "shoal"}),
     ]

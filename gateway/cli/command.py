@@ -132,14 +132,14 @@ def options(
             "--verbose",
             "-v",
             count=True,
-            help=("Print more (-vv: everything)."),
+            help="Print more (-vv: everything).",
             rich_help_panel=SHARED,
         ),
     ] = 0,
     quiet: Annotated[
         bool,
         typer.Option(
-            "--quiet", "-q", help=("Print only results and errors."), rich_help_panel=SHARED
+            "--quiet", "-q", help="Print only results and errors.", rich_help_panel=SHARED
         ),
     ] = False,
 ) -> None:

@@ -286,7 +286,7 @@ class _Links(Collector):
         rate = gauge("shoal_link_bandwidth_bytes_per_second", "Measured bandwidth of a burst.")
         age = gauge(
             "shoal_link_bandwidth_age_seconds",
-            ("Age of the bandwidth measurement, as last reported."),
+            "Age of the bandwidth measurement, as last reported.",
         )
         for link in self.reading.links:
             labels = (str(self.reading.node), str(link.peer), link.host)
@@ -338,7 +338,7 @@ class _Readings(Collector):
         speed = gauge("shoal_generation_tokens_per_second", "Tokens generated in the last second.")
         hits = counter("shoal_prefix_cache_hits", "Prompts with a cached prefix.")
         hit_tokens = counter(
-            "shoal_prefix_cache_hit_tokens", ("Prompt tokens taken from the prefix cache.")
+            "shoal_prefix_cache_hit_tokens", "Prompt tokens taken from the prefix cache."
         )
         preemptions = counter("shoal_num_preemptions", "Rows preempted for lack of memory.")
         ends = counter("shoal_num_memory_ends", "Rows ended because a rank used too much memory.")

@@ -78,7 +78,7 @@ class Removals:
             raise FolderKept(f"{model} is not on this node's disk", remedy="use a node that has it")
         if any(one.model == model and one.bundled for one in card.models):
             raise FolderKept(
-                (f"{model} is part of shoal and cannot be deleted"), remedy="it takes at most 10 MB"
+                f"{model} is part of shoal and cannot be deleted", remedy="it takes at most 10 MB"
             )
         if kept := self.held(model):
             raise kept

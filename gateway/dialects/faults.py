@@ -215,7 +215,7 @@ def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault
     else:
         named = ", ".join(embedders[:8])
         there = (
-            f"use an embedding model: {named}" if named else ("the cluster has no embedding model")
+            f"use an embedding model: {named}" if named else "the cluster has no embedding model"
         )
         text = f"'{model}' does not support embeddings: it is a text model; {there}"
     return HttpFault(400, "unsupported", text, field="model")

@@ -66,7 +66,7 @@ def read_url(text: str) -> FetchUrl:
     scheme = found[1].lower()
     if scheme not in USUAL_PORT:
         raise FetchRefused(
-            "scheme", (f"the scheme '{scheme[:40]}' is not supported; use http or https")
+            "scheme", f"the scheme '{scheme[:40]}' is not supported; use http or https"
         )
     rest = text[found.end() :]
     if not rest.startswith("//"):
@@ -92,7 +92,7 @@ def read_redirect(base: FetchUrl, location: str) -> FetchUrl:
 def _check_characters(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
         raise FetchRefused(
-            "url", (f"the URL is too long; the limit is {MOST_CHARACTERS:,} characters")
+            "url", f"the URL is too long; the limit is {MOST_CHARACTERS:,} characters"
         )
     if found := _UNWANTED.search(text):
         raise FetchRefused("url", f"a URL cannot contain {found[0]!r}; write it as %XX")

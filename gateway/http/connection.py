@@ -63,7 +63,7 @@ class Connection(protocol.ASGIProtocol):
         most = self._options.max_connections
         if self.worker.nr_conns > most:
             self._refuse(
-                503, (f"too many open connections; the limit is {most}"), ("Retry-After", "1")
+                503, f"too many open connections; the limit is {most}", ("Retry-After", "1")
             )
             return
         due_s = self._options.headers_s

@@ -341,7 +341,7 @@ class NodeRecords:
         except Exception as error:  # a row that cannot be written must not hold up all others
             lost = len(rows)
             self._log.error(
-                ("requests are not logged: internal error"), error=story_of(error), rows=lost
+                "requests are not logged: internal error", error=story_of(error), rows=lost
             )
         for _ in rows:
             self._rows.popleft()

@@ -261,7 +261,7 @@ class RunnerConnection:
                 self._welcomed(message)
             case Goodbye():
                 self._log.warning(
-                    ("the runner closed the connection"), message_text=message.message[:200]
+                    "the runner closed the connection", message_text=message.message[:200]
                 )
                 self.end("model_unavailable", message.message)
 

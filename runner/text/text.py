@@ -298,7 +298,7 @@ class Text:
 
     def _raw(self, prompt: TextPrompt, *, special: bool) -> list[int]:
         if prompt.suffix is None:
-            return self._encode(prompt.text, field="prompt", special=special, once=special)
+            return self._encode(prompt.text, field="prompt", special=special)
         around = fill_in_tokens(self._tokenizer.token_id)
         if around is None:
             text = "its format cannot fill in between a prompt and a suffix"
@@ -314,12 +314,11 @@ class Text:
         *,
         field: str,
         special: bool = False,
-        once: bool = False,
         spelled: Sequence[Span] = (),
     ) -> list[int]:
         try:
             tokens = self._tokenizer.encode(text, special=special, spelled=spelled)
-            return begun_once(tokens, self._tokenizer.bos_token_id) if once else tokens
+            return begun_once(tokens, self._tokenizer.bos_token_id) if special else tokens
         except Exception as problem:  # such as lone surrogates, which are not text
             raise BadRequest(f"this text cannot be tokenised: {problem}", field=field) from problem
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from tests.house import ceilings, walk
 from tests.house.counting import room_imports, top_floor
 from tests.house.trees import Module, Tree, dotted
 
@@ -34,6 +35,9 @@ INTRODUCTION = """
 `make docs` writes the rest of this page: the pictures from the imports, the lines from the first
 sentence of each room's `__init__.py`. An arrow points from the importer to the imported; arrows
 that follow from others are left out. Boxes are rooms, round nodes are files.
+
+`python -m tests.house.walk` measures the chat request above. It may enter at most {files} files and
+{functions} functions of gateway and runner, and a token may cost {calls} calls in the runner.
 """
 LIVES = """
 ## States
@@ -52,7 +56,11 @@ def page() -> str:
 
 def made(tree: Tree) -> str:
     """Return everything below MARK."""
-    return INTRODUCTION + "".join(section(tree, floor) for floor in FLOORS) + lives(tree)
+    most = ceilings.read(walk.CEILINGS)["walk"]
+    introduction = INTRODUCTION.format(
+        files=most["files"], functions=most["functions"], calls=most["runner, calls of a token"]
+    )
+    return introduction + "".join(section(tree, floor) for floor in FLOORS) + lives(tree)
 
 
 def section(tree: Tree, floor: str) -> str:

@@ -46,6 +46,9 @@ def test_each_command_that_runs_elsewhere_is_printed_and_has_its_test() -> None:
     for line, path in ELSEWHERE.items():
         assert line in README, line
         assert (ROOT / path).exists(), path
+        program, verb = line.split()[:2]
+        if program == "shoal":
+            assert f'"{verb}"' in (ROOT / path).read_text(), f"{path} does not run `{line}`"
 
 
 def test_make_knows_each_printed_target() -> None:

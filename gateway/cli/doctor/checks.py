@@ -105,7 +105,7 @@ def _memory(_settings: Settings, _running: bool) -> Finding:
     found = f"{size(seen.available)} of {size(seen.total)} available"
     if seen.available < MEMORY_LOW_BYTES:
         return Finding(
-            "memory", "warn", found, ("unload a model with `shoal stop`; `shoal ps` lists them")
+            "memory", "warn", found, "unload a model with `shoal stop`; `shoal ps` lists them"
         )
     return Finding("memory", "ok", found)
 
@@ -137,7 +137,7 @@ def folders(settings: Settings, _running: bool) -> Finding:
     if gone:
         found = f"model_folders lists folders that do not exist: {', '.join(gone)}"
         return Finding(
-            "folders", "warn", found, ("create the folder, or remove it from the settings")
+            "folders", "warn", found, "create the folder, or remove it from the settings"
         )
     return Finding("folders", "ok", f"state in {paths.state}")
 
@@ -163,13 +163,13 @@ def records(settings: Settings, _running: bool) -> Finding:
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
         found, remedy = (
             f"cannot write to {file}",
-            (f"allow this user to write to it (chmod 600 {file})"),
+            f"allow this user to write to it (chmod 600 {file})",
         )
         return Finding(
             "records",
             "error",
             found,
-            (f"{remedy}; otherwise shoal moves it aside and starts a new one"),
+            f"{remedy}; otherwise shoal moves it aside and starts a new one",
         )
     if aside:
         found = f"damaged records were moved aside in {file.parent}: {', '.join(aside)}"
@@ -177,7 +177,7 @@ def records(settings: Settings, _running: bool) -> Finding:
             "records",
             "warn",
             found,
-            ("see `shoal logs gateway` for the reason; delete them when you do not need them"),
+            "see `shoal logs gateway` for the reason; delete them when you do not need them",
         )
     if not file.exists():
         return Finding("records", "ok", f"none yet; they will be written to {file}")
@@ -286,7 +286,7 @@ def _port(settings: Settings, running: bool) -> Finding:
         if trouble is None:
             return Finding("port", "ok", f"{where} belongs to this node")
         return Finding(
-            "port", "error", trouble, ("see `shoal logs gateway`, or stop the program that uses it")
+            "port", "error", trouble, "see `shoal logs gateway`, or stop the program that uses it"
         )
     trouble = processes.port_problem(settings.http_host, settings.http_port)
     if trouble is not None:
@@ -294,7 +294,7 @@ def _port(settings: Settings, running: bool) -> Finding:
             "port",
             "error",
             trouble,
-            (f"{processes.moved(settings)}, or stop the program that uses it"),
+            f"{processes.moved(settings)}, or stop the program that uses it",
         )
     return Finding("port", "ok", f"{where} is free")
 
@@ -322,9 +322,7 @@ def _locks(settings: Settings, running: bool) -> Finding:
     if not stale:
         return Finding("locks", "ok", "no stale files")
     remedy = (
-        "nothing to do; the next start removes them"
-        if running
-        else ("remove them with `shoal down`")
+        "nothing to do; the next start removes them" if running else "remove them with `shoal down`"
     )
     return Finding("locks", "warn", f"no process uses: {', '.join(stale)}", remedy)
 

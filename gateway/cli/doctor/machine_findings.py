@@ -31,7 +31,7 @@ def mac_sleep_check(sleep: MacSleep) -> Finding:
         return Finding("sleep", "ok", "this machine does not go to sleep on its own")
     if sleep.after_min is None:
         return Finding(
-            "sleep", "warn", ("`pmset -g` does not report it"), "see System Settings, Energy"
+            "sleep", "warn", "`pmset -g` does not report it", "see System Settings, Energy"
         )
     found = f"goes to sleep after {sleep.after_min} min without a user, and stops every rank on it"
     if sleep.held_by:
@@ -103,7 +103,7 @@ def rdma_check(
             alias = f"`sudo ifconfig {first} inet 169.254.10.1 netmask 255.255.0.0 alias`"
             found = f"{', '.join(bare)} active without an IPv4 address; JACCL needs one"
             return Finding(
-                name, "warn", found, (f"run {alias}, with a different address on each Mac")
+                name, "warn", found, f"run {alias}, with a different address on each Mac"
             )
         rest = f"; {', '.join(down)} without a cable" if down else ""
         return Finding(name, "ok", f"{', '.join(active)} active{rest}")

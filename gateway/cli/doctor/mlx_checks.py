@@ -55,7 +55,7 @@ def mlx(_settings: Settings, _running: bool) -> Finding:
             "(mlx-cuda-12 for a CUDA 12 driver)"
         )
         return Finding(
-            "mlx", "warn", (f"{found}, although there is a {gpus.splitlines()[0]}"), remedy
+            "mlx", "warn", f"{found}, although there is a {gpus.splitlines()[0]}", remedy
         )
     return Finding("mlx", "ok", found)
 

@@ -52,7 +52,7 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
         ),
         "card": (
             "their card.toml turns it on",
-            ("if the GPU hangs, remove the line with `shoal card edit`"),
+            "if the GPU hangs, remove the line with `shoal card edit`",
         ),
     }
     for by, (why, remedy) in told.items():

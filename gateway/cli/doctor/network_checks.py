@@ -175,7 +175,7 @@ def traces(settings: Settings, _running: bool) -> Finding:
     if not all(importlib.util.find_spec(name) for name in names):
         found = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
         return Finding(
-            "traces", "error", found, ("run `pip install 'shoal[otlp]'`, then `shoal restart`")
+            "traces", "error", found, "run `pip install 'shoal[otlp]'`, then `shoal restart`"
         )
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)

@@ -55,7 +55,7 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
         return Finding(
             name,
             "ok",
-            (f"other nodes cannot join (cluster.listen is empty); this machine has: {there}"),
+            f"other nodes cannot join (cluster.listen is empty); this machine has: {there}",
         )
     if is_loopback(listen):
         abroad = [peer for peer in peers if not is_loopback(peer.rpartition(":")[0])]
@@ -67,12 +67,12 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
                 name,
                 "warn",
                 found,
-                ("run `shoal up --listen ADDRESS`, or 0.0.0.0 for every address"),
+                "run `shoal up --listen ADDRESS`, or 0.0.0.0 for every address",
             )
         return Finding(
             name,
             "ok",
-            (f"other machines cannot reach this node ({listen}); this machine has: {there}"),
+            f"other machines cannot reach this node ({listen}); this machine has: {there}",
         )
     if not own:
         remedy = "plug in a cable, or turn Wi-Fi on"
@@ -83,7 +83,7 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
         return Finding(
             name,
             "error",
-            (f"{listen} is not an address of this machine, which has {there}"),
+            f"{listen} is not an address of this machine, which has {there}",
             remedy,
         )
     return Finding(name, "ok", f"listens at {listen}; this machine has, best first: {there}")
@@ -105,7 +105,7 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
                 "the others"
             )
             return Finding(
-                name, "error", ("no cluster key, and nodes on other machines need one"), remedy
+                name, "error", "no cluster key, and nodes on other machines need one", remedy
             )
         return Finding(name, "ok", "none; only nodes on other machines need one")
     if keys.phase != "settled":
@@ -124,7 +124,7 @@ def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
         name,
         "error",
         found,
-        ("stop the programs that use them, or move all ports with `shoal up --base-port`"),
+        "stop the programs that use them, or move all ports with `shoal up --base-port`",
     )
 
 
@@ -157,7 +157,7 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
             f"start the node there with `--listen`; `shoal config show` names its port ({port}?)"
         )
         return Finding(
-            name, "error", ("the machine answers, but nothing listens on this port"), remedy
+            name, "error", "the machine answers, but nothing listens on this port", remedy
         )
     if look.outcome == "unreachable" and macos:
         remedy = (
@@ -167,7 +167,7 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
         return Finding(
             name,
             "error",
-            (f"{look.why}: macOS may block this program from the local network"),
+            f"{look.why}: macOS may block this program from the local network",
             remedy,
         )
     remedy = (
@@ -222,7 +222,7 @@ def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
     if not off:
         worst = max(abs(s) for _, s in told)
         return Finding(
-            "clocks", "ok", (f"at most {max(worst, 0.001):.3f} s from {len(told)} other node(s)")
+            "clocks", "ok", f"at most {max(worst, 0.001):.3f} s from {len(told)} other node(s)"
         )
     found = ", ".join(
         f"{one.name or one.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"

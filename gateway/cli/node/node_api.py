@@ -240,7 +240,7 @@ class NodeApi:
         except httpx.HTTPError as error:
             text = f"the connection to {self.url} broke: {error or type(error).__name__}"
             raise CliError(
-                text, remedy=("see `shoal status` for the processes that still run")
+                text, remedy="see `shoal status` for the processes that still run"
             ) from error
 
 

@@ -103,7 +103,7 @@ class StartWatch:
             return Starting(len(up), total, f"{', '.join(missing)} start")
         if look.stranger:
             return Stuck(
-                (f"another node ({look.stranger}) answers at this node's address"), "gateway"
+                f"another node ({look.stranger}) answers at this node's address", "gateway"
             )
         if look.http is None:
             return Starting(len(up), total, "the HTTP API does not answer yet")

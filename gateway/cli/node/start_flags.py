@@ -20,7 +20,7 @@ class Flags:
     ] = None
     http_port: Annotated[int | None, typer.Option(help="Port of the HTTP API.")] = None
     http_host: Annotated[
-        str | None, typer.Option(help=("Address on which the HTTP API listens."))
+        str | None, typer.Option(help="Address on which the HTTP API listens.")
     ] = None
     peers: Annotated[
         str | None,

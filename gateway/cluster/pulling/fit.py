@@ -44,7 +44,7 @@ def fit_of(answer: Acknowledged | CommandRefused, node: NodeId) -> Fit:
         return Fit("now", plan=plan["chosen"], **told)
     if plan.get("refusal") is None:
         return Fit(
-            "unknown", why=("the leader's answer has neither a placement nor a refusal"), **told
+            "unknown", why="the leader's answer has neither a placement nor a refusal", **told
         )
     refusal = Refusal.model_validate(plan["refusal"])
     verdicts: dict[str, Verdict] = {"insufficient_memory": "never", "no_capacity": "later"}

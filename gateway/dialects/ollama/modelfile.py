@@ -45,7 +45,7 @@ def read_modelfile(text: str) -> dict[str, Any]:
                 role, content = _divided(rest)
                 if role not in ROLES:
                     raise bad_field(
-                        "modelfile", ("the role of a MESSAGE must be system, user or assistant")
+                        "modelfile", "the role of a MESSAGE must be system, user or assistant"
                     )
                 message = {"role": role, "content": _unfenced(content)}
                 said.setdefault("messages", []).append(message)

@@ -96,7 +96,7 @@ class SettingsResource(Resource):
                 raise HttpFaultRaised(HttpFault(403, "setting_not_over_http", why))
             if is_of_all and key in OWN:
                 raise BadRequest(
-                    (f"{key}: every node has its own value; change it on one node"), field="nodes"
+                    f"{key}: every node has its own value; change it on one node", field="nodes"
                 )
         try:
             why = await changed(service, desk, asked.set, asked.unset)

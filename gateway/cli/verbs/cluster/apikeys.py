@@ -99,7 +99,7 @@ def rotate(
     grace: Annotated[
         str | None,
         typer.Option(
-            "--grace", metavar="SPAN", help=("How long the old secret stays valid: 1h, 2d.")
+            "--grace", metavar="SPAN", help="How long the old secret stays valid: 1h, 2d."
         ),
     ] = None,
 ) -> None:
@@ -118,7 +118,7 @@ def seconds_of(text: str, option: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if found is None or not float(found[1]):
         raise CliError(
-            (f"{option}: {text!r} is not a duration; use a number and s, m, h or d, such as 30d"),
+            f"{option}: {text!r} is not a duration; use a number and s, m, h or d, such as 30d",
             code=USAGE,
         )
     return float(found[1]) * UNITS_S[found[2]]

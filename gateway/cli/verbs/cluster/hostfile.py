@@ -44,7 +44,7 @@ def hostfile(
     port: Annotated[
         int,
         typer.Option(
-            min=1024, max=65_000, help=("Port of rank 0; the ring uses the following ones.")
+            min=1024, max=65_000, help="Port of rank 0; the ring uses the following ones."
         ),
     ] = PORT,
     probe: Annotated[

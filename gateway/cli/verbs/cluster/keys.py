@@ -32,7 +32,7 @@ NEXT_STEP = {
     "switched": "when every node has switched, run `shoal keys rotate --finish` on each",
 }
 Replace = Annotated[
-    bool, typer.Option("--replace", help=("Replace the key of this node's current cluster."))
+    bool, typer.Option("--replace", help="Replace the key of this node's current cluster.")
 ]
 
 
@@ -88,7 +88,7 @@ def join(
 def export(
     invocation: Invocation,
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help=("File to write; `-`: standard output."))
+        str, typer.Argument(metavar="FILE|-", help="File to write; `-`: standard output.")
     ],
 ) -> None:
     """Write this node's keys to a file (mode 0600), for `shoal keys import` on another node."""
@@ -106,7 +106,7 @@ def export(
 def take(
     invocation: Invocation,
     file: Annotated[
-        str, typer.Argument(metavar="FILE|-", help=("File to read; `-`: standard input."))
+        str, typer.Argument(metavar="FILE|-", help="File to read; `-`: standard input.")
     ],
     replace: Replace = False,
 ) -> None:
@@ -207,7 +207,7 @@ def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
             f"these keys are not one rotation step ahead of this node's ({mine.phase} here, "
             f"{given.phase} there)",
             remedy=NEXT_STEP[mine.phase]
-            or ("run `shoal keys show` on both nodes to compare their steps"),
+            or "run `shoal keys show` on both nodes to compare their steps",
         )
 
 

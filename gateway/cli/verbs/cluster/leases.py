@@ -30,7 +30,7 @@ SPARE_S = 30.0
 """Extra seconds that the command waits for the node's answer."""
 Row = Mapping[str, Any]
 LeaseName = Annotated[
-    str, typer.Argument(metavar="LEASE", help=("A lease, as listed by `lease ls`."))
+    str, typer.Argument(metavar="LEASE", help="A lease, as listed by `lease ls`.")
 ]
 
 
@@ -49,7 +49,7 @@ def run(
     invocation: Invocation,
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- PROGRAM", help=("The program to run, with its arguments.")),
+        typer.Argument(metavar="-- PROGRAM", help="The program to run, with its arguments."),
     ],
     size_text: Annotated[
         str, typer.Option("--size", metavar="BYTES", help="Memory to reserve: 8GB, 512MiB.")
@@ -60,12 +60,12 @@ def run(
     priority: Annotated[
         int,
         typer.Option(
-            "--priority", min=0, max=1000, help=("Smaller is more urgent; requests have 10.")
+            "--priority", min=0, max=1000, help="Smaller is more urgent; requests have 10."
         ),
     ] = 10,
     wait: Annotated[
         str,
-        typer.Option("--wait", metavar="SPAN", help=("How long to wait for the memory: 90s, 10m.")),
+        typer.Option("--wait", metavar="SPAN", help="How long to wait for the memory: 90s, 10m."),
     ] = "10m",
     on_ask_back: Annotated[
         str,
@@ -146,7 +146,7 @@ def bytes_of(text: str, option: str) -> int:
         found = 0
     if found <= 0:
         raise CliError(
-            (f"{option}: {text!r} is not a size; use for example 8GB or 512MiB"), code=USAGE
+            f"{option}: {text!r} is not a size; use for example 8GB or 512MiB", code=USAGE
         )
     return found
 

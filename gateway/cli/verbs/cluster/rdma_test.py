@@ -35,7 +35,7 @@ def rdma_test(
     backend: Annotated[
         str | None,
         typer.Option(
-            "--backend", help=("`ring` or `jaccl`; default: JACCL if RDMA connects all nodes.")
+            "--backend", help="`ring` or `jaccl`; default: JACCL if RDMA connects all nodes."
         ),
     ] = None,
     memory_mb: Memory = None,
@@ -59,7 +59,7 @@ def mode_of(*, quick: bool, stress: bool) -> Mode:
     """Return the mode that the flags mean. Raises CliError for both."""
     if quick and stress:
         raise CliError(
-            ("--quick and --stress exclude each other"), remedy="use one of them", code=USAGE
+            "--quick and --stress exclude each other", remedy="use one of them", code=USAGE
         )
     return "quick" if quick else "stress" if stress else "standard"
 

@@ -18,7 +18,7 @@ def verify(
     invocation: Invocation,
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL...]", help=("Models, as listed by `shoal ls`.")),
+        typer.Argument(metavar="[MODEL...]", help="Models, as listed by `shoal ls`."),
     ] = None,
     node: Annotated[
         str | None,

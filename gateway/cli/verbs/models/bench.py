@@ -72,7 +72,7 @@ class Rounds:
 def bench(
     invocation: Invocation,
     model: Annotated[
-        str | None, typer.Argument(help=("A model; default: the node's default model."))
+        str | None, typer.Argument(help="A model; default: the node's default model.")
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, max=256)] = 1,
     runs: Annotated[int, typer.Option("--runs", min=1, help="Measured rounds.")] = 3,

@@ -39,15 +39,15 @@ class Wishes:
     """How answers should be made; what is None is the node's to choose."""
 
     system: Annotated[
-        str | None, typer.Option("--system", help=("System prompt: how the model should behave."))
+        str | None, typer.Option("--system", help="System prompt: how the model should behave.")
     ] = None
     temperature: Annotated[
         float | None,
-        typer.Option("--temperature", min=0.0, help=("0 always picks the most likely token.")),
+        typer.Option("--temperature", min=0.0, help="0 always picks the most likely token."),
     ] = None
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1)] = None
     seed: Annotated[
-        int | None, typer.Option("--seed", help=("The same seed gives the same answer."))
+        int | None, typer.Option("--seed", help="The same seed gives the same answer.")
     ] = None
     think: Annotated[
         bool | None, typer.Option("--think/--no-think", help="Think before the answer, or not.")
@@ -143,7 +143,7 @@ def piped(output: Output) -> str:
 def chat(
     invocation: Invocation,
     model: Annotated[
-        str | None, typer.Argument(help=("A model; default: the node's default model."))
+        str | None, typer.Argument(help="A model; default: the node's default model.")
     ] = None,
     *,
     wishes: Wishes,

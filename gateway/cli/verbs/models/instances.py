@@ -38,7 +38,7 @@ Kv = Annotated[
     ),
 ]
 Another = Annotated[
-    bool, typer.Option("--another", help=("Load one more replica, even if the model is in memory."))
+    bool, typer.Option("--another", help="Load one more replica, even if the model is in memory.")
 ]
 Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")]
 

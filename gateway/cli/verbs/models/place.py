@@ -42,7 +42,7 @@ def place(
     ] = None,
     sharding: Annotated[
         str | None,
-        typer.Option("--sharding", help=("`pipeline` or `tensor`; default: the faster one.")),
+        typer.Option("--sharding", help="`pipeline` or `tensor`; default: the faster one."),
     ] = None,
     layers: Annotated[
         str | None,
@@ -83,7 +83,7 @@ def parse_layers(text: str) -> dict[str, int]:
         if not name or not count.isdecimal() or name in found:
             remedy = "list each node once with its layers: `--layers box1=12,box2=20`"
             raise CliError(
-                (f"--layers: {part.strip()!r} is not of the form NODE=COUNT"), remedy=remedy, code=2
+                f"--layers: {part.strip()!r} is not of the form NODE=COUNT", remedy=remedy, code=2
             )
         found[name] = int(count)
     return found
@@ -100,7 +100,7 @@ def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
         ">nodes",
         "sharding",
         ">tokens/s",
-        (">to download"),
+        ">to download",
         "layers and memory, or why not",
     )
     output.table(columns, rows)

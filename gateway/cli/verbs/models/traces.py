@@ -77,7 +77,7 @@ def save(
             "--output",
             "-o",
             metavar="FILE",
-            help=("The file; default: one here, named after the request."),
+            help="The file; default: one here, named after the request.",
         ),
     ] = None,
 ) -> None:

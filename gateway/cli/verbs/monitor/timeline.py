@@ -45,9 +45,7 @@ def timeline(
     ] = None,
     limit: Annotated[
         int,
-        typer.Option(
-            "--limit", "-n", min=1, max=5000, help=("Number of entries, the latest ones.")
-        ),
+        typer.Option("--limit", "-n", min=1, max=5000, help="Number of entries, the latest ones."),
     ] = 40,
 ) -> None:
     """Show the runners' last steps on all nodes, merged by time, and which rank the other ranks

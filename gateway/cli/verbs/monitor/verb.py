@@ -51,7 +51,7 @@ def monitor(
     interval_s: Annotated[
         float,
         typer.Option(
-            "--interval", min=0.2, max=3600.0, metavar="S", help=("Refresh every S seconds.")
+            "--interval", min=0.2, max=3600.0, metavar="S", help="Refresh every S seconds."
         ),
     ] = 1.0,
 ) -> None:

@@ -29,7 +29,7 @@ def capture(
             "--output",
             "-o",
             metavar="FILE",
-            help=("The file; default: one here, named after the time."),
+            help="The file; default: one here, named after the time.",
         ),
     ] = None,
     nodes: Annotated[

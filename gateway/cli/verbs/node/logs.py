@@ -35,7 +35,7 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Print new lines as they are written.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", min=0, help=("Number of lines, the latest ones."))
+        int, typer.Option("--lines", "-n", min=0, help="Number of lines, the latest ones.")
     ] = 40,
 ) -> None:
     """Show the logs of the node's processes. `--json` prints the lines as they are on disk."""

@@ -78,7 +78,7 @@ def install(
     path = Path(made.path)
     if path.exists() and not units.is_ours(path.read_text(errors="replace")):
         raise CliError(
-            (f"{path} exists, and shoal did not write it"), remedy="move the file away first"
+            f"{path} exists, and shoal did not write it", remedy="move the file away first"
         )
     if start:
         _check_start(made.service)
@@ -113,7 +113,7 @@ def uninstall(
         raise CliError(f"no service is installed ({path} does not exist)", code=NOT_FOUND)
     if not units.is_ours(path.read_text(errors="replace")):
         raise CliError(
-            f"shoal did not write {path}", remedy=("remove the file yourself if you do not need it")
+            f"shoal did not write {path}", remedy="remove the file yourself if you do not need it"
         )
     _check_rights(made, "uninstall")
     if stop:
@@ -209,7 +209,7 @@ def _check_start(service: Service) -> None:
     if done.returncode == 0 or (done.returncode == NO_NODE and _tells_processes(done.stdout)):
         raise CliError(
             "the node of this home is already running",
-            remedy=("run `shoal down`, then install the service"),
+            remedy="run `shoal down`, then install the service",
         )
     if done.returncode != NO_NODE:
         raise CliError(

@@ -81,7 +81,7 @@ def up(
     stay: Annotated[
         bool,
         typer.Option(
-            "--stay", help=("With --foreground: stay, even if not everything is up in time.")
+            "--stay", help="With --foreground: stay, even if not everything is up in time."
         ),
     ] = False,
     write_venv_conf: Annotated[
@@ -117,7 +117,7 @@ def up(
         child = _start(settings, wait_s, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
         try:
-            wait_until_up(settings, supervisor, output, wait_s, child)
+            wait_until_up(settings, supervisor, output, wait_s, began, child)
             _welcome(invocation, settings, supervisor, time.monotonic() - began)
         except CliError as problem:
             if not stay or child is None:
@@ -159,7 +159,7 @@ def _hold(child: subprocess.Popen[bytes]) -> None:
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         raise CliError(
-            (f"supervisord exited unexpectedly ({how})"), remedy="start the node with `shoal up`"
+            f"supervisord exited unexpectedly ({how})", remedy="start the node with `shoal up`"
         )
 
 
@@ -168,13 +168,13 @@ def wait_until_up(
     supervisor: Supervisor,
     output: Output,
     deadline_s: float,
-    child: subprocess.Popen[bytes] | None = None,
+    began: float,
+    child: subprocess.Popen[bytes] | None,
 ) -> None:
-    """Wait until the node is up. `child` is a supervisord in the foreground. Raises CliError if the
-    node is stuck, its supervisord ended, or the deadline has passed."""
+    """Wait until the node is up, at most `deadline_s` after `began`. `child` is a supervisord in
+    the foreground. Raises CliError if the node is stuck, that one ended, or the deadline passed."""
     watch = StartWatch(SERVICES)
     api = own_api(settings)
-    began = time.monotonic()
     said: set[str] = set()
     with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:
         while True:

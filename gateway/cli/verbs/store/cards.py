@@ -61,7 +61,7 @@ def add(
     settings: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[KEY=VALUE]...", help=("Settings to add, for example temperature=0.2.")
+            metavar="[KEY=VALUE]...", help="Settings to add, for example temperature=0.2."
         ),
     ] = None,
     source: Annotated[

@@ -126,7 +126,7 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
     came = (
         "copied from other nodes"
         if last["sources"]
-        else (f"{size(last['received_bytes'])} downloaded")
+        else f"{size(last['received_bytes'])} downloaded"
     )
     output.say(f"pulled {last['model']} ({size(last['total'])}, {came})")
     return last

@@ -36,7 +36,7 @@ FETCHED = ("copied", "pulled", "derived")
 """Origins of models that can be downloaded again."""
 EVERYWHERE_S = 60.0
 Names = Annotated[
-    list[str], typer.Argument(metavar="MODEL...", help=("Models, as listed by `shoal ls`."))
+    list[str], typer.Argument(metavar="MODEL...", help="Models, as listed by `shoal ls`.")
 ]
 
 
@@ -125,7 +125,7 @@ def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
     card = state.on_disk(name)
     if not isinstance(card, PartialModel) and card.bundled:
         raise CliError(
-            (f"{card.model} is part of shoal and cannot be deleted"),
+            f"{card.model} is part of shoal and cannot be deleted",
             remedy="it takes at most 10 MB",
         )
     _check_unheld(state, card.model)

@@ -85,7 +85,7 @@ def said_of_stores(state: NodeState, output: Output) -> None:
             then = (
                 f"{going.model} is deleted next"
                 if going
-                else ("none can be deleted; see `shoal store show`")
+                else "none can be deleted; see `shoal store show`"
             )
             output.note(f"{text} {size(told.limit_bytes)}; {then}")
         for one in (one for one in told.let_go if wall() - one.at_s < TOLD_S):
