@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 _SLEEPLESS = getattr(time, "CLOCK_BOOTTIME", None) or getattr(time, "CLOCK_MONOTONIC_RAW", None)
@@ -24,9 +25,10 @@ ZMQ_THREADS = "ZMQbg"
 Tasks = Callable[[], Iterable[int]]
 
 
-def now() -> float:
-    """Return monotonic seconds with sleep (Linux CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
-    return time.clock_gettime(_SLEEPLESS) if _SLEEPLESS is not None else time.monotonic()
+now: Callable[[], float] = (
+    time.monotonic if _SLEEPLESS is None else partial(time.clock_gettime, _SLEEPLESS)
+)
+"""Return monotonic seconds with sleep (Linux CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
 
 
 def wall() -> float:

@@ -81,7 +81,7 @@ class Microbatch:
         tokens of the previous step are awaited after this forward is built, not before."""
         self._hold_exactly(rows)
         self.batch.open_step()
-        slots = [self._in_batch.get(slot) for slot in range(len(self.batch))]
+        slots = [self._in_batch.get(slot) for slot in range(len(self.batch.rows))]
         with self._adapters.applied([row.spec.adapter if row else "" for row in slots]) as adapted:
             # A trace knows no adapters: it is of the model alone.
             out = compiled.logits(self.batch) if compiled is not None and not adapted else None
@@ -104,8 +104,8 @@ class Microbatch:
 
     def _hold_exactly(self, rows: Sequence[EngineRow]) -> None:
         """Make the batch hold exactly these rows."""
-        wanted = {row.name for row in rows}
-        parked = [row for row in self._in_batch.values() if row.name not in wanted]
+        wanted = set(rows)
+        parked = [row for row in self._in_batch.values() if row not in wanted]
         joining = [row for row in rows if not row.batched]
         if parked or joining:
             self._source.write_back()

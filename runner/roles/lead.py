@@ -7,6 +7,7 @@ serves, and watches the engine and the other ranks.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from bus.wire.errors import FailReason
 from bus.wire.ids import RequestId
@@ -44,7 +45,7 @@ class LeadRole(Role):
         self._loop = LeadLoop(
             self._load_engine,
             lambda facts: Scheduler(facts, _settings(spec)),
-            lambda news: reactor.call(lambda: self._stepped(news)),
+            lambda news: reactor.call(partial(self._stepped, news)),
             MemoryWatch(spec.memory_limit_bytes),
         )
         super().__init__(parts, self._loop)

@@ -16,13 +16,14 @@ from functools import lru_cache
 class Automaton:
     """Compiled strings, shared by all scans for them. Empty strings are not allowed."""
 
-    __slots__ = ("_source", "depth", "first", "matched", "step")
+    __slots__ = ("depth", "first", "matched", "source", "step")
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.step: list[dict[str, int]] = [{}]
         self.depth: list[int] = [0]
-        """Return how many characters are held back in each state."""
-        self._source: list[str] = [""]
+        """How many characters are held back in each state."""
+        self.source: list[str] = [""]
+        """A string that begins with what each state holds back."""
         self.matched: list[str | None] = [None]
         sought = tuple(dict.fromkeys(strings))
         for string in sought:
@@ -31,10 +32,6 @@ class Automaton:
         letters = "".join(sorted({re.escape(string[0]) for string in sought}))
         self.first = re.compile(f"[{letters}]") if letters else None
         """Finds the first character at which anything could begin."""
-
-    def held(self, state: int) -> str:
-        """Return the text that a state stands for."""
-        return self._source[state][: self.depth[state]]
 
     def _insert(self, string: str) -> None:
         state = 0
@@ -45,7 +42,7 @@ class Automaton:
                 self.step[state][letter] = following
                 self.step.append({})
                 self.depth.append(place)
-                self._source.append(string)
+                self.source.append(string)
                 self.matched.append(None)
             state = following
         self.matched[state] = string
@@ -83,7 +80,8 @@ class Scan:
 
     @property
     def held(self) -> str:
-        return self._automaton.held(self._state)
+        strings, state = self._automaton, self._state
+        return strings.source[state][: strings.depth[state]]
 
     def feed(self, text: str) -> tuple[str, str | None, str]:
         """Return (text that is certain now, the matched string, the text after it).

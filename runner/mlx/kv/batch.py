@@ -198,7 +198,7 @@ class DecodeBatch:
             if not isinstance(layer, SlabKV) or not layer.parts:
                 raise ValueError("only a batch all of slabs can lend them")
             lent.append(layer.parts)
-            layer.clear()
+            layer.parts = ()
         return lent
 
     def return_slabs(self, slabs: Sequence[Parts]) -> None:

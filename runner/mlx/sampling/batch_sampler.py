@@ -162,6 +162,9 @@ class BatchSampler:
         self._seen = self._stack([d.seen for d in self._of(self._repeated)])
         self._drawn = _Subset(self._where(lambda d: d.draws), len(draws))
         self._listed = self._where(lambda d: d.top is not None)
+        self._greedy = not any(
+            (self._drawn, self._biased, self._counted, self._repeated, self._listed)
+        )
         self._holding: tuple[int, ...] = ()
         self._not_held: Allowed | None = None
         self._prepare()
@@ -184,7 +187,7 @@ class BatchSampler:
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
         held = self._held()
-        if not (self._drawn or self._biased or self._counted or self._repeated or self._listed):
+        if self._greedy:
             scores = logits if allowed is None else self._masked(logits, allowed)
             scores = scores if held is None else self._masked(scores, held)
             tokens = self._forced(mx.argmax(scores, axis=-1).astype(mx.int32))
@@ -216,7 +219,7 @@ class BatchSampler:
 
     def _held(self) -> Allowed | None:
         """Return the allowed tokens of rows with held ends; None if there are none."""
-        slots = self._where(lambda d: d.holds)
+        slots = tuple(i for i, d in enumerate(self._draws) if d is not None and d.holds)
         if slots != self._holding:
             self._holding = slots
             tokens = np.ones((len(slots), self._vocabulary), dtype=np.bool_)
@@ -254,11 +257,15 @@ class BatchSampler:
 
     def _forced(self, tokens: mx.array) -> mx.array:
         """Return the tokens with forced ones substituted."""
-        slots = self._where(lambda d: d.forced is not None)
-        if not slots:
+        forced = {
+            slot: draw.forced
+            for slot, draw in enumerate(self._draws)
+            if draw is not None and draw.forced is not None
+        }
+        if not forced:
             return tokens
-        forced = [d.forced for d in self._of_slots(slots) if d.forced is not None]
-        return _Subset(slots, len(self._draws)).put(tokens, mx.array(forced, mx.int32))
+        subset = _Subset(tuple(forced), len(self._draws))
+        return subset.put(tokens, mx.array(list(forced.values()), mx.int32))
 
     def _count(self, tokens: mx.array) -> None:
         if self._generated is not None:
