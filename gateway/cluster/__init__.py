@@ -1,1 +1,1 @@
-"""What one HTTP process knows and tells beside requests: readings, counts, its siblings."""
+"""The cluster as one HTTP process sees it: readings, counts, other nodes and sibling processes."""

@@ -1,9 +1,9 @@
-"""Talks to the gateway processes of this node and of others: stop a request, on any owner.
+"""Talks to the gateway processes of this and other nodes: stops a request at its owner.
 
-A request id names its owner: a node and an HTTP process. A process of this node is asked
-directly; one of another node over the control plane, `cancel.asked.<its node>`, which every
-gateway process there hears and the owner alone answers on `cancel.answered.<our node>`. Questions
-are repeated, for that plane may drop them; to stop a request twice is to stop it once.
+A request id names its owner: a node and an HTTP process. A process of this node is asked directly.
+Another node is asked over the control plane (`cancel.asked.<its node>`). Each gateway process there
+receives the question, and only the owner answers, on `cancel.answered.<our node>`. That plane may
+drop messages, so questions are repeated; a repeated stop has no further effect.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from gateway.cluster import http_processes
 from gateway.cluster.http_processes import HttpProcesses
 
 ANSWER_S = 5.0
-"""The owner of a request on another node answers within this: longer than it takes to notice that
-a plane's connection has broken (1.5 s of heartbeats) and to make it again."""
+"""Time for an owner on another node to answer. A broken connection of a plane is noticed (1.5 s of
+heartbeats) and restored within it."""
 REPEAT_S = 0.4
 REMEMBERED = 1024
-"""Requests that were stopped here and are still known to have been."""
+"""The number of requests that are remembered as stopped here."""
 
 
 class OwnerSilent(ShoalError):
-    """The owner of a request, as `owner` names it, did not answer within `waited_s` seconds."""
+    """The owner of a request did not answer within `waited_s` seconds. `owner` describes it."""
 
     def __init__(self, owner: str, waited_s: float) -> None:
         super().__init__(f"{owner} did not answer within {waited_s:g} s")
@@ -40,23 +40,23 @@ class OwnerSilent(ShoalError):
 
 
 class Cancellable(Protocol):
-    """The keeper of this process's requests."""
+    """This process's open requests."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request; return False when it is not open here."""
+        """Stop a request; return False if it is not open here."""
         ...
 
 
 class RememberedCancels:
-    """This process's requests, stopped as often as is asked: a repeat says what the first time
-    said, even when the request has ended since. `REMEMBERED` of them are known."""
+    """Stops this process's requests. A repeated stop has the same answer as the first, even if the
+    request has ended since. The last `REMEMBERED` stops are remembered."""
 
     def __init__(self, owner: Cancellable) -> None:
         self._owner = owner
         self._stopped: OrderedDict[RequestId, None] = OrderedDict()
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request; return False when it was neither open here nor stopped before."""
+        """Stop a request; return False if it is neither open here nor stopped before."""
         if self._owner.cancel(request_id):
             self._stopped[request_id] = None
             if len(self._stopped) > REMEMBERED:
@@ -65,9 +65,9 @@ class RememberedCancels:
 
 
 class RemoteCancels:
-    """Requests that gateways of other nodes own, and questions of theirs about ours.
+    """Stops requests of other nodes' gateways, and answers their questions about ours.
 
-    `process` is this HTTP process's name in request ids (`h0`); `node` is ours.
+    `process` is this HTTP process's name in request ids (`h0`); `node` is this node.
     """
 
     def __init__(self, bus: BusClient, process: str, stopped: RememberedCancels) -> None:
@@ -76,13 +76,14 @@ class RemoteCancels:
         self._process = process
         self._stopped = stopped
         self._waiting: dict[str, asyncio.Future[bool]] = {}
-        bus.hear(f"cancel.asked.{self.node}", self._asked)
+        bus.hear(f"cancel.asked.{self.node}", self._answer)
         bus.hear(f"cancel.answered.{self.node}", self._answered)
 
     async def cancel(self, owner: NodeId, request_id: RequestId) -> bool:
-        """Have another node's gateway stop a request; return False when it is not open there.
+        """Have another node's gateway stop a request; return False if it is not open there.
 
-        Raises OwnerSilent after `ANSWER_S`."""
+        Raises OwnerSilent after `ANSWER_S`.
+        """
         question = CancelAsked(question=new_name("ask"), asker=self.node, request=request_id)
         waiting = self._waiting[question.question] = asyncio.get_running_loop().create_future()
         try:
@@ -97,15 +98,15 @@ class RemoteCancels:
         finally:
             del self._waiting[question.question]
 
-    def _asked(self, topic: str, envelope: Envelope) -> None:
-        asked = envelope.message
-        if not isinstance(asked, CancelAsked) or topic != f"cancel.asked.{self.node}":
+    def _answer(self, topic: str, envelope: Envelope) -> None:
+        question = envelope.message
+        if not isinstance(question, CancelAsked) or topic != f"cancel.asked.{self.node}":
             return
-        if owner_of(asked.request) != (self.node, self._process):
+        if owner_of(question.request) != (self.node, self._process):
             return
-        found = self._stopped.cancel(asked.request)
-        answer = CancelAnswered(question=asked.question, found=found)
-        self._bus.publish(f"cancel.answered.{asked.asker}", answer)
+        is_stopped = self._stopped.cancel(question.request)
+        answer = CancelAnswered(question=question.question, found=is_stopped)
+        self._bus.publish(f"cancel.answered.{question.asker}", answer)
 
     def _answered(self, _topic: str, envelope: Envelope) -> None:
         answer = envelope.message
@@ -118,8 +119,8 @@ class RemoteCancels:
 class CancelRouter:
     """Stops a request of any gateway process of the cluster.
 
-    `processes` is how many this node has, `near` reaches them; `is_node` says whether the cluster
-    has a node.
+    `processes` is the number of processes of this node; `near` reaches them. `is_node` says whether
+    the cluster has a node.
     """
 
     def __init__(
@@ -136,9 +137,9 @@ class CancelRouter:
         self._is_node = is_node
 
     async def stop(self, request_id: RequestId) -> bool:
-        """Stop a request where it is open; return False when no process has it.
+        """Stop a request wherever it is open; return False if no process has it.
 
-        Raises OwnerSilent when the process or node that its id names does not answer.
+        Raises OwnerSilent if the process or node in its id does not answer.
         """
         owner = owner_of(request_id)
         if owner is None or not (owner[1].isascii() and owner[1][1:].isdigit()):
@@ -148,7 +149,7 @@ class CancelRouter:
             return self._is_node(node) and await self._remote.cancel(node, request_id)
         if number >= self._processes:
             return False
-        found = await self._near.cancel(number, request_id)
-        if found is None:
+        is_stopped = await self._near.cancel(number, request_id)
+        if is_stopped is None:
             raise OwnerSilent(f"HTTP process {number} of this node", http_processes.ANSWER_S)
-        return found
+        return is_stopped

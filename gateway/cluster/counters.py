@@ -1,8 +1,7 @@
-"""Counts of what passes, kept plain so that a token costs next to nothing.
+"""Counts of requests and tokens, kept as plain numbers so that a token costs next to nothing.
 
-Pure. Tokens are counted per model as they arrive; `drain` gives what has gathered since the last
-time, for the shell to put where Prometheus reads it. What that reads are totals, of which
-`RecentMinute` makes figures.
+Pure. Tokens are counted per model as they arrive. `drain` returns the counts since the last drain;
+the shell adds them to the Prometheus totals. `RecentMinute` computes figures from those totals.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ MINUTE_S = 60.0
 
 @dataclass(slots=True)
 class ModelCounters:
-    """One model's tokens and loads since the last drain. `itl_counts[i]` goes with ITL_BOUNDS_S[i];
-    `loads_s` has the seconds of each load."""
+    """One model's tokens and loads since the last drain. `itl_counts[i]` belongs to
+    `ITL_BOUNDS_S[i]`; `loads_s` has the seconds of each load."""
 
     tokens: int = 0
     itl_sum_s: float = 0.0
@@ -42,14 +41,16 @@ def _none_yet() -> defaultdict[str, ModelCounters]:
 
 @dataclass(slots=True)
 class Counters:
-    """All models' counts."""
+    """The counts of all models since the last drain."""
 
     models: dict[str, ModelCounters] = field(default_factory=_none_yet)
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
-        """Count `count` tokens that came together, `gap_s` after the ones before (None: the first).
+        """Count `count` tokens that arrived together, `gap_s` after the previous ones (None: the
+        first).
 
-        Tokens that come together share the gap, as if evenly spaced."""
+        The tokens share the gap, as if evenly spaced.
+        """
         mine = self.models[model]
         mine.tokens += count
         if gap_s is not None and count:
@@ -57,17 +58,17 @@ class Counters:
             mine.itl_counts[bisect_left(ITL_BOUNDS_S, gap_s / count)] += count
 
     def loaded(self, model: str, seconds: float) -> None:
-        """Count a load of a copy that took so many seconds."""
+        """Count a load of an instance that took `seconds`."""
         self.models[model].loads_s.append(seconds)
 
     def drain(self) -> dict[str, ModelCounters]:
-        """Return the counts gathered so far, by model, and begin anew."""
+        """Return the counts so far, by model, and restart at zero."""
         models, self.models = self.models, _none_yet()
         return models
 
 
 class HistogramTold(TypedDict):
-    """A histogram: the upper bounds (the last is null: infinity), a count for each, and the sum."""
+    """A histogram: upper bounds (the last is null: infinity), a count for each, and the sum."""
 
     bounds: list[float | None]
     counts: list[int]
@@ -75,7 +76,7 @@ class HistogramTold(TypedDict):
 
 
 class TotalsTold(TypedDict):
-    """What a node's gateways have counted; `requests` by how they ended."""
+    """The totals of a node's HTTP processes. `requests` is keyed by outcome."""
 
     requests: dict[str, int]
     prompt_tokens: int
@@ -88,22 +89,22 @@ class TotalsTold(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HistogramTotals:
-    """A histogram: `counts[i]` values were at most `bounds[i]` and more than the bound before."""
+    """A histogram. `counts[i]` values were at most `bounds[i]` and above the bound before it."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
     sum: float
 
     def plain(self) -> HistogramTold:
-        """Return it as plain values; infinity as None."""
+        """Return plain values, with None for infinity."""
         bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
         return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """The counts of all HTTP processes of this node, also of earlier gateways, all models together.
-    A histogram has its upper bounds (the last is infinity), a count for each, and the sum."""
+    """The totals of all HTTP processes of this node over all models, earlier gateways included.
+    `requests` is keyed by outcome."""
 
     requests: Mapping[str, int]
     prompt_tokens: int
@@ -114,7 +115,7 @@ class NodeTotals:
     e2e_s: HistogramTotals
 
     def plain(self) -> TotalsTold:
-        """Return them as plain values; infinity as None."""
+        """Return plain values, with None for infinity."""
         return {
             "requests": dict(self.requests),
             "prompt_tokens": self.prompt_tokens,
@@ -134,9 +135,11 @@ class _Sample(NamedTuple):
 
 
 class RecentFigures(NamedTuple):
-    """For how long this process has counted. Of the last minute: tokens of answers per second, on
-    average and between the two samples that had most; seconds from the arrival of a request to its
-    end, on average over those that ended."""
+    """Figures of the last minute, and how long this process has counted.
+
+    `avg_tps_60s`: generated tokens per second. `peak_tps_60s`: the highest rate between two
+    samples. `avg_latency_60s`: mean seconds from arrival to end, over requests that ended.
+    """
 
     uptime_s: float = 0.0
     avg_tps_60s: float | None = None
@@ -145,29 +148,32 @@ class RecentFigures(NamedTuple):
 
 
 class RecentMinute:
-    """What the gateway did lately, out of totals that only grow; time arrives as `now`. A sample is
-    noted whenever a snapshot is made: each second while one is read, else each ten seconds, in the
-    HTTP process that keeps the history. What one sample alone cannot tell is None."""
+    """Figures of the last minute, computed from totals that only grow. Time arrives as `now`.
+
+    Each snapshot adds a sample. The HTTP process that keeps the history makes one every ten
+    seconds, or every second while a client reads snapshots. A figure that needs two samples is None
+    with one.
+    """
 
     def __init__(self, now: float) -> None:
         self._began = now
         self._samples: deque[_Sample] = deque()
 
     def noted(self, totals: NodeTotals, now: float) -> RecentFigures:
-        """Note a sample; return the figures of the minute that ends with it. Counts that went back
-        (their files were removed) begin anew."""
+        """Add a sample; return the figures of the minute that ends with it. Totals that fell (their
+        files were removed) restart the minute."""
         latest = _Sample(now, totals.generation_tokens, sum(totals.e2e_s.counts), totals.e2e_s.sum)
-        known = self._samples
-        if known and (latest.tokens < known[-1].tokens or latest.ended < known[-1].ended):
-            known.clear()
-        known.append(latest)
-        while known[0].at < now - MINUTE_S:
-            known.popleft()
-        first, last = known[0], known[-1]
+        samples = self._samples
+        if samples and (latest.tokens < samples[-1].tokens or latest.ended < samples[-1].ended):
+            samples.clear()
+        samples.append(latest)
+        while samples[0].at < now - MINUTE_S:
+            samples.popleft()
+        first, last = samples[0], samples[-1]
         if last.at <= first.at:
             return RecentFigures(now - self._began)
         spans = [(after.tokens - before.tokens, after.at - before.at)
-                 for before, after in pairwise(known)]  # fmt: skip
+                 for before, after in pairwise(samples)]  # fmt: skip
         ended = last.ended - first.ended
         return RecentFigures(
             uptime_s=now - self._began,

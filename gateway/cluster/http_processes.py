@@ -1,10 +1,10 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
-Each process takes the lowest free number and binds `gateway-<number>.ask`; a request id names
-the number of its owner. Five questions exist: stop a request, list what is open, stop an answer
-that is to be kept for an owner, say what is amiss with the records, and what clients have asked
-for. A sibling that does not answer within a second is taken for gone. One thing is told unasked:
-which clients rest or wait.
+Each process takes the lowest free number and binds `gateway-<number>.ask`. A request id names the
+number of its owner. There are five questions: stop a request, list open requests, stop a stored
+answer of an owner, list problems of the records, and list clients. A sibling that does not answer
+within a second counts as gone. One message needs no question: which clients are in cooldown or
+wait.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ANSWER_S = 1.0
 MAX_PROCESSES = 64
 QUESTION_BYTES = 1 << 20
 ANSWER_BYTES = 4 << 20
-"""All requests that a process may have open, listed."""
+"""Room for the list of all requests that a process may have open."""
 
 
 class OpenRequestTold(TypedDict):
-    """A request that is open; `instance` is null while it waits for one."""
+    """An open request. `instance` is null while it waits for an instance."""
 
     request: str
     model: str
@@ -43,10 +43,10 @@ class OpenRequestTold(TypedDict):
 
 
 class ProcessRequests(Protocol):
-    """What a process can answer about its own requests."""
+    """A process's own requests, as its siblings may ask about them."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop it; False when it is not open here."""
+        """Stop a request; return False if it is not open here."""
         ...
 
     def open_requests(self) -> list[OpenRequestTold]:
@@ -54,17 +54,18 @@ class ProcessRequests(Protocol):
         ...
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
-        """Stop it where it makes an answer that is to be kept for this owner; False elsewhere."""
+        """Stop a request whose answer is stored for this owner; return False if none is open
+        here."""
         ...
 
     records: Any
-    """The node's records (`NodeRecords`), whose `condition` says what is amiss with them."""
+    """The node's records (`NodeRecords`); their `condition` has their problems."""
     clients: Any
-    """Those who ask it (`AskingClients`): it tells of them, and hears of those elsewhere."""
+    """Its clients (`AskingClients`): it reports them, and receives those of its siblings."""
 
 
 class HttpProcesses:
-    """This process's place among its siblings. `number` is ours while we live."""
+    """This process among its siblings. `number` is its own until `close`."""
 
     def __init__(self, endpoints: Endpoints, reactor: Reactor, own: ProcessRequests) -> None:
         self._endpoints = endpoints
@@ -78,57 +79,58 @@ class HttpProcesses:
         reactor.watch(self._router, self._question)
 
     async def cancel(self, number: int, request_id: RequestId) -> bool | None:
-        """Have the process with this number stop a request; None when it does not answer."""
+        """Have the process with this number stop a request; None if it does not answer."""
         if number == self.number:
             return self._own.cancel(request_id)
         answer = await self._ask(number, ["cancel", request_id])
         return answer if isinstance(answer, bool) else None
 
     async def open_requests(self, processes: int) -> list[OpenRequestTold]:
-        """Return the open requests of all `processes` HTTP processes; silent ones are left out."""
-        return self._own.open_requests() + await self._asked_all(processes, "open")
+        """Return the open requests of all `processes` HTTP processes. Silent processes are left
+        out."""
+        return self._own.open_requests() + await self._ask_all(processes, "open")
 
     async def record_problems(self, processes: int) -> list[str]:
-        """Return what is amiss with the node's records, as any of `processes` HTTP processes finds
-        them; each thing once."""
-        told = await self._asked_all(processes, "record problems")
-        return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, told)])]
+        """Return the problems of the node's records that any of `processes` HTTP processes reports,
+        without repeats."""
+        problems = await self._ask_all(processes, "record problems")
+        return [*dict.fromkeys([*self._own.records.condition.problems, *map(str, problems)])]
 
     async def client_rows(self, processes: int) -> dict[int, list[Any]]:
-        """Return what each of `processes` HTTP processes tells of its clients, by its number;
-        silent ones are left out. It is `AskingClients.own_rows`."""
+        """Return the `AskingClients.own_rows` of each of `processes` HTTP processes, by its number.
+        Silent processes are left out."""
         return {
             self.number: self._own.clients.own_rows(),
-            **await self._asked_each(processes, "clients"),
+            **await self._ask_each(processes, "clients"),
         }
 
     def tell_rests(self, processes: int, rows: Sequence[Any]) -> None:
-        """Tell the other processes which clients rest or wait here."""
+        """Send the other processes which clients are in cooldown or wait here."""
         for number in self._others(processes):
             self._link(number).send(pack([0, "rests", self.number, rows]))
 
-    async def _asked_all(self, processes: int, question: str) -> list[Any]:
-        """Return what all others answer, together; silent ones are left out."""
-        answers = await self._asked_each(processes, question)
-        return [one for answer in answers.values() for one in answer]
+    async def _ask_all(self, processes: int, question: str) -> list[Any]:
+        """Return the answers of all others in one list. Silent processes are left out."""
+        answers = await self._ask_each(processes, question)
+        return [item for answer in answers.values() for item in answer]
 
-    async def _asked_each(self, processes: int, question: str) -> dict[int, list[Any]]:
+    async def _ask_each(self, processes: int, question: str) -> dict[int, list[Any]]:
         others = self._others(processes)
         answers = await asyncio.gather(*(self._ask(number, [question]) for number in others))
-        told = zip(others, answers, strict=True)
-        return {at: cast(list[Any], answer) for at, answer in told if isinstance(answer, list)}
+        pairs = zip(others, answers, strict=True)
+        return {at: cast(list[Any], answer) for at, answer in pairs if isinstance(answer, list)}
 
     def _others(self, processes: int) -> list[int]:
         return [number for number in range(processes) if number != self.number]
 
     async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
-        """Have another process stop an answer that is to be kept for this owner; None when it does
-        not answer."""
+        """Have another process stop a request whose answer is stored for this owner; None if it
+        does not answer."""
         answer = await self._ask(number, ["stop answer", request_id, owner])
         return answer if isinstance(answer, bool) else None
 
     def close(self) -> None:
-        """Give the number back."""
+        """Release the number."""
         for link in (self._router, *self._dealers.values()):
             self._reactor.unwatch(link)
             link.close()
@@ -143,7 +145,7 @@ class HttpProcesses:
         raise AlreadyRunning(f"{MAX_PROCESSES} HTTP processes are already running, the limit")
 
     async def _ask(self, number: int, question: Sequence[Any]) -> Any:
-        """Return the answer of process `number`, or None when none came in time."""
+        """Return the answer of process `number`; None if none arrives in time."""
         link = self._link(number)
         self._count += 1
         count = self._count

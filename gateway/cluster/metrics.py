@@ -1,8 +1,8 @@
 """Talks to Prometheus: our own counts, summed over HTTP processes, and the runners' readings.
 
-The client library's multiprocess mode keeps each process's values in files of one folder, which is
-chosen (`earlier_counts`) before the first `Metrics`. What a runner knows is told from its readings
-at the time of the scrape.
+The client library's multiprocess mode keeps the values of each process in files of one folder.
+`earlier_counts` chooses the folder before the first `Metrics`. Values of runners come from their
+readings at the time of the scrape.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -39,7 +39,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 
 
 
 class BulkHistogram(Histogram):
-    """A histogram that takes counts made elsewhere, for what is observed per token."""
+    """A histogram that accepts ready counts, for values observed per token."""
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Add `counts`, one for each bucket (the last is infinity), and their sum."""
@@ -50,7 +50,7 @@ class BulkHistogram(Histogram):
 
 
 class Metrics:
-    """The counts of one HTTP process, and the text of all of them."""
+    """The counts of one HTTP process, and the metrics text of all of them."""
 
     def __init__(self, counters: Counters) -> None:
         own = CollectorRegistry()
@@ -99,14 +99,14 @@ class Metrics:
         )
 
     def exported(self, outcome: str, spans: int) -> None:
-        """Count spans of traces that were to be exported; also from another thread."""
+        """Count spans by the outcome of their export. Any thread may call it."""
         if spans:
             self._exported.labels(outcome).inc(spans)
 
     def ended(
         self, model: str, outcome: str, prompt_tokens: int, ttft_s: float | None, seconds: float
     ) -> None:
-        """Count a request that has ended. Seconds are since its arrival."""
+        """Count a request that has ended. `ttft_s` and `seconds` count from its arrival."""
         self._requests.labels(model, outcome).inc()
         if prompt_tokens:
             self._prompt.labels(model).inc(prompt_tokens)
@@ -115,20 +115,20 @@ class Metrics:
         self._e2e.labels(model).observe(seconds)
 
     def queued(self, model: str, seconds: float) -> None:
-        """Count how long a request waited before a runner began with it."""
+        """Count the time that a request waited before a runner started it."""
         self._queued.labels(model).observe(seconds)
 
     def fault(self, status: int) -> None:
-        """Count an error answer."""
+        """Count an HTTP error response."""
         self._faults.labels(str(status)).inc()
 
     def ignored(self, dialect: str, fields: Mapping[str, int]) -> None:
-        """Count fields that had no effect, by label."""
+        """Count ignored request fields, by their labels."""
         for field, count in fields.items():
             self._ignored.labels(dialect, field).inc(count)
 
     def flush(self) -> None:
-        """Put what was tallied per token where a scrape of any process sees it."""
+        """Add the counts per token to the files that a scrape of any process reads."""
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
@@ -144,8 +144,8 @@ class Metrics:
         links: LinkReading | None = None,
         traffic: NodeTraffic | None = None,
     ) -> bytes:
-        """Return the metrics text of this node: of its HTTP processes, runners, demand, loops by
-        process, sensors, links measured and traffic over links."""
+        """Return this node's metrics text: HTTP processes, runners, demand, event loops by process,
+        sensors, measured links and traffic over links."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
@@ -161,8 +161,8 @@ class Metrics:
 
 
 def read_totals() -> NodeTotals:
-    """Return what the HTTP processes have counted, from their files; what is tallied per token, as
-    of their last flush. It reads files: call it in a thread."""
+    """Return the totals of all HTTP processes, from their files. Counts per token are those of each
+    last flush. Reads files: call it in a thread."""
     scraped = CollectorRegistry()
     MultiProcessCollector(scraped)
     values: defaultdict[str, float] = defaultdict(float)
@@ -177,7 +177,6 @@ def read_totals() -> NodeTotals:
                 up_to[family.name][float(sample.labels["le"])] += sample.value
 
     def histogram(name: str) -> HistogramTotals:
-        """Return the histogram of that name."""
         bounds = tuple(sorted(up_to[name]))
         counts = (b - a for a, b in pairwise((0, *(int(up_to[name][at]) for at in bounds))))
         return HistogramTotals(bounds, tuple(counts), values[f"{name}_sum"])
@@ -195,28 +194,28 @@ def read_totals() -> NodeTotals:
 
 @dataclass(frozen=True, eq=False)
 class _Loops(Collector):
-    """How long the loops of this node's processes stood still."""
+    """Stalls of the event loops of this node's processes."""
 
     stalls: Mapping[str, StallCounts]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield a histogram of all processes, and the longest stall of each."""
-        said = "Event loop turns of 10 ms and more, without waits for a core."
-        family = HistogramMetricFamily("shoal_loop_stall_seconds", said, labels=("process",))
+        """Yield a histogram of the stalls, and the longest stall of each process."""
+        help_text = "Event loop turns of 10 ms and more, without waits for a core."
+        family = HistogramMetricFamily("shoal_loop_stall_seconds", help_text, labels=("process",))
         longest = GaugeMetricFamily(
             "shoal_loop_stall_longest_seconds", "The longest event loop turn.", labels=("process",)
         )
         bounds = (*map(str, BOUNDS_S), "+Inf")
-        for process, found in self.stalls.items():
-            up_to = zip(bounds, accumulate(found.counts), strict=True)
-            family.add_metric((process,), [*up_to], found.sum_s)
-            longest.add_metric((process,), found.longest_s)
+        for process, counts in self.stalls.items():
+            up_to = zip(bounds, accumulate(counts.counts), strict=True)
+            family.add_metric((process,), [*up_to], counts.sum_s)
+            longest.add_metric((process,), counts.longest_s)
         yield from (family, longest)
 
 
 @dataclass(frozen=True, eq=False)
 class _Sensors(Collector):
-    """What the sensors of this node tell. A figure that is not told has no sample."""
+    """Readings of this node's sensors. A figure without a reading has no sample."""
 
     reading: HardwareReading
 
@@ -258,7 +257,7 @@ class _Sensors(Collector):
         yield from (busy, power, temperature, clock, used, total, *self._processor(node))
 
     def _processor(self, node: str) -> Iterator[Metric]:
-        for name, said, value in (
+        for name, help_text, value in (
             (
                 "shoal_cpu_temperature_celsius",
                 "Temperature of the hottest package.",
@@ -266,7 +265,7 @@ class _Sensors(Collector):
             ),
             ("shoal_cpu_power_watts", "Power of all packages.", self.reading.cpu_power_w),
         ):
-            family = GaugeMetricFamily(name, said, labels=("node",))
+            family = GaugeMetricFamily(name, help_text, labels=("node",))
             if value is not None:
                 family.add_metric((node,), value)
             yield family
@@ -274,7 +273,7 @@ class _Sensors(Collector):
 
 @dataclass(frozen=True, eq=False)
 class _Links(Collector):
-    """What this node measured of its links. One that is not measured has no sample."""
+    """Measurements of this node's links. A link without a measurement has no sample."""
 
     reading: LinkReading
 
@@ -299,33 +298,34 @@ class _Links(Collector):
 
 @dataclass(frozen=True, eq=False)
 class NodeTraffic(Collector):
-    """How many bytes each process of `node` gave to links to other nodes, and had from them."""
+    """Bytes that each process of `node` sent to other nodes and received from them."""
 
     node: str
     processes: Mapping[str, Iterable[Crossed]]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield a counter of each direction, by process, peer and plane."""
+        """Yield a counter for each direction, by process, peer and plane."""
         counter = partial(CounterMetricFamily, labels=("node", "peer", "plane", "process"))
         sent = counter("shoal_link_sent_bytes", "Bytes sent to another node.")
         received = counter("shoal_link_received_bytes", "Bytes received from another node.")
-        for process, one in ((name, row) for name, rows in self.processes.items() for row in rows):
-            told = (self.node, one.peer, one.plane, process)
-            sent.add_metric(told, one.sent_bytes)
-            received.add_metric(told, one.received_bytes)
+        for process, crossed in (
+            (name, row) for name, rows in self.processes.items() for row in rows
+        ):
+            labels = (self.node, crossed.peer, crossed.plane, process)
+            sent.add_metric(labels, crossed.sent_bytes)
+            received.add_metric(labels, crossed.received_bytes)
         yield from (sent, received)
 
 
 @dataclass(frozen=True, eq=False)
 class _Readings(Collector):
-    """Runners' readings as metrics, with the stems that dashboards know. `instance` is
-    Prometheus's word for what it scrapes: a loaded copy goes by `instance_id`."""
+    """Runners' readings as metrics, with the name stems that dashboards expect. Prometheus uses
+    `instance` for the scraped target, so our instances are labelled `instance_id`."""
 
     runners: list[RunnerReading]
     demands: list[DemandReading]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of all readings."""
         names = ("model_name", "instance_id", "node")
         gauge = partial(GaugeMetricFamily, labels=names)
         counter = partial(CounterMetricFamily, labels=names)
@@ -372,11 +372,12 @@ class _Readings(Collector):
 
 
 def _rank_memory() -> tuple[GaugeMetricFamily, ...]:
-    """Return what is told of each rank's memory beside what it takes: promised, free, at most."""
+    """Return gauges of each rank's memory beside its use: the limit, the cached and the peak
+    bytes."""
     names = ("model_name", "instance_id", "node", "rank")
     return tuple(
-        GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", said, labels=names)
-        for name, said in (
+        GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", help_text, labels=names)
+        for name, help_text in (
             ("limit", "Memory reserved for the rank."),
             ("cache", "Freed memory, cached for the next array."),
             ("peak", "Peak memory in use."),

@@ -1,7 +1,7 @@
-"""Talks to this node's disk: what a model's own files say to those who ask about the model.
+"""Talks to this node's disk: reads what a model's own files say about the model.
 
-Nothing of it is needed to serve: what is missing, broken, too large, or a link that leads out of
-the model's folder (and its cache) is left out. To be called from a thread.
+Serving needs none of it. A file that is missing, broken or too large is left out. So is a link that
+leads out of the model's folder and its cache. Call it from a thread.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bus.wire.messages.weights import ORIGIN_FILE
 
 CONFIG_BYTES, TEXT_BYTES, TOKENIZER_BYTES = 1 << 20, 1 << 20, 4 << 20
 HEADERS_BYTES = 4 << 20
-"""Of all headers of a model's weights together, some 40,000 tensors; beyond it none is listed.
-Parsing lets nothing else run: of that many bytes it takes some 20 ms."""
+"""The most bytes of the headers of all a model's weights: some 40,000 tensors. Beyond it no tensor
+is listed. Parsing this much blocks the process for some 20 ms."""
 MOST_FILES = 1_000
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor as its file names it."""
+    """One tensor, as its file describes it."""
 
     name: str
     dtype: str
@@ -38,8 +38,8 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What a model's folder says: its configuration, chat template, license, tensors. Empty: it is
-    not said, or could not be read."""
+    """Contents of a model's folder: its configuration, chat template, license and tensors. A
+    missing or unreadable part is empty."""
 
     config: Mapping[str, Any] = field(default_factory=dict[str, Any])
     template: str = ""
@@ -48,7 +48,7 @@ class ModelFiles:
 
 
 def read_model_files(folder: Path, *, with_tensors: bool) -> ModelFiles:
-    """Read a model's folder; the tensors' names and shapes only where they are asked for."""
+    """Read a model's folder. `with_tensors`: also read the tensors' names and shapes."""
     return ModelFiles(
         config=_config(folder),
         template=_template(folder),
@@ -58,22 +58,25 @@ def read_model_files(folder: Path, *, with_tensors: bool) -> ModelFiles:
 
 
 def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
-    """Return the files of a model's folder, by path, with their bytes and the hash that each came
-    with; "" for one that came with none. Nothing where the folder is gone."""
-    said: dict[str, Any] = {}
+    """Return the files of a model's folder, by path, each with its bytes and the hash that it was
+    downloaded with ("" without one). Empty if the folder is gone. At most `MOST_FILES` paths are
+    visited."""
+    hashes: dict[str, Any] = {}
     with contextlib.suppress(orjson.JSONDecodeError, KeyError):
-        said = _object(_object(orjson.loads(_bytes(folder, ORIGIN_FILE, TOKENIZER_BYTES)))["files"])
-    found: list[dict[str, str | int]] = []
+        hashes = _object(
+            _object(orjson.loads(_bytes(folder, ORIGIN_FILE, TOKENIZER_BYTES)))["files"]
+        )
+    files: list[dict[str, str | int]] = []
     with contextlib.suppress(OSError):
         for path in islice(sorted(folder.rglob("*")), MOST_FILES):
             name = str(path.relative_to(folder))
             file = None if _is_hidden(name) else _inside(folder, name)
             if file is not None:
-                size, came_with = file.stat().st_size, said.get(name)
-                known = came_with if isinstance(came_with, str) else ""
+                size, came_with = file.stat().st_size, hashes.get(name)
+                hash_text = came_with if isinstance(came_with, str) else ""
                 plain = name.encode(errors="backslashreplace").decode()
-                found.append({"path": plain, "size_bytes": size, "hash": known})
-    return found
+                files.append({"path": plain, "size_bytes": size, "hash": hash_text})
+    return files
 
 
 def _is_hidden(name: str) -> bool:
@@ -81,9 +84,9 @@ def _is_hidden(name: str) -> bool:
 
 
 def _template(folder: Path) -> str:
-    found = _text(folder, "chat_template.jinja", TEXT_BYTES)
-    if found:
-        return found
+    text = _text(folder, "chat_template.jinja", TEXT_BYTES)
+    if text:
+        return text
     for name in ("tokenizer_config.json", "chat_template.json"):
         with contextlib.suppress(orjson.JSONDecodeError):
             template = _object(orjson.loads(_bytes(folder, name, TOKENIZER_BYTES))).get(
@@ -95,51 +98,52 @@ def _template(folder: Path) -> str:
 
 
 def _license(folder: Path) -> str:
-    found = (_text(folder, name, TEXT_BYTES) for name in LICENSES)
-    text = next(filter(None, found), "")
+    texts = (_text(folder, name, TEXT_BYTES) for name in LICENSES)
+    text = next(filter(None, texts), "")
     if text:
         return text
     with contextlib.suppress(tomllib.TOMLDecodeError):
-        said = tomllib.loads(_text(folder, "card.toml", TEXT_BYTES)).get("license")
-        return said if isinstance(said, str) else ""
+        license_name = tomllib.loads(_text(folder, "card.toml", TEXT_BYTES)).get("license")
+        return license_name if isinstance(license_name, str) else ""
     return ""
 
 
 def _tensors(folder: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of all weights, file by file; none where one header cannot be read."""
-    found: list[StoredTensor] = []
+    """Return the tensors of all weights, file by file; none if one header cannot be read."""
+    tensors: list[StoredTensor] = []
     left = HEADERS_BYTES
     for path in sorted(folder.glob("*.safetensors")):
         header = _header(folder, path.name, left)
         left -= len(header)
         try:
-            found += [
+            tensors += [
                 StoredTensor(name, _word(entry["dtype"]), _shape(entry["shape"]))
                 for name, entry in orjson.loads(header).items()
                 if name != "__metadata__"
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             return ()
-    return tuple(found)
+    return tuple(tensors)
 
 
-def _shape(said: list[int]) -> tuple[int, ...]:
-    """Return a shape. Raises ValueError for what is none."""
-    shape = tuple(map(int, said))
+def _shape(sizes: list[int]) -> tuple[int, ...]:
+    """Return a shape. Raises ValueError if a size is out of range."""
+    shape = tuple(map(int, sizes))
     if not all(0 <= size < 2**63 for size in shape):
         raise ValueError("a size out of range")
     return shape
 
 
-def _word(said: object) -> str:
-    """Return a text. Raises TypeError for what is none."""
-    if not isinstance(said, str):
+def _word(value: object) -> str:
+    """Return a text. Raises TypeError for any other value."""
+    if not isinstance(value, str):
         raise TypeError("not text")
-    return said
+    return value
 
 
 def _header(folder: Path, name: str, most: int) -> bytes:
-    """Return the header of a file of weights; empty for one of over `most` bytes."""
+    """Return the header of a file of weights; empty if it is missing or larger than `most`
+    bytes."""
     path = _inside(folder, name)
     if path is None:
         return b""
@@ -165,7 +169,7 @@ def _text(folder: Path, name: str, most: int) -> str:
 
 
 def _bytes(folder: Path, name: str, most: int) -> bytes:
-    """Return a file's bytes; none without a file, and of one of over `most` bytes."""
+    """Return a file's bytes; empty if it is missing or larger than `most` bytes."""
     path = _inside(folder, name)
     if path is None:
         return b""
@@ -176,9 +180,10 @@ def _bytes(folder: Path, name: str, most: int) -> bytes:
 
 
 def _inside(folder: Path, name: str) -> Path | None:
-    """Return a regular file of the folder, resolved; None for none, or one that lies elsewhere.
+    """Return a regular file of the folder, resolved; None if it is missing or lies outside.
 
-    Files of a cache's snapshot (`<repository>/snapshots/<revision>`) lie in its repository.
+    Files of a cache's snapshot (`<repository>/snapshots/<revision>`) may lie anywhere in the
+    repository.
     """
     base = folder.resolve()
     home = base.parent.parent if base.parent.name == "snapshots" else base

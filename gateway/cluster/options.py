@@ -1,4 +1,4 @@
-"""What a gateway has to know before it starts: addresses, limits, who may come in.
+"""Settings of a gateway before it starts: addresses, limits and who may connect.
 
 Pure. Built once by the composition root from `conf`; everything else reads this.
 """
@@ -25,7 +25,8 @@ SettingValue = bool | int | float | str | list[str]
 
 
 class SettingRow(TypedDict):
-    """A setting: in the file or by default (`value`, from `source`), and as it `running` has it."""
+    """A setting. `value` is from `source` (the file or the default); `running` is what this process
+    uses."""
 
     key: str
     meaning: str
@@ -41,7 +42,7 @@ class SettingRow(TypedDict):
 
 
 class SettingsFound(TypedDict):
-    """The settings of a node, and what is wrong with their file."""
+    """The settings of a node. `trouble` says what is wrong with their file."""
 
     file: str
     trouble: str
@@ -49,19 +50,19 @@ class SettingsFound(TypedDict):
 
 
 class SettingsDesk(Protocol):
-    """What reads and changes the settings of this node. It blocks, and raises ConfigError."""
+    """Reads and changes the settings of this node. It blocks and raises ConfigError."""
 
     def rows(self) -> dict[str, Any]:
-        """Return every setting as it may be shown, and what is wrong with their file, as
-        `SettingsFound` has it."""
+        """Return all settings that may be shown and problems of their file, in the form of
+        `SettingsFound`."""
         ...
 
     def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
-        """Set and unset settings by dotted key, for processes that start from now on."""
+        """Set and unset settings by dotted key, for processes that start later."""
         ...
 
     def why_not_over_http(self, key: str) -> str:
-        """Return why a setting is not changed over HTTP; "" where it is."""
+        """Return why a setting cannot be changed over HTTP; empty if it can."""
         ...
 
 
@@ -69,41 +70,43 @@ class SettingsDesk(Protocol):
 class Options:
     """One gateway. Seconds are wall-clock.
 
-    `request_timeout_s` bounds the time without progress from a request's first entry on (0:
-    none); loading has `load_timeout_s` to itself. `keys` are the hashes of API keys
-    (`gateway.http.auth`), `owner_key` that of what this node's owner has; `names` are further Host
-    names, `origins` further web origins that may call; `trusted_proxies` are the addresses and
-    networks whose X-Forwarded-For counts.
-    `anyone_pulls`: where no key is asked for, others than the node's owner may have models pulled
-    as Ollama's clients do.
-    `headers_s` is the time from a connection to its first request's complete headers,
-    `body_s` that for a whole body, however steadily it trickles; `max_connections` are those of one
-    HTTP process. `drain_s` is how long open answers may go on after SIGTERM before they end
-    with an error. `strict_fields` refuses fields that no dialect knows.
-    `cluster_keys` are for what goes to other nodes.
-    `models_folder` holds this node's own models, which alone can be deleted (empty: none can).
-    `records_file` is what the HTTP processes remember together (empty: nothing); of requests that
-    have ended at most `request_rows`, of `request_bytes` together, for `request_days`; of traces
-    the same, and `trace_sample` is the share of requests that is traced unasked; they go to
-    `otlp_endpoint` as well, with `otlp_headers` (empty: nowhere); of answers
-    that are kept at most `answer_rows` (0: none), of `answer_bytes`, for `answer_days`; of jobs at
-    most `job_rows` of `job_bytes` together, `jobs_per_client` open ones, with results for
-    `job_ttl_s` where they ask for no other time. `jobs_running` run at a time.
-    `tasks_file` says which models answer for tasks, and where providers are ("": none do),
-    `clients_file` what counts for single clients; `keep_alive_most_s` is how long a client's wish
-    keeps a model of a kind at most, below 0 without end.
-    `logs_folder` has the log files of this node's processes (empty: none can be read),
-    `history_file` what was measured in the last hour (empty: nothing is kept).
-    `pull_names` are the repositories that names stand for which people know, `pull_on_demand` the
-    patterns of those that a request for them pulls.
-    `has_port` False: HTTP listens at a socket in the runtime folder alone.
-    `tls` are the files of HTTPS (None: plain HTTP).
-    `dashboard`: browsers are given the page.
-    `fetch_*` are what `gateway.fetching` may fetch for clients; `search` names the kind of search
-    engine at `search_url` (empty: none).
-    `settings` reads and changes those of this node (None: nothing does), `levels` says from which
-    level on is logged. `settings_shown` are the settings by key, with value and source, as they may
-    be shown; `secret_files` have keys, which no capture may have.
+    `request_timeout_s` bounds the time between two messages of a runner about a request (0: no
+    bound). Loading has its own bound, `load_timeout_s`.
+
+    `keys` are the hashes of API keys (`gateway.http.auth`); `owner_key` is the hash of the node
+    owner's key. `names` are further Host names; `origins` are further web origins that may call.
+    `trusted_proxies` are addresses and networks whose X-Forwarded-For counts. `anyone_pulls`:
+    without keys, users other than the node's owner may also pull models, as Ollama's clients do.
+
+    `headers_s` is the time from a connection to the complete headers of its first request. `body_s`
+    bounds a whole body, however steadily it arrives. `max_connections` counts for one HTTP process.
+    After SIGTERM, open answers may continue for `drain_s`, then end with an error. `strict_fields`
+    refuses fields that no dialect has. `cluster_keys` protect messages to other nodes.
+
+    `models_folder` has this node's own models; only these can be deleted (empty: none can).
+    `records_file` is the database that the HTTP processes share (empty: none). It keeps at most
+    `request_rows` ended requests, `request_bytes` in all, for `request_days`. Traces and answers
+    have the same three limits; `answer_rows` of 0 keeps no answers. Jobs have at most `job_rows`
+    and `job_bytes`, and `jobs_per_client` may be open. Their results stay for `job_ttl_s` unless
+    the job asks for another time. `jobs_running` jobs run at a time.
+
+    `trace_sample` is the share of requests traced without being asked. Traces are also sent to
+    `otlp_endpoint` with `otlp_headers` (empty: not sent).
+
+    `tasks_file` names the models for tasks and the providers (empty: none). `clients_file` has the
+    settings of single clients. `keep_alive_most_s` is the longest time, by kind of model, that a
+    client can keep a model loaded (below 0: no limit).
+
+    `logs_folder` has the log files of this node's processes (empty: they cannot be read).
+    `history_file` has the figures of the last hour (empty: none are kept). `pull_names` maps
+    well-known names to repositories; a request for a model that matches `pull_on_demand` pulls it.
+    Without `has_port`, HTTP listens only at a socket in the runtime folder. `tls` has the files of
+    HTTPS (None: plain HTTP). `dashboard`: browsers receive the page.
+
+    `fetch_*` limit what `gateway.fetching` may fetch for clients. `search` is the kind of search
+    engine at `search_url` (empty: none). `settings` reads and changes this node's settings (None:
+    not possible). `levels` sets the log level. `settings_shown` has the settings that may be shown,
+    by key, with value and source. `secret_files` hold keys, which no capture may contain.
     """
 
     node: NodeId
@@ -179,15 +182,15 @@ class Options:
 
     @property
     def keeps_traces(self) -> bool:
-        """Return whether this node keeps any traces of requests."""
+        """Return whether this node stores traces of requests."""
         return bool(self.records_file) and self.trace_rows > 0
 
     @property
     def traces(self) -> bool:
-        """Return whether requests may be traced: traces are kept or exported."""
+        """Return whether requests may be traced: traces are stored or exported."""
         return self.keeps_traces or bool(self.otlp_endpoint)
 
     @property
     def asks_for_keys(self) -> bool:
-        """Return whether clients need an API key, also while the cluster has none."""
+        """Return whether clients need an API key, even while the cluster has none."""
         return bool(self.keys) or not is_loopback(self.host)

@@ -1,9 +1,8 @@
-"""Talks to the system: which user of this machine holds the other end of a connection.
+"""Talks to the system: the user of this machine who holds the other end of a connection.
 
-HTTP on loopback asks for no key, so every user of the machine may come in there. What only the
-owner of the node may do asks here first. Linux tells the user of every socket: by a question for
-one (sock_diag(7)), or in a table of all; elsewhere only this user's own processes can be looked
-through.
+HTTP on loopback needs no key, so every user of the machine can connect there. Actions reserved for
+the node's owner are checked here first. Linux names the user of each socket, by a query for one
+socket (sock_diag(7)) or in a table of all. Other systems show only this user's own processes.
 """
 
 from __future__ import annotations
@@ -21,25 +20,27 @@ import psutil
 End = tuple[str, int]
 """An address and a port."""
 MAPPED = "::ffff:"
-"""Begins an IPv4 address that a socket of IPv6 has."""
+"""Prefix of an IPv4 address on an IPv6 socket."""
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _OWN_END, _OTHER_END, _STATE, _USER, _INODE = 1, 2, 3, 7, 9
 """Columns of those tables (proc_pid_net(5))."""
 _LISTENS = 10
 _ANSWERS_S = 1.0
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
-_HEADER, _ASKED, _TOLD = "=IHHII", "=BBBxI", "=BBxx48xIIIII"
-"""Of a message; of a question before its two ends; of an answer."""
+_HEADER, _QUESTION, _ANSWER = "=IHHII", "=BBBxI", "=BBxx48xIIIII"
+"""Formats of a message's header, of a question before its two ends, and of an answer."""
 _ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 
 def user_of_end(client: End, server: End) -> int | None:
-    """Return the id of the user who holds the end `client` of a TCP connection to `server`; None
-    where the system does not tell, or no process has it any more. It may look through all sockets,
-    or all processes: to be called from a thread."""
+    """Return the user id that holds the end `client` of a TCP connection to `server`.
+
+    None if the system does not say or no process has the socket any more. Call it from a thread: it
+    may read all sockets or all processes.
+    """
     client, server = _plain(client), _plain(server)
     with contextlib.suppress(OSError, ValueError, struct.error):
-        return _asked(client, server)
+        return _from_kernel(client, server)
     with contextlib.suppress(OSError, ValueError):
         return _in_tables(client, server)
     return os.getuid() if _is_of_own_processes(client, server) else None
@@ -49,8 +50,8 @@ def _plain(end: End) -> End:
     return end[0].removeprefix(MAPPED), end[1]
 
 
-def _asked(client: End, server: End) -> int | None:
-    """Return what the kernel says of the one socket. Raises OSError where it does not know it."""
+def _from_kernel(client: End, server: End) -> int | None:
+    """Ask the kernel for the user of one socket. Raises OSError if it does not know the socket."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None:
         raise OSError("this system has no netlink")
@@ -58,21 +59,23 @@ def _asked(client: End, server: End) -> int | None:
     kind = socket.AF_INET if len(ends[0]) == 4 else socket.AF_INET6
     ports = struct.pack("!HH", client[1], server[1])
     addresses = b"".join(packed.ljust(16, b"\0") for packed in ends)
-    asked = struct.pack(_ASKED, kind, socket.IPPROTO_TCP, 0, _ANY_STATE) + ports + addresses
-    asked += struct.pack("=I", 0) + _NO_COOKIE
+    question = struct.pack(_QUESTION, kind, socket.IPPROTO_TCP, 0, _ANY_STATE) + ports + addresses
+    question += struct.pack("=I", 0) + _NO_COOKIE
     header = struct.calcsize(_HEADER)
     with socket.socket(family, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
         kernel.settimeout(_ANSWERS_S)
-        kernel.send(struct.pack(_HEADER, header + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
+        kernel.send(
+            struct.pack(_HEADER, header + len(question), _BY_FAMILY, _REQUEST, 1, 0) + question
+        )
         answer = kernel.recv(4096)
     if struct.unpack_from(_HEADER, answer)[1] != _BY_FAMILY:
         raise OSError("the kernel does not know this socket")
-    _, state, _, _, _, user, inode = struct.unpack_from(_TOLD, answer, header)
+    _, state, _, _, _, user, inode = struct.unpack_from(_ANSWER, answer, header)
     return user if _is_held(state, inode) else None
 
 
 def _in_tables(client: End, server: End) -> int | None:
-    """Return what the tables of all sockets say. Raises OSError where there are none."""
+    """Return the user from the tables of all sockets. Raises OSError on a system without tables."""
     ends = [f"{_as_in_tables(host)}:{port:04X}" for host, port in (client, server)]
     for path in TABLES:
         for line in path.read_text().splitlines()[1:] if path.exists() else ():
@@ -86,12 +89,12 @@ def _in_tables(client: End, server: End) -> int | None:
 
 
 def _is_held(state: int, inode: int) -> bool:
-    """Return whether a process has the socket: of one that was closed the user reads 0."""
+    """Return whether a process has the socket. The user of a closed socket reads 0."""
     return inode != 0 and state != _LISTENS
 
 
 def _as_in_tables(host: str) -> str:
-    """Return an address as the tables have it: 32-bit words in the machine's byte order."""
+    """Return an address in the form of the tables: 32-bit words in the machine's byte order."""
     packed = ipaddress.ip_address(host).packed
     words = (packed[start : start + 4] for start in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

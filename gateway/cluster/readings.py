@@ -1,8 +1,7 @@
-"""What one HTTP process knows of the cluster beside the state: cards and readings.
+"""Cards and readings of the cluster, as one HTTP process last received them.
 
-Pure: time arrives as `now`. Readings that were not renewed within their time are forgotten when
-asked for; a card outlives its own time here as long as its node is in the state, for weights do
-not move by themselves.
+Pure: time arrives as `now`. A query drops readings that were not renewed in time. Weights do not
+move by themselves, so a node's card is kept until `CARD_TTL_S` or until the node leaves.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ TOPICS = (
     "reading.undone",
     "reading.keys",
 )
-"""The beginnings of the topics on which they are heard."""
+"""Prefixes of the topics that bring cards and readings."""
 
 
 _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
@@ -78,11 +77,11 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
     UndoneReading: attrgetter("node"),
     KeyUseReading: attrgetter("node", "process"),
 }
-"""What tells readings of one type apart; of each, the latest is kept."""
+"""The key of each type of reading; the latest reading of each key is kept."""
 
 
 class ClusterReadings:
-    """Latest cards and readings, with when they were heard."""
+    """The latest cards and readings, each with the time of its arrival."""
 
     def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
@@ -90,11 +89,11 @@ class ClusterReadings:
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
-        """Keep a card or a reading; any other message is passed over."""
+        """Keep a card or a reading; ignore any other message."""
         if isinstance(message, CardReading):
             card = message.card
-            known, _ = self._cards.get(card.node, (None, now))
-            if supersedes(card, known):
+            latest, _ = self._cards.get(card.node, (None, now))
+            if supersedes(card, latest):
                 self._cards[card.node] = (card, now)
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)
@@ -103,12 +102,12 @@ class ClusterReadings:
 
     @property
     def has_cards(self) -> bool:
-        """Return whether any node's card has been heard."""
+        """Return whether a card of any node has arrived."""
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes, by node id. Those of a node that said goodbye are gone with
-        it; what lies on one that fell silent is there when it comes back."""
+        """Return the cards of nodes, by node id. A node that left the cluster has none; a silent
+        node keeps its card, because its models remain on its disk."""
         fresh = [
             card
             for card, at in self._cards.values()
@@ -117,25 +116,25 @@ class ClusterReadings:
         return sorted(fresh, key=lambda card: str(card.node))
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
-        """Return the models on disk anywhere; the first node's card of each, with what the newest
-        `card.toml` of all says to requests."""
+        """Return the models on the disks of all nodes. Each is the first node's card, with the
+        request settings of the newest `card.toml` of all nodes."""
         return models_of(self.cards(now))
 
     def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
-        """Return what lies on disks and is no model, with the names of the nodes."""
-        return [(card.name, one) for card in self.cards(now) for one in card.passed_over]
+        """Return the entries on disks that are not models, each with the name of its node."""
+        return [(card.name, entry) for card in self.cards(now) for entry in card.passed_over]
 
     def runners(self, now: float) -> list[RunnerReading]:
-        """Return the fresh readings of runners, of every rank."""
+        """Return the fresh readings of the runners of all ranks."""
         return self.fresh(RunnerReading, now)
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
-        """Return those of lead runners whose generation is among `instances`."""
+        """Return the readings of lead runners whose generation is among `instances`."""
         return [rank for rank in self.ranks(instances, now) if rank.rank == 0]
 
     def ranks(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
-        """Return those of all ranks whose generation is among `instances`: a dead runner's last
-        reading stays fresh for a while."""
+        """Return the readings of all ranks whose generation is among `instances`. The last reading
+        of a dead runner stays fresh for a while."""
         return [
             runner
             for runner in self.runners(now)
@@ -145,11 +144,11 @@ class ClusterReadings:
         ]
 
     def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
-        """Return the reading of an instance's lead, if it was heard in this generation."""
+        """Return the reading of an instance's lead; None if none of this generation arrived."""
         return next(iter(self.serving({instance.instance: instance}, now)), None)
 
     def memory_of(self, instance: Instance, now: float) -> int:
-        """Return the bytes of memory that an instance's ranks say they use, on all nodes."""
+        """Return the bytes of memory that an instance's ranks use, on all nodes."""
         return sum(rank.active_bytes for rank in self.ranks({instance.instance: instance}, now))
 
     def nodes(self, now: float) -> list[tuple[NodeReading, float]]:
@@ -157,39 +156,38 @@ class ClusterReadings:
         return [(reading, now - at) for reading, at in self._readings[NodeReading].values()]
 
     def peers(self, now: float) -> list[PeersReading]:
-        """Return the fresh readings of the peers that nodes know."""
+        """Return the fresh readings of nodes about their peers."""
         return self.fresh(PeersReading, now)
 
     def demands(self, now: float) -> list[DemandReading]:
-        """Return the fresh readings of demand, from all gateway processes that are heard."""
+        """Return the fresh readings of demand, from all gateway processes."""
         return self.fresh(DemandReading, now)
 
     def weights(self, now: float) -> list[WeightsReading]:
-        """Return the fresh readings of what nodes fetch."""
+        """Return the fresh readings of the weights that nodes fetch."""
         return self.fresh(WeightsReading, now)
 
     def links(self, now: float) -> list[LinkReading]:
-        """Return what nodes measured towards each other in the last ten minutes."""
+        """Return the measurements between nodes of the last ten minutes."""
         return self.fresh(LinkReading, now, LINK_TTL_S)
 
     def undone(self, now: float) -> list[UndoneReading]:
-        """Return what was undone at nodes, for a day after it was last told."""
+        """Return the undone changes that nodes reported, each report for a day."""
         return self.fresh(UndoneReading, now, UNDONE_TTL_S)
 
     def key_uses(self, now: float) -> list[tuple[KeyUseReading, float]]:
-        """Return what HTTP processes told of the use of API keys in the last week, each with its
+        """Return the use of API keys that HTTP processes reported in the last week, each with its
         age in seconds."""
         self.fresh(KeyUseReading, now, KEYS_TTL_S)
         return [(reading, now - at) for reading, at in self._readings[KeyUseReading].values()]
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
-        """Return what the ranks of a collective test have said, for ten minutes after it."""
+        """Return the results of a collective test, by rank, for ten minutes after it."""
         fresh = self.fresh(CollectiveReading, now, TEST_TTL_S)
         return [reading for reading in fresh if reading.instance == instance]
 
     def fresh(self, kind: type[Reading], now: float, ttl_s: float = READING_TTL_S) -> list[Reading]:
-        """Return the readings of one type that were renewed within their time; others are
-        forgotten."""
+        """Return the readings of one type that were renewed within `ttl_s`; drop the others."""
         held = self._readings[kind]
         for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
             del held[key]
@@ -197,32 +195,33 @@ class ClusterReadings:
 
 
 def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
-    """Return how the pool stands, as the holder of the latest term says; None while nothing fresh
-    was heard of it."""
-    found = readings.fresh(PoolReading, now, POOL_TTL_S)
-    return max(found, key=lambda one: one.term, default=None)
+    """Return the state of the pool, as the leader of the latest term reports it; None without a
+    fresh report."""
+    reports = readings.fresh(PoolReading, now, POOL_TTL_S)
+    return max(reports, key=lambda report: report.term, default=None)
 
 
 def hardware_of(readings: ClusterReadings, now: float) -> dict[NodeId, HardwareReading]:
-    """Return what the sensors of nodes tell, of those that told it a moment ago."""
+    """Return the fresh readings of the nodes' sensors."""
     return {reading.node: reading for reading in readings.fresh(HardwareReading, now)}
 
 
 def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
-    """Return what lies on nodes' disks, and what they would let go next."""
+    """Return the contents of the nodes' disks, and what each node would delete next."""
     return readings.fresh(StorageReading, now, STORAGE_TTL_S)
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
-    """Return what a model waits for, as the holder says; None where it does not wait."""
-    told = pool_of(readings, now)
-    return next((wait for wait in told.waits if wait.model == model), None) if told else None
+    """Return why a model waits, as the leader reports it; None if it does not wait."""
+    pool = pool_of(readings, now)
+    return next((wait for wait in pool.waits if wait.model == model), None) if pool else None
 
 
 def left_in(readings: Collection[PeersReading]) -> set[NodeId]:
-    """Return the nodes that said goodbye: to one that tells of it, and none is linked with them."""
-    told = [(peer.node, peer.status) for reading in readings for peer in reading.peers]
+    """Return the nodes that left: a node reports it, no node is linked with them, and they report
+    nothing."""
+    statuses = [(peer.node, peer.status) for reading in readings for peer in reading.peers]
     alive = {reading.node for reading in readings} | {
-        node for node, status in told if status == "linked"
+        node for node, status in statuses if status == "linked"
     }
-    return {node for node, status in told if status == "left"} - alive
+    return {node for node, status in statuses if status == "left"} - alive

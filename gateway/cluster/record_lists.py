@@ -1,7 +1,8 @@
-"""Talks to the gateways of all nodes: lists of what each of them keeps, and whose are missing.
+"""Talks to the gateways of all nodes: gathers a list from each, and names the nodes that are
+missing.
 
-Every node that the cluster has is asked at once. One that is not there, does not answer in its time
-or refuses is named with the reason, and the list is made without it.
+All nodes of the cluster are asked at once. A node that is down, silent or refuses is named with the
+reason, and the list is made without it.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What nodes have answered, each once, and the names of those that have not, with why."""
+    """The answers of nodes, and the names of nodes without an answer, each with the reason."""
 
     answers: tuple[Any, ...]
     missing: tuple[str, ...]
 
 
 class RecordLists:
-    """Questions to one node (`questions`) and to all; `everyone` says which there are, `own` is
-    among them."""
+    """Asks one node (`questions`) or all nodes. `everyone` returns the cluster's nodes; `own` is
+    added to them."""
 
     def __init__(
         self, questions: RecordQuestions, own: NodeId, everyone: Callable[[], Iterable[NodeId]]
@@ -35,22 +36,24 @@ class RecordLists:
         self._everyone = everyone
 
     def nodes(self) -> list[NodeId]:
-        """Return the nodes that the cluster has, ours among them, in order."""
+        """Return the nodes of the cluster with our own, sorted."""
         return sorted({self._own, *self._everyone()})
 
     async def ask(self, verb: str, arguments: Sequence[Any]) -> Gathered:
-        """Return what each node says. Raises what our own node's verb raises."""
-        found = await asyncio.gather(*(self._asked(node, verb, arguments) for node in self.nodes()))
+        """Ask all nodes and return their answers. Raises the errors of our own node's verb."""
+        answers = await asyncio.gather(
+            *(self._answer_or_error(node, verb, arguments) for node in self.nodes())
+        )
         return Gathered(
-            tuple(one for one in found if not isinstance(one, RecordsElsewhere)),
+            tuple(answer for answer in answers if not isinstance(answer, RecordsElsewhere)),
             tuple(
-                missing_of(one)
-                for one in found
-                if isinstance(one, RecordsElsewhere) and one.why != "unknown"
+                missing_of(answer)
+                for answer in answers
+                if isinstance(answer, RecordsElsewhere) and answer.why != "unknown"
             ),
         )
 
-    async def _asked(self, node: NodeId, verb: str, arguments: Sequence[Any]) -> Any:
+    async def _answer_or_error(self, node: NodeId, verb: str, arguments: Sequence[Any]) -> Any:
         try:
             return await self.questions.ask(node, verb, arguments)
         except RecordsElsewhere as error:
@@ -58,5 +61,5 @@ class RecordLists:
 
 
 def missing_of(error: RecordsElsewhere) -> str:
-    """Return the name of a node that has not answered, and why not."""
+    """Return the name of a node without an answer, with the reason."""
     return f"{error.node} ({error.why})"

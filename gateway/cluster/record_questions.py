@@ -1,10 +1,11 @@
-"""Talks to the gateways of other nodes: what one asks of the records of another, by a verb.
+"""Talks to the gateways of other nodes: asks one node about its records, by a verb.
 
-A question goes over the control plane, `record.asked.<its node>`, and is repeated, for that plane
-may drop it; every HTTP process there hears it, and one answers, the next where it stays silent. An
-answer is fetched piece by piece, the asker saying from which byte on. The process that answers
-makes an answer once, says it as often as it is asked for, and forgets it `HELD_S` after it was last
-asked for; a verb that another process may have done before has to stand being done twice.
+A question goes over the control plane as `record.asked.<node>`. That plane may drop messages, so
+the question is repeated. Each HTTP process of the node receives it and one answers; if that one
+stays silent, the next does. The asker fetches the answer piece by piece and names the first byte of
+each piece. The answering process computes an answer once and sends it on each request. It forgets
+the answer `HELD_S` after the last request. A second process may repeat a verb, so each verb must be
+safe to run twice.
 """
 
 from __future__ import annotations
@@ -31,25 +32,27 @@ from bus.wire.messages.gateways import (
 from bus.wire.messages.peers import PeersReading
 
 ANSWER_S = 5.0
-"""A node says the first byte of its answer within this, and each further piece."""
+"""Longest wait for the first byte of an answer, and for each further piece."""
 WHOLE_S = 30.0
 REPEAT_S = 0.4
 ATTEMPTS_EACH = 4
-"""So often a process is asked before the next one is."""
+"""Attempts at one process before the next process is asked."""
 HELD_S = 10.0
 HELD_ANSWERS = 256
 HELD_BYTES = 64 << 20
 LOOK_S = 1.0
 
 Verb = Callable[[Any], Awaitable[Any]]
-"""Answers a question about this node's records: plain data in, plain data out. A ShoalError that
-it raises is told to the asker."""
+"""Answers a question about this node's records: plain data in, plain data out. The asker receives
+any ShoalError that it raises."""
 
 
 class RecordsElsewhere(ShoalError):
-    """Another node has no answer. `why` is `unknown` where the cluster has no such node, `down`
-    where it is known not to be there, `silent` where it did not answer within `waited_s`, and
-    `refused` where it said why not."""
+    """Another node has no answer.
+
+    `why` is `unknown` (the cluster has no such node), `down` (the node is not connected), `silent`
+    (no answer within `waited_s`) or `refused` (the node gave a reason).
+    """
 
     def __init__(
         self,
@@ -66,30 +69,31 @@ class RecordsElsewhere(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What this node knows of another: its name, and why it is not there (empty: it may be)."""
+    """The state of another node, as this node sees it. `down` says why it is not connected; empty
+    if it may be."""
 
     name: str
     down: str = ""
 
 
 class Questions(Protocol):
-    """What asks nodes about their records, and has theirs answered."""
+    """Asks nodes about their records, and answers their questions."""
 
     def answer(self, verb: str, by: Verb) -> None:
-        """Have questions with this verb answered here."""
+        """Answer questions with this verb by calling `by`."""
         ...
 
     async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
-        """Return what a node says, which may take `within_s` to find where that is given. Raises
-        RecordsElsewhere; of our own node what its verb raises."""
+        """Return a node's answer. `within_s`: how long the node may take to compute it. Raises
+        RecordsElsewhere; for our own node, the errors of its verb."""
         ...
 
 
 async def ask_home(
     questions: Questions, request: RequestId, verb: str, arguments: Sequence[Any]
 ) -> Any:
-    """Return what the node says that a request names; None where it names none that the cluster
-    has. Raises as `ask`."""
+    """Ask the node that a request id names; None if the cluster has no such node. Raises as
+    `ask`."""
     home = owner_of(request)
     if home is None:
         return None
@@ -104,8 +108,8 @@ async def ask_home(
 def standing_of(
     node: NodeId, *, own: NodeId, names: Mapping[NodeId, str], peers: Iterable[PeersReading]
 ) -> Standing | None:
-    """Return how a node stands to ours by what switchboards tell; None for one that is unknown.
-    `names` are those of the nodes that the cluster has."""
+    """Return a node's state, from the switchboard's reading of this node; None for an unknown node.
+    `names` has the nodes of the cluster."""
     for reading in peers:
         if reading.node != own:
             continue
@@ -117,20 +121,20 @@ def standing_of(
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A question of ours that is open; `heard` is set at every word about it."""
+class _OpenQuestion:
+    """An open question of ours. `heard` is set by each message about it."""
 
     heard: asyncio.Event
     answer: RecordAnswered | None = None
     works: bool = False
-    """Whether its node has said that it is finding the answer."""
+    """Whether its node says that it is computing the answer."""
     is_slow: bool = False
-    """Whether that may take longer than `ANSWER_S`."""
+    """Whether the answer may take longer than `ANSWER_S`."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """An answer of ours that may be asked for again."""
+    """An answer of ours, kept for further requests for its pieces."""
 
     edition: str
     asked_at: float
@@ -140,9 +144,9 @@ class _Held:
 
 
 class RecordQuestions:
-    """Questions to other nodes about their records, and theirs about ours.
+    """Asks other nodes about their records, and answers their questions about ours.
 
-    `number` is this HTTP process's among the `processes` of this node.
+    `number` is the number of this HTTP process among the `processes` of this node.
     """
 
     def __init__(
@@ -159,41 +163,43 @@ class RecordQuestions:
         self._processes = processes
         self._standing = standing
         self._verbs: dict[str, Verb] = {}
-        self._open: dict[str, _Asked] = {}
+        self._open: dict[str, _OpenQuestion] = {}
         self._held: dict[tuple[NodeId, str], _Held] = {}
         bus.hear(f"record.asked.{self._node}", self._heard_question)
         bus.hear(f"record.answered.{self._node}", self._heard_answer)
         bus.reactor.every(LOOK_S, self._forget)
 
     def answer(self, verb: str, by: Verb) -> None:
-        """Have questions with this verb answered here, those of this process included."""
+        """Answer questions with this verb by calling `by`, also for questions of this process."""
         assert verb not in self._verbs, verb
         self._verbs[verb] = by
 
     @property
     def verbs(self) -> frozenset[str]:
-        """Return what is answered here."""
+        """Return the verbs that this process answers."""
         return frozenset(self._verbs)
 
     async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
-        """Return what a node says, as plain data. Where `within_s` is given it may take so long to
-        find it, as long as it says that it does. Raises RecordsElsewhere; of our own node what its
-        verb raises."""
+        """Return a node's answer, as plain data.
+
+        `within_s`: how long the node may take to compute it, while it reports that it does. Raises
+        RecordsElsewhere; for our own node, the errors of its verb.
+        """
         if node == self._node:
             return await self._verbs[verb](arguments)
         standing = self._standing(node)
         if standing is None:
             raise RecordsElsewhere(node, "unknown", f"the cluster has no node '{node}'")
         if standing.down:
-            said = f"node {standing.name} is not there: {standing.down}"
-            raise RecordsElsewhere(standing.name, "down", said)
+            message = f"node {standing.name} is not connected: {standing.down}"
+            raise RecordsElsewhere(standing.name, "down", message)
         packed = pack(arguments)
         if len(packed) > RECORD_ARGUMENTS_BYTES:
             raise ValueError(f"the arguments of a record request have {len(packed)} bytes")
         question = RecordAsked(
             question=new_name("ask"), asker=self._node, verb=verb, arguments=packed
         )
-        self._open[question.question] = _Asked(asyncio.Event(), is_slow=within_s > 0)
+        self._open[question.question] = _OpenQuestion(asyncio.Event(), is_slow=within_s > 0)
         whole_s = within_s or WHOLE_S
         try:
             async with asyncio.timeout(whole_s):
@@ -205,7 +211,7 @@ class RecordQuestions:
         return unpack(content, limit_bytes=RECORD_ANSWER_BYTES)
 
     def close(self) -> None:
-        """Let go of what is being found."""
+        """Cancel the answers that are still being computed."""
         for held in self._held.values():
             if held.task is not None:
                 held.task.cancel()
@@ -214,53 +220,53 @@ class RecordQuestions:
 
     async def _fetched(self, node: NodeId, name: str, question: RecordAsked) -> bytes:
         """Return the whole answer. Raises RecordsElsewhere."""
-        found, edition, attempt = bytearray(), "", 0
+        content, edition, attempt = bytearray(), "", 0
         while True:
-            wanted = question.model_copy(update={"offset": len(found), "attempt": attempt})
+            wanted = question.model_copy(update={"offset": len(content), "attempt": attempt})
             piece, attempt = await self._piece(node, name, wanted)
             if piece.refused:
                 raise RecordsElsewhere(name, "refused", f"node {name}: {piece.refused}")
             if piece.edition != edition:
                 edition = piece.edition
-                found.clear()  # of another process: those two need not be the same
-            if piece.offset != len(found):
+                content.clear()  # another process answers: its bytes may differ
+            if piece.offset != len(content):
                 continue
-            found += piece.content
-            if len(found) >= piece.total_bytes:
-                return bytes(found)
+            content += piece.content
+            if len(content) >= piece.total_bytes:
+                return bytes(content)
 
     async def _piece(
         self, node: NodeId, name: str, wanted: RecordAsked
     ) -> tuple[RecordAnswered, int]:
-        """Return a piece, and the attempt at which it came. Raises RecordsElsewhere."""
-        asked = self._open[wanted.question]
-        asked.answer = None
+        """Return a piece and the number of its attempt. Raises RecordsElsewhere."""
+        open_question = self._open[wanted.question]
+        open_question.answer = None
         try:
             async with asyncio.timeout(ANSWER_S) as patience:
                 while True:
-                    asked.heard.clear()
+                    open_question.heard.clear()
                     self._bus.publish(f"record.asked.{node}", wanted)
                     try:
                         async with asyncio.timeout(REPEAT_S):
-                            piece = await self._next(asked, wanted.offset)
+                            piece = await self._next(open_question, wanted.offset)
                     except TimeoutError:
-                        if asked.works and asked.is_slow:
+                        if open_question.works and open_question.is_slow:
                             patience.reschedule(asyncio.get_running_loop().time() + ANSWER_S)
-                        if not asked.works:
+                        if not open_question.works:
                             wanted = wanted.model_copy(update={"attempt": wanted.attempt + 1})
-                        asked.works = False
+                        open_question.works = False
                         continue
                     return piece, wanted.attempt
         except TimeoutError:
             raise _silent(name, ANSWER_S) from None
 
     @staticmethod
-    async def _next(asked: _Asked, offset: int) -> RecordAnswered:
-        """Return the next word that is a piece from `offset` on, or begins another edition."""
+    async def _next(open_question: _OpenQuestion, offset: int) -> RecordAnswered:
+        """Return the next message that refuses or has the piece at `offset`."""
         while True:
-            await asked.heard.wait()
-            asked.heard.clear()
-            answer, asked.answer = asked.answer, None
+            await open_question.heard.wait()
+            open_question.heard.clear()
+            answer, open_question.answer = open_question.answer, None
             if answer is not None and (answer.refused or answer.offset == offset):
                 return answer
 
@@ -268,26 +274,26 @@ class RecordQuestions:
         answer = envelope.message
         if not isinstance(answer, RecordAnswered):
             return
-        asked = self._open.get(answer.question)
-        if asked is None:
+        open_question = self._open.get(answer.question)
+        if open_question is None:
             return
         if answer.edition or answer.refused:
-            asked.answer = answer
-            asked.heard.set()
+            open_question.answer = answer
+            open_question.heard.set()
         else:
-            asked.works = True
+            open_question.works = True
 
     # --- to answer -------------------------------------------------------------------------------
 
     def _heard_question(self, topic: str, envelope: Envelope) -> None:
-        asked = envelope.message
-        if not isinstance(asked, RecordAsked) or topic != f"record.asked.{self._node}":
+        question = envelope.message
+        if not isinstance(question, RecordAsked) or topic != f"record.asked.{self._node}":
             return
-        turn = crc32(asked.question.encode()) + asked.attempt // ATTEMPTS_EACH
+        turn = crc32(question.question.encode()) + question.attempt // ATTEMPTS_EACH
         if turn % self._processes != self._number:
             return
         now = self._bus.reactor.now()
-        key = asked.asker, asked.question
+        key = question.asker, question.question
         held = self._held.get(key)
         if held is None:
             held = _Held(new_name("edition"), now)
@@ -295,57 +301,57 @@ class RecordQuestions:
                 held.refused = "too many record requests are open"
             else:
                 self._held[key] = held
-                held.task = asyncio.ensure_future(self._find(asked, held))
+                held.task = asyncio.ensure_future(self._find(question, held))
         held.asked_at = now
-        self._say(asked, held)
+        self._say(question, held)
 
     @property
     def _full(self) -> bool:
-        size_bytes = sum(len(one.content) for one in self._held.values() if one.content)
+        size_bytes = sum(len(held.content) for held in self._held.values() if held.content)
         return len(self._held) >= HELD_ANSWERS or size_bytes >= HELD_BYTES
 
-    async def _find(self, asked: RecordAsked, held: _Held) -> None:
-        """Find an answer, and say its first piece."""
+    async def _find(self, question: RecordAsked, held: _Held) -> None:
+        """Compute an answer, then send its first piece."""
         try:
-            verb = self._verbs.get(asked.verb)
+            verb = self._verbs.get(question.verb)
             if verb is None:
-                held.refused = f"unknown request '{asked.verb}'"
+                held.refused = f"unknown request '{question.verb}'"
             else:
-                arguments = unpack(asked.arguments, limit_bytes=RECORD_ARGUMENTS_BYTES)
-                found = pack(await verb(arguments))
-                if len(found) > RECORD_ANSWER_BYTES:
-                    held.refused = f"its answer is too large: {len(found)} bytes"
+                arguments = unpack(question.arguments, limit_bytes=RECORD_ARGUMENTS_BYTES)
+                content = pack(await verb(arguments))
+                if len(content) > RECORD_ANSWER_BYTES:
+                    held.refused = f"its answer is too large: {len(content)} bytes"
                 else:
-                    held.content = found
+                    held.content = content
         except ShoalError as error:
             held.refused = str(error) or type(error).__name__
         except Exception as error:
             self._bus.log.error("a record request failed", error=story_of(error))
             held.refused = "the request failed there; see its log"
         held.task = None
-        self._say(asked, held)
+        self._say(question, held)
 
-    def _say(self, asked: RecordAsked, held: _Held) -> None:
-        answer = RecordAnswered(question=asked.question, refused=held.refused)
+    def _say(self, question: RecordAsked, held: _Held) -> None:
+        answer = RecordAnswered(question=question.question, refused=held.refused)
         if held.content is not None and not held.refused:
-            piece = held.content[asked.offset : asked.offset + RECORD_PIECE_BYTES]
+            piece = held.content[question.offset : question.offset + RECORD_PIECE_BYTES]
             answer = RecordAnswered(
-                question=asked.question,
+                question=question.question,
                 edition=held.edition,
-                offset=asked.offset,
+                offset=question.offset,
                 total_bytes=len(held.content),
                 content=piece,
             )
-        self._bus.publish(f"record.answered.{asked.asker}", answer)
+        self._bus.publish(f"record.answered.{question.asker}", answer)
 
     def _forget(self) -> None:
         oldest_at = self._bus.reactor.now() - HELD_S
-        done = [key for key, one in self._held.items() if one.asked_at < oldest_at]
+        done = [key for key, held in self._held.items() if held.asked_at < oldest_at]
         for key in done:
             if self._held[key].task is None:
                 del self._held[key]
 
 
 def _silent(name: str, waited_s: float) -> RecordsElsewhere:
-    said = f"node {name} did not answer within {waited_s:g} s"
-    return RecordsElsewhere(name, "silent", said, waited_s)
+    message = f"node {name} did not answer within {waited_s:g} s"
+    return RecordsElsewhere(name, "silent", message, waited_s)

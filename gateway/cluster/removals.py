@@ -1,10 +1,9 @@
-"""Talks to this node's disk and to other nodes: deletes a model where it lies.
+"""Talks to this node's disk and to other nodes: deletes a model from the disks that have it.
 
-What comes with shoal stays, and so does what is loaded or being loaded, anywhere in the cluster, or
-on its way to a node. A pull that did not end goes like a model. A folder is moved aside in one
-step, so that no half of it is ever seen, and looked at once more: where a copy of the model was
-placed meanwhile it is moved back. Other nodes delete theirs by the same rules, and say what came of
-it.
+A model that is part of shoal stays. So does a model that is loaded, loading or being copied to a
+node, anywhere in the cluster. An unfinished pull is deleted like a model. A folder is first moved
+aside in one step, so no process sees half of it. If an instance was placed meanwhile, the folder is
+moved back. Other nodes delete their folders by the same rules and report the result.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ VERB = "delete_model"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What came of deleting a model from one node: `why` it stays, empty where it is gone."""
+    """The result of deleting a model from one node. `why` says why it stays; empty if it is
+    gone."""
 
     node: NodeId
     name: str
@@ -39,7 +39,7 @@ class Removal:
 
 
 class Removals:
-    """Deletes models from this node's folder `models`, and has other nodes delete theirs."""
+    """Deletes models from this node's folder `models`, and asks other nodes to delete theirs."""
 
     def __init__(
         self, bus: BusClient, readings: ClusterReadings, questions: Questions, models: str
@@ -48,14 +48,14 @@ class Removals:
         self._readings = readings
         self._questions = questions
         self._models = models
-        questions.answer(VERB, self._asked)
+        questions.answer(VERB, self._answer)
 
     def lies_at(self, model: ModelId) -> list[NodeCard]:
-        """Return the cards of the nodes on whose disks the model lies, whole or in part."""
-        return [card for card in self._cards() if _lying(card, model)]
+        """Return the cards of the nodes whose disks have the model or a part of it."""
+        return [card for card in self._cards() if _folders(card, model)]
 
     def held(self, model: ModelId) -> FolderKept | None:
-        """Return why the model is not deleted now; None where it may be."""
+        """Return why the model cannot be deleted now; None if it can."""
         now = self._bus.reactor.now()
         return why_held(
             model,
@@ -66,35 +66,35 @@ class Removals:
         )
 
     async def everywhere(self, model: ModelId) -> list[Removal]:
-        """Delete the model from all nodes; returns what came of it at each."""
+        """Delete the model from all nodes; return the result of each."""
         return list(await asyncio.gather(*(self._at(card, model) for card in self.lies_at(model))))
 
     async def here(self, model: ModelId) -> Removal:
-        """Delete the model from this node's disk. Raises FolderKept, with why it stays."""
+        """Delete the model from this node's disk. Raises FolderKept if it must stay."""
         own = self._bus.speaker.node
         card = next((card for card in self._cards() if card.node == own), None)
-        lying = [] if card is None else _lying(card, model)
-        if card is None or not lying:
+        folders = [] if card is None else _folders(card, model)
+        if card is None or not folders:
             raise FolderKept(f"{model} is not on this node's disk", remedy="use a node that has it")
-        if any(one.model == model and one.bundled for one in card.models):
+        if any(entry.model == model and entry.bundled for entry in card.models):
             raise FolderKept(
                 f"{model} is part of shoal and cannot be deleted", remedy="it takes at most 10 MB"
             )
-        if kept := self.held(model):
-            raise kept
-        for one in lying:
-            await self._delete(model, Path(one.path))
-        size = sum(one.size_bytes for one in lying)
-        return Removal(own, card.name, True, size, lying[0].path)
+        if reason := self.held(model):
+            raise reason
+        for folder in folders:
+            await self._delete(model, Path(folder.path))
+        size = sum(folder.size_bytes for folder in folders)
+        return Removal(own, card.name, True, size, folders[0].path)
 
     async def _delete(self, model: ModelId, path: Path) -> None:
-        """Delete a folder of the model, unless something has to do with the model by then."""
+        """Delete a folder of the model, unless the model is in use by then."""
         models = Path(self._models)
         folder = await asyncio.to_thread(own_folder, path, models)
         aside = await asyncio.to_thread(put_aside, folder, models)
-        if kept := self.held(model):
+        if reason := self.held(model):
             await asyncio.to_thread(put_back, aside, folder)
-            raise kept
+            raise reason
         await asyncio.to_thread(delete_aside, aside, folder, models)
         self._bus.log.info("deleted a model", model=model, folder=str(path))
 
@@ -102,15 +102,16 @@ class Removals:
         try:
             if card.node == self._bus.speaker.node:
                 return await self.here(model)
-            said = cast(dict[str, Any], await self._questions.ask(card.node, VERB, [model]))
-            return Removal(**said)
+            fields = cast(dict[str, Any], await self._questions.ask(card.node, VERB, [model]))
+            return Removal(**fields)
         except FolderKept as error:
             return Removal(card.node, card.name, False, why=error.words)
         except RecordsElsewhere as error:
             return Removal(card.node, card.name, False, why=str(error))
 
-    async def _asked(self, arguments: Any) -> dict[str, Any]:
-        """Answer another node. Asked twice, it says the second time that nothing is there."""
+    async def _answer(self, arguments: Any) -> dict[str, Any]:
+        """Answer another node. A repeated question is answered that the model is not on this
+        disk."""
         model = ModelId(str(arguments[0]))
         try:
             return asdict(await self.here(model))
@@ -124,18 +125,18 @@ class Removals:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lying:
-    """A folder on a node's disk with a model, some of its layers, or what came of a pull."""
+class _Folder:
+    """A folder on a node's disk: a model, some of its layers, or an unfinished pull."""
 
     path: str
     size_bytes: int
 
 
-def _lying(card: NodeCard, model: ModelId) -> list[_Lying]:
-    """Return where the model lies on a node's disk."""
-    whole: ModelCard | None = next((one for one in card.models if one.model == model), None)
+def _folders(card: NodeCard, model: ModelId) -> list[_Folder]:
+    """Return the folders of the model on a node's disk."""
+    whole: ModelCard | None = next((entry for entry in card.models if entry.model == model), None)
     return [
-        *(() if whole is None else (_Lying(whole.path, whole.size_bytes),)),
-        *(_Lying(part.path, part.have_bytes) for part in card.parts if part.model == model),
-        *(_Lying(one.path, 0) for one in pulls_in_part(card, model)),
+        *(() if whole is None else (_Folder(whole.path, whole.size_bytes),)),
+        *(_Folder(part.path, part.have_bytes) for part in card.parts if part.model == model),
+        *(_Folder(pull.path, 0) for pull in pulls_in_part(card, model)),
     ]

@@ -437,5 +437,5 @@ def test_a_node_that_is_down_or_silent_is_named(
         return error if error.get("code") == "owner_down" else None
 
     error = eventually(refusal, 30, "it is known that the owner is down")
-    assert "node testbed is not there" in error["message"]
+    assert "node testbed is not connected" in error["message"]
     assert len(items(testbed.url, name)) == 1

@@ -228,7 +228,7 @@ def test_a_node_that_does_not_answer_is_named_in_time_and_one_that_is_down_at_on
     begun = time.monotonic()
     refused = eventually(down, 5, "the node is known to be down")
     error = refused.json()["error"]
-    assert error["code"] == "owner_down" and "node testbed is not there" in error["message"]
+    assert error["code"] == "owner_down" and "node testbed is not connected" in error["message"]
     refused = ask(second.url, previous_response_id=response["id"])
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "owner_down")
     assert get(testbed.url, response["id"]).status_code == 200

@@ -81,7 +81,7 @@ class CardNodes:
 
         async def ask(node: NodeId, verb: str, arguments: Any) -> Any:
             if node == "c":
-                raise RecordsElsewhere(node, "down", "node node-c is not there: silent")
+                raise RecordsElsewhere(node, "down", "node node-c is not connected: silent")
             return await self._verbs[node, verb](arguments)
 
         return SimpleNamespace(answer=answer, ask=ask)

@@ -1,9 +1,9 @@
-"""Talks to the disk: what a node's HTTP processes had counted before its gateway ended goes on.
+"""Talks to the disk: carries the counts of a node's HTTP processes over a restart of its gateway.
 
-A gateway that was killed has left its counts in files, one of each kind for each process. They are
-summed into one file of each kind before HTTP processes start, so that no counter begins anew, and
-none disappears until the first request of its kind: what Prometheus takes for a counter that stood
-still. Counts of another version of shoal may mean something else, and are let go.
+Each process of the last gateway left one file of counts for each kind. Before HTTP processes start,
+this room sums them into one file for each kind. So no counter restarts at zero. Nor does a counter
+vanish until its first request, which Prometheus would read as a counter that stood still. Counts of
+another version of shoal may mean something else, so they are deleted.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -27,8 +27,8 @@ _KINDS = ("counter", "histogram")
 
 
 def go_on(folder: Path, version: str) -> None:
-    """Keep the counts of this process, and of those that it forks, in a folder, and have the counts
-    in it go on. The folder is made where it is missing. What cannot be read is let go."""
+    """Keep the counts of this process and its forks in a folder, and continue the counts already
+    there. The folder is created if it is missing. Unreadable files are deleted."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     # the library chose when it was imported, which may have been before the folder was known
     values.ValueClass = values.get_value_class()
@@ -45,12 +45,12 @@ def go_on(folder: Path, version: str) -> None:
 
 
 def _counted(folder: Path, version: str) -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = {}
+    counted: dict[str, dict[str, float]] = {}
     try:
         if (folder / VERSION_FILE).read_text() != version:
-            return found
+            return counted
     except (OSError, ValueError):
-        return found
+        return counted
     for kind in _KINDS:
         sums: defaultdict[str, float] = defaultdict(float)
         for file in folder.glob(f"{kind}_*.db"):
@@ -61,5 +61,5 @@ def _counted(folder: Path, version: str) -> dict[str, dict[str, float]]:
             for key, value, *_ in rows:
                 sums[key] += value
         if sums:
-            found[kind] = sums
-    return found
+            counted[kind] = sums
+    return counted

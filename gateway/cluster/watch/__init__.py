@@ -1,8 +1,7 @@
-"""Talks to the loop and its readers: what the cluster does, once a second, and what happens in its
-log, for all who watch; to the disk: the ends of log files, and the last hour's figures.
+"""Talks to the loop and the disk: streams snapshots and events to readers, and reads log files and
+the history file.
 
-How a snapshot is made of state, readings and counts, how a node is, and what is held of the log is
-pure.
+A snapshot, a node's health and the ring of events are computed by pure modules.
 """
 
 from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log

@@ -1,7 +1,7 @@
-"""Talks to the loop and to readers: the log's events, as a list and as they happen.
+"""Talks to the loop and to readers: the log's events, as a list and as a stream.
 
-A reader goes through the ring at its own pace, so that a slow one takes no memory: what it missed
-meanwhile is told as a gap, and one that takes nothing for `slow_s` is dropped.
+A reader moves through the ring at its own pace, so a slow reader takes no memory. It receives a gap
+for events that it missed. A reader that takes nothing for `slow_s` is dropped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from gateway.cluster.watch.load_timeline import LoadTimeline, LoadTimes
 from gateway.cluster.watch.readers import Readers
 
 COUNTS_LOADS = "gateway:0"
-"""The HTTP process that counts loads for all of its node."""
+"""The HTTP process that counts the loads of its node."""
 BATCH = 64
-"""Events that are given at a time."""
+"""Most events sent at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventBounds:
-    """After how long without an event a reader is told that the stream is open, how long one may
-    take nothing, and how many may read; how long a process that is behind is waited for."""
+    """Limits of the stream of events.
+
+    `quiet_s`: after this time without an event, a reader receives a sign that the stream is open.
+    `slow_s`: how long a reader may take nothing. `readers`: how many may read. `behind_s`: how long
+    a reader waits for a process that lags behind.
+    """
 
     quiet_s: float = 5.0
     slow_s: float = 10.0
@@ -61,25 +65,26 @@ class EventFeed:
 
     @property
     def readers(self) -> int:
-        """Return how many read."""
+        """Return the number of readers."""
         return len(self._readers)
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the place up to which the log is known here; None: nothing is."""
+        """Return the last place that this process has applied; None before the first."""
         return self._ring.last
 
     def check_room(self) -> None:
-        """Raise FeedFull where no further reader may come."""
+        """Raise FeedFull if no further reader may join."""
         self._readers.check_room()
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Take how the state has moved, by the wall's `now_s`."""
+        """Add the moves of the replica's state and wake the readers. `now_s` is wall time."""
         self._ring.moved(moves, now_s)
         self._wake()
 
     async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the events behind a place; without one, the last."""
+        """Return the entries behind a place; without a place, the last ones. May wait for this
+        process to catch up."""
         if after is None:
             return self._ring.latest(limit)
         await self._caught_up(after)
@@ -88,8 +93,9 @@ class EventFeed:
     async def read(
         self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the events behind a place (without one, the last `limit`) and those that follow,
-        until the client is gone or `close`; none in a turn in which nothing happened."""
+        """Yield the entries behind a place (without one, the last `limit`), then new ones. Yields
+        an empty batch after `quiet_s` without an event. Ends when the client disconnects or after
+        `close`."""
         with self._readers.reader() as reader:
             gone.add_done_callback(self._wake)
             try:
@@ -108,12 +114,12 @@ class EventFeed:
                 gone.remove_done_callback(self._wake)
 
     def close(self) -> None:
-        """Have all readers' streams end."""
+        """End the streams of all readers."""
         self._is_closed = True
         self._wake()
 
     async def _changes(self) -> bool:
-        """Wait until there may be more; return whether that came in time."""
+        """Wait for a change, at most `quiet_s`; return whether one came."""
         changed = self._changed
         try:
             async with asyncio.timeout(self._bounds.quiet_s):
@@ -123,8 +129,8 @@ class EventFeed:
         return True
 
     async def _caught_up(self, place: LogPlace) -> None:
-        """Wait until this process knows the log up to a place that another one told, or gives
-        up."""
+        """Wait until this process has applied the log up to a place that another process named.
+        Gives up after `behind_s`."""
         try:
             async with asyncio.timeout(self._bounds.behind_s):
                 while not self._is_closed and (
@@ -135,7 +141,7 @@ class EventFeed:
             return
 
     def _wake(self, _gone: object = None) -> None:
-        """Have all who wait look again."""
+        """Wake all readers that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -143,17 +149,17 @@ class EventFeed:
 def follow_log(
     bus: BusClient, reactor: Reactor, speaker: Speaker, counters: Counters
 ) -> tuple[LoadTimeline, EventFeed]:
-    """Return a record of loads and a feed of events, which take how the bus's replica moves, from
-    now on. Of the HTTP processes of a node the first counts its loads, so that each counts once."""
+    """Return a record of loads and a feed of events that follow the bus's replica from now on. Only
+    the first HTTP process of a node counts its loads, so each load is counted once."""
     timeline, feed, moves = LoadTimeline(), EventFeed(reactor), list[Move]()
     times = LoadTimes(speaker.node)
     bus.mirror.moves = moves
 
     def moved(_state: ClusterState) -> None:
-        """Take the moves, and hold them no longer."""
+        """Pass the new moves on and drop them."""
         new = timeline.moved(moves, wall())
         if speaker.process == COUNTS_LOADS:
-            for model, seconds in times.taken(new):
+            for model, seconds in times.record(new):
                 counters.loaded(model, seconds)
         feed.moved(moves, wall())
         moves.clear()

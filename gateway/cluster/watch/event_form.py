@@ -1,7 +1,7 @@
-"""What is told of an event of the log, in one form for all: its place, what it is about, why.
+"""An event of the log as plain values: its place, its subject and its reason.
 
-Pure. Nothing is told that is not for everybody who may see the cluster: of an API key its id and
-name alone, of a derived model no prompt and no parameters. Texts are cut.
+Pure. The result holds only what everyone who may see the cluster may know. It names an API key by
+id and name only, and leaves out the prompt and parameters of a derived model. Texts are truncated.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from bus.wire.messages.events import (
 )
 
 MOST_NAME, MOST_WHY = 200, 1000
-"""Characters of a name, and of a reason, that are told."""
+"""The most characters of a name and of a reason."""
 GAP = "gap"
-"""The kind of what stands for events that are not known here."""
+"""The kind of an entry that stands for missing events."""
 
 
 class EventTold(TypedDict):
-    """An event of the log; `about` has the same keys for each event of a kind. Of a gap (`kind`
-    `gap`) it is behind which event the gap is."""
+    """An event of the log. `about` has the same keys for all events of a kind. For a gap (kind
+    `gap`), `about` names the event before it."""
 
     index: int
     term: int
@@ -67,7 +67,7 @@ class EventTold(TypedDict):
 
 
 def event_told(event: Event, before: ClusterState, after: ClusterState) -> EventTold:
-    """Return an event as plain values; the states are those before and behind it."""
+    """Return an event as plain values. `before` and `after` are the states around it."""
     return {
         "index": event.index,
         "term": event.term,
@@ -81,14 +81,14 @@ def event_told(event: Event, before: ClusterState, after: ClusterState) -> Event
 def gap_told(
     index: int, term: int, after: int | None, why: str, at_s: float | None = None
 ) -> EventTold:
-    """Return, in an event's form, that events behind `after` (None: all) up to `index` are not
-    known here."""
+    """Return a gap in an event's form: this process lacks the events behind `after` (None: all) up
+    to `index`."""
     about = {"after": after}
     return {"index": index, "term": term, "at_s": at_s, "kind": GAP, "about": about, "why": why}
 
 
 def why_of(event: Event) -> str:
-    """Return the reason that an event gives; empty for none."""
+    """Return the reason in an event, or an empty string."""
     match event.body:
         case (
             GenerationOpened(why=why)
@@ -109,7 +109,7 @@ def why_of(event: Event) -> str:
 
 
 def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[str, Any]:
-    """Return what an event is about; the same keys for each event of a kind."""
+    """Return the subject of an event, with the same keys for all events of a kind."""
     match body:
         case NodeJoined() | NodeRenamed():
             return {"node": body.node, "name": body.name[:MOST_NAME]}
@@ -126,8 +126,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
         case ModelUnpinned():
             return {"model": body.model[:MOST_NAME]}
         case LeaseGranted(lease=lease):
-            told = {"lease": lease.lease, "node": lease.node, "owner": lease.owner}
-            return {**told, "size_bytes": lease.size_bytes}
+            about = {"lease": lease.lease, "node": lease.node, "owner": lease.owner}
+            return {**about, "size_bytes": lease.size_bytes}
         case LeaseAskedBack():
             return {"lease": body.lease, "to": body.to[:MOST_NAME]}
         case LeaseEnded():
@@ -139,8 +139,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
         case ApiKeyAdded(key=key) | ApiKeyChanged(key=key):
             return {"key": key.id, "name": key.name[:MOST_NAME]}
         case ApiKeyRemoved(key_id=gone):
-            known = before.api_keys.get(gone)
-            return {"key": gone, "name": "" if known is None else known.name[:MOST_NAME]}
+            key = before.api_keys.get(gone)
+            return {"key": gone, "name": "" if key is None else key.name[:MOST_NAME]}
         case TracingSet():
             return {"ratio": body.ratio}
         case CloudFallbackAllowed(allowed=allowed):
@@ -152,25 +152,25 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
 def _about_instance(body: Any, before: ClusterState, after: ClusterState) -> dict[str, Any]:
     placed: Instance | None = body.instance if isinstance(body, InstancePlaced) else None
     name = str(body.instance if placed is None else placed.instance)
-    copy = placed or after.instances.get(name) or before.instances.get(name)
-    told = {"instance": name, "model": None if copy is None else copy.model[:MOST_NAME]}
+    held = placed or after.instances.get(name) or before.instances.get(name)
+    about = {"instance": name, "model": None if held is None else held.model[:MOST_NAME]}
     match body:
         case InstancePlaced(instance=instance):
             nodes = dict.fromkeys(shard.node for shard in instance.shards)
-            return {**told, "nodes": list(nodes)}
+            return {**about, "nodes": list(nodes)}
         case RankSeated(seat=seat):
-            return {**told, "generation": body.generation, "rank": seat.rank, "node": seat.node}
+            return {**about, "generation": body.generation, "rank": seat.rank, "node": seat.node}
         case RunnerReady() | LoadRefused() | RunnerUnloaded() | RunnerEnded():
-            told |= {"generation": body.generation, "rank": body.rank, "node": body.node}
+            about |= {"generation": body.generation, "rank": body.rank, "node": body.node}
             ended = isinstance(body, RunnerEnded)
-            return {**told, "exit_code": body.exit_code} if ended else told
+            return {**about, "exit_code": body.exit_code} if ended else about
         case GenerationOpened():
-            return {**told, "generation": body.generation}
+            return {**about, "generation": body.generation}
         case InstanceDraining():
-            return {**told, "deadline_s": body.deadline_s}
+            return {**about, "deadline_s": body.deadline_s}
         case InstanceYields():
-            return {**told, "to": body.to}
+            return {**about, "to": body.to}
         case KeepAliveSet():
-            return {**told, "keep_alive_s": body.keep_alive_s}
+            return {**about, "keep_alive_s": body.keep_alive_s}
         case _:
-            return told
+            return about

@@ -1,8 +1,8 @@
-"""The last events of the log that this process has applied, each in its form, in bounded memory.
+"""The last events of the log that this process has applied, in bounded memory.
 
-Pure. Entries are in the log's order, each with its place: term and index. Where a snapshot took the
-place of events, an entry of the kind `gap` stands for them; a log that gave way to another is
-forgotten whole. Who goes on from a place that is not held is told so by a gap before all else.
+Pure. Entries have the log's order; each has its place (term and index). An entry of kind `gap`
+stands for events that a snapshot replaced. If another log replaces this one, all entries are
+dropped. A reader that resumes from a place outside the ring receives a gap first.
 """
 
 from __future__ import annotations
@@ -21,30 +21,32 @@ from gateway.cluster.watch.event_form import GAP, EventTold, event_told, gap_tol
 MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
 BESIDE_BYTES = 200
-"""What an entry takes beside its text."""
+"""Memory of an entry beyond its text."""
 BEGAN = "this process starts to follow the log here"
 SKIPPED = "a snapshot replaced events that this process did not receive"
-REPLACED = "another log replaced the one that this process followed"
+REPLACED = "another log replaced the log that this process followed"
 DROPPED = "this process no longer has these events"
 OTHER = "this log has another event at that place"
-BEHIND = "this process has no event so late: it is behind, or another log replaced that one"
+BEHIND = (
+    "this process has no event at that place yet: it is behind, or another log replaced the old one"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """Where an event stands; a term that is None is any."""
+    """The place of an event. A `term` of None means any term."""
 
     term: int | None
     index: int
 
     def __str__(self) -> str:
-        """Return it as people and streams write it."""
+        """Return the form for people and streams: `term:index` or `index`."""
         return f"{self.index}" if self.term is None else f"{self.term}:{self.index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event in its form, as JSON on one line; or a gap."""
+    """An event as one line of JSON, or a gap."""
 
     place: LogPlace
     kind: str
@@ -52,7 +54,7 @@ class Entry:
 
 
 class EventRing:
-    """The last events, `most` of them and `most_bytes` together at most."""
+    """The last events: at most `most`, and at most `most_bytes` together."""
 
     def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -64,16 +66,15 @@ class EventRing:
         self._state = ClusterState()
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
         return len(self._entries)
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the place up to which the log is known; None: nothing is."""
+        """Return the last place that this process has applied; None before the first."""
         return None if self._last is None else self._last[0]
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Take how the state has moved, by the wall's `now_s`."""
+        """Add the moves of the replica's state. `now_s` is wall time."""
         for event, state in moves:
             place = LogPlace(state.term, state.index)
             if event is None:
@@ -83,12 +84,12 @@ class EventRing:
             self._state, self._last = state, (place, state.holder)
 
     def latest(self, limit: int) -> list[Entry]:
-        """Return the last entries, oldest first."""
+        """Return the last `limit` entries, oldest first."""
         return self._from(max(0, len(self._entries) - limit), limit)
 
     def after(self, place: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries behind a place (None: the oldest of all), oldest first; before them a
-        gap where that place is not held, or is one of another log."""
+        """Return the entries behind a place (None: from the oldest on), oldest first. They begin
+        with a gap if the ring lacks the place, or if another log has it."""
         last = self.last
         if place is None or last is None:
             return self._from(0, limit)
@@ -97,17 +98,17 @@ class EventRing:
                 return [_gap(last, place.index, BEHIND)][:limit]
             return self._anew(place.index, OTHER, limit)
         at = bisect_right(self._entries, place.index, key=_index)
-        known = self._entries[at - 1].place if at else self._before
-        if known is None or place.index < known.index:
+        before = self._entries[at - 1].place if at else self._before
+        if before is None or place.index < before.index:
             return self._anew(place.index, DROPPED, limit)
-        differ = place.term is not None and place.term != known.term
-        if known.index == place.index and differ:
+        differ = place.term is not None and place.term != before.term
+        if before.index == place.index and differ:
             return self._anew(place.index, OTHER, limit)
         return self._from(at, limit)
 
     def _anew(self, after: int, why: str, limit: int) -> list[Entry]:
-        """Return all from the oldest on, behind a gap; without what it follows it begins with
-        one."""
+        """Return the entries from the oldest on, behind a gap. If the place before the oldest is
+        unknown, they already begin with a gap."""
         gap = [] if self._before is None else [_gap(self._before, after, why)]
         return [*gap, *self._from(0, limit - len(gap))][:limit]
 
@@ -115,7 +116,7 @@ class EventRing:
         return [self._entries[at] for at in range(at, min(at + limit, len(self._entries)))]
 
     def _replaced(self, place: LogPlace, holder: NodeId | None, now_s: float) -> None:
-        """Note that a snapshot came; nothing was missed where it is of the last place."""
+        """Add a gap for a snapshot, unless it is of the last place: then no event is missing."""
         if self._last == (place, holder):
             return
         last = self.last
@@ -130,8 +131,8 @@ class EventRing:
         why = BEGAN if last is None else SKIPPED if is_later else REPLACED
         self._add(place, GAP, gap_told(place.index, place.term or 0, after, why, now_s))
 
-    def _add(self, place: LogPlace, kind: str, told: EventTold) -> None:
-        entry = Entry(place, kind, _line(told))
+    def _add(self, place: LogPlace, kind: str, event: EventTold) -> None:
+        entry = Entry(place, kind, _line(event))
         self._entries.append(entry)
         self._bytes += _size(entry)
         while len(self._entries) > self._most or self._bytes > self._most_bytes:
@@ -141,12 +142,12 @@ class EventRing:
 
 
 def _gap(place: LogPlace, after: int, why: str) -> Entry:
-    told = gap_told(place.index, place.term or 0, after, why)
-    return Entry(place, GAP, _line(told))
+    event = gap_told(place.index, place.term or 0, after, why)
+    return Entry(place, GAP, _line(event))
 
 
-def _line(told: EventTold) -> bytes:
-    return json.dumps(told, separators=(",", ":")).encode()
+def _line(event: EventTold) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode()
 
 
 def _index(entry: Entry) -> int:

@@ -1,8 +1,8 @@
-"""Talks to the loop and to readers: one snapshot a second for all of a process, while any watch.
+"""Talks to the loop and to readers: one snapshot per second for all readers of a process.
 
-A snapshot is made for the first who asks and is the same for all for a second; with no reader
-nothing is made. A reader is given the latest there is, so that a slow one misses some; one that
-takes none for `slow_s` is dropped, its connection with it.
+The first reader's request builds a snapshot, and all readers share it for a second. Without a
+reader none is built. A reader receives the latest snapshot, so a slow reader misses some. A reader
+that takes none for `slow_s` is dropped, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from bus.links.reactor import Reactor
 from gateway.cluster.watch.readers import Readers
 
 FRESH_RATIO = 0.95
-"""A loop may wake a little early: what is nearly due is due."""
+"""A loop may wake slightly early, so a snapshot counts as due at this part of its period."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedBounds:
-    """How often a snapshot is made, how long a reader may take none, and how many may read."""
+    """`every_s`: the period of snapshots. `slow_s`: how long a reader may take none. `readers`: how
+    many may read."""
 
     every_s: float = 1.0
     slow_s: float = 10.0
@@ -28,7 +29,7 @@ class FeedBounds:
 
 
 class SnapshotFeed:
-    """Snapshots that `build` makes as bytes, for the readers of one process."""
+    """Snapshots for the readers of one process. `build` makes one, as bytes."""
 
     def __init__(
         self,
@@ -53,15 +54,15 @@ class SnapshotFeed:
 
     @property
     def readers(self) -> int:
-        """Return how many watch."""
+        """Return the number of readers."""
         return len(self._readers)
 
     def check_room(self) -> None:
-        """Raise FeedFull where no further reader may come."""
+        """Raise FeedFull if no further reader may join."""
         self._readers.check_room()
 
     async def latest(self) -> bytes:
-        """Return a snapshot that is at most `every_s` old; those who ask meanwhile share it."""
+        """Return a snapshot that is at most `every_s` old. Concurrent callers share one build."""
         if self._made_at is not None:
             age_s = self._reactor.now() - self._made_at
             if age_s < FRESH_RATIO * self._bounds.every_s:
@@ -81,7 +82,7 @@ class SnapshotFeed:
                 await self._pause()
 
     def close(self) -> None:
-        """Have all readers' streams end."""
+        """End the streams of all readers."""
         self._closed.set()
 
     async def _make(self) -> bytes:
@@ -93,7 +94,7 @@ class SnapshotFeed:
             self._making = None
 
     async def _pause(self) -> None:
-        """Wait until the next snapshot is due, or the end."""
+        """Wait until the next snapshot is due or the feed is closed."""
         assert self._made_at is not None
         left_s = self._made_at + self._bounds.every_s - self._reactor.now()
         try:

@@ -1,10 +1,10 @@
-"""Talks to the disk, in threads: what was measured in the last hour, a point each ten seconds, in a
-file that outlives the gateway.
+"""Talks to the disk, in threads: figures of the last hour, a point every ten seconds, in a file
+that outlives the gateway.
 
-A line is a point, as JSON. When the file has twice as many as are told it is written anew, so that
-it stays small; a line that was cut is passed over. A point has the figures that the page draws:
-means are of what was counted since the point before; counts that went back began anew, and say
-nothing of that time. What is not known is None.
+Each line is one point, as JSON. At twice `most` lines the file is rewritten with the last `most`. A
+truncated line is skipped. A point has the figures that the page draws. Means cover the time since
+the previous point. A counter that fell was restarted, so that point has no figure from it. A
+missing value is None.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing_extensions import TypedDict
 
 EVERY_S = 10.0
 POINTS = 360
-"""An hour's."""
+"""Points of an hour."""
 QUIET_S = 2.4
-"""A node that was not heard of for so long is silent: what it told last is not what it does."""
+"""A node without a reading for this long is silent; its last figures no longer count."""
 RATES = {
     "generated": "generation_tokens_per_s",
     "prompts": "prompt_tokens_per_s",
@@ -29,18 +29,18 @@ RATES = {
     "waiting": "waiting",
     "kv": "kv_bytes",
 }
-"""A point's figures, and which of a snapshot's each is."""
+"""A point's figures, and the fields of a snapshot that they come from."""
 
 
 class NodePoint(TypedDict):
-    """How busy a node was, and its memory in use in bytes; null where it was silent."""
+    """A node's CPU load (0 to 1) and its used memory in bytes; null if the node was silent."""
 
     cpu: float | None
     memory: int | None
 
 
 class HistoryPoint(TypedDict):
-    """A point; `nodes` by their ids."""
+    """The figures at `at_s` (wall time). `nodes` is keyed by node id."""
 
     at_s: float
     generated: float
@@ -55,21 +55,21 @@ class HistoryPoint(TypedDict):
 
 
 class HistoryFile:
-    """The points on the disk. It has one writer at a time; every method blocks."""
+    """The points on the disk. Only one task may write at a time; every method blocks."""
 
     def __init__(self, path: Path, most: int = POINTS) -> None:
         self._path, self._most = path, most
         self._lines: int | None = None
 
     def points(self) -> list[HistoryPoint]:
-        """Return the last points, in the order of their times. Raises OSError."""
+        """Return the last points, by time. Raises OSError."""
         try:
             text = self._path.read_text(errors="replace")
         except FileNotFoundError:
             return []
-        found = [point for point in map(_point, text.splitlines()) if point is not None]
+        points = [point for point in map(_point, text.splitlines()) if point is not None]
         # the last that were written: a clock that was ahead for a while keeps out none behind it
-        return sorted(found[-self._most :], key=lambda point: point["at_s"])
+        return sorted(points[-self._most :], key=lambda point: point["at_s"])
 
     def append(self, point: HistoryPoint) -> None:
         """Add a point. Raises OSError."""
@@ -80,26 +80,28 @@ class HistoryFile:
         self._lines = (self._lines or 0) + 1
 
     def _begin_anew(self) -> None:
-        kept = self.points()
+        points = self.points()
         fresh = self._path.with_name(f".{self._path.name}.new")
-        fresh.write_text("".join(json.dumps(one, separators=(",", ":")) + "\n" for one in kept))
+        fresh.write_text(
+            "".join(json.dumps(point, separators=(",", ":")) + "\n" for point in points)
+        )
         fresh.replace(self._path)
-        self._lines = len(kept)
+        self._lines = len(points)
 
 
 def _point(line: str) -> HistoryPoint | None:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError:
         return None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         return None
-    point = cast(dict[str, Any], found)
-    return cast(HistoryPoint, point) if isinstance(point.get("at_s"), int | float) else None
+    value = cast(dict[str, Any], value)
+    return cast(HistoryPoint, value) if isinstance(value.get("at_s"), int | float) else None
 
 
 class HistoryKeeper:
-    """Adds a point to the history each time that it is asked to, one after the other."""
+    """Adds points to the history, one at a time."""
 
     def __init__(self, file: HistoryFile, latest: Callable[[], Awaitable[bytes]]) -> None:
         self._file, self._latest = file, latest
@@ -107,7 +109,8 @@ class HistoryKeeper:
         self._noting = False
 
     async def note(self) -> None:
-        """Add what the cluster does now; nothing while that is done already. Raises OSError."""
+        """Add a point of the latest snapshot; do nothing while another call does so. Raises
+        OSError."""
         if self._noting:
             return
         self._noting = True
@@ -121,12 +124,12 @@ class HistoryKeeper:
 
 
 def point_of(snapshot: Mapping[str, Any], before: Mapping[str, Any] | None) -> HistoryPoint:
-    """Return the point of a snapshot, where `before` is the snapshot of the point before it."""
+    """Return the point of a snapshot. `before` is the snapshot of the previous point."""
     now = snapshot["counters"]
     then = None if before is None else before["counters"]
     point: dict[str, Any] = {
         "at_s": round(snapshot["at_s"], 1),
-        **{name: snapshot[told] for name, told in RATES.items()},
+        **{name: snapshot[field] for name, field in RATES.items()},
         "ttft": None if then is None else _mean(now["ttft_s"], then["ttft_s"]),
         "itl": None if then is None else _mean(now["itl_s"], then["itl_s"]),
         "errors": None if then is None else max(0, now["http_errors"] - then["http_errors"]),

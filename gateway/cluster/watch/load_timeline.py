@@ -1,8 +1,8 @@
-"""What was loaded and unloaded in the last hour, from the log as this process's replica applied it.
+"""Loads and unloads of the last hour, from the log as this process's replica applied it.
 
-Pure. Times are those of the holders that wrote the events, for people only. Where a snapshot took
-the place of events (at the start, or behind a gap), what was in between is not known: the record is
-whole from then on, and says since when.
+Pure. Times are wall times of the leaders that wrote the events, for people only. A snapshot may
+replace events, at the start or behind a gap. The record is complete only since then; `since_s` says
+when.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ What = Literal["loading", "ready", "lost", "unloading", "failed", "unloaded"]
 
 
 class ChangeTold(TypedDict):
-    """What became of a copy, for JSON."""
+    """A change of an instance, for JSON."""
 
     index: int
     at_s: float
@@ -38,7 +38,7 @@ class ChangeTold(TypedDict):
 
 
 class LoadsTold(TypedDict):
-    """The changes since `since_s`, the latest last; null while nothing is known."""
+    """The changes since `since_s`, the latest last. `since_s` is null before the first snapshot."""
 
     since_s: float | None
     changes: list[ChangeTold]
@@ -46,8 +46,8 @@ class LoadsTold(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A copy of a model became something, by the event of this index. `why` is the event's own; a
-    copy that is lost is loaded anew."""
+    """A change of an instance, made by the event at `index`. `why` is the event's reason. A `lost`
+    instance is loaded again."""
 
     index: int
     at_s: float
@@ -59,7 +59,6 @@ class Change:
     why: str
 
     def plain(self) -> ChangeTold:
-        """Return it as plain values."""
         return {
             "index": self.index,
             "at_s": self.at_s,
@@ -73,7 +72,7 @@ class Change:
 
 
 class LoadTimeline:
-    """The changes of the last `span_s`, oldest first, the latest `most` of them."""
+    """The changes of the last `span_s`, oldest first; at most the latest `most`."""
 
     def __init__(self, span_s: float = SPAN_S, most: int = MOST) -> None:
         self._span_s = span_s
@@ -82,7 +81,7 @@ class LoadTimeline:
         self._since_s: float | None = None
 
     def moved(self, moves: Iterable[Move], now_s: float) -> list[Change]:
-        """Take how the state has moved, by the wall's `now_s`; return what is new."""
+        """Add the moves of the replica's state; return the new changes. `now_s` is wall time."""
         new: list[Change] = []
         for event, state in moves:
             if event is None:
@@ -95,8 +94,8 @@ class LoadTimeline:
         return new
 
     def told(self, now_s: float) -> LoadsTold:
-        """Return it as plain values: `since_s`, from when on it is whole (None: nothing is known
-        yet), and the `changes`, the latest last."""
+        """Return the changes as plain values, the latest last. The record is complete since
+        `since_s`; it is None before the first snapshot."""
         self._forget(now_s)
         if self._since_s is None:
             return {"since_s": None, "changes": []}
@@ -113,14 +112,15 @@ class LoadTimeline:
 
 
 class LoadTimes:
-    """How long loads took of copies that `node` leads, where their whole load was seen here."""
+    """Load times of the instances that `node` leads. Loads that began before this process started
+    are left out."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._began_at_s: dict[str, float] = {}
 
-    def taken(self, changes: Iterable[Change]) -> list[tuple[str, float]]:
-        """Take changes; return the model and the seconds of each load that has ended well."""
+    def record(self, changes: Iterable[Change]) -> list[tuple[str, float]]:
+        """Add changes; return the model and seconds of each load that they complete."""
         loads: list[tuple[str, float]] = []
         for change in changes:
             began_at_s = self._began_at_s.pop(change.instance, None)
@@ -136,29 +136,29 @@ class LoadTimes:
 def changes(
     event: Event, before: Mapping[str, Instance], after: Mapping[str, Instance]
 ) -> list[Change]:
-    """Return what an event made of copies of models; nothing of tests and of work on models."""
-    found: list[Change] = []
+    """Return the changes that an event made to instances. Tests and work on models are left out."""
+    changed: list[Change] = []
     for name in sorted({*before, *after}):
         was, now = before.get(name), after.get(name)
         if was is now:
             continue
         what = _became(was, now)
-        copy = now or was
-        if what is None or copy is None or not copy.serves:
+        instance = now or was
+        if what is None or instance is None or not instance.serves:
             continue
-        found.append(
+        changed.append(
             Change(
                 index=event.index,
                 at_s=event.at_s,
                 what=what,
-                instance=copy.instance,
-                model=copy.model,
-                nodes=tuple(dict.fromkeys(shard.node for shard in copy.shards)),
-                bytes=sum(shard.bytes_reserved for shard in copy.shards),
+                instance=instance.instance,
+                model=instance.model,
+                nodes=tuple(dict.fromkeys(shard.node for shard in instance.shards)),
+                bytes=sum(shard.bytes_reserved for shard in instance.shards),
                 why=why_of(event),
             )
         )
-    return found
+    return changed
 
 
 _WHAT: Mapping[str, What] = {

@@ -1,7 +1,7 @@
-"""Talks to the disk: the ends of the log files of this node's processes.
+"""Talks to the disk: the last lines of the log files of this node's processes.
 
-Only what lies in the folder of logs under a process's name can be asked for; so many bytes of a
-file are read at most, and a line is cut.
+A caller names a process; only its file in the log folder is read. At most `TAIL_BYTES` of a file
+are read, and each line is truncated.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ LINE_CHARACTERS = 4000
 
 
 def logged_processes(folder: Path) -> dict[str, Path]:
-    """Return the log files by their processes' names. Blocks."""
-    found = sorted(folder.glob("*.log")) if folder.is_dir() else []
-    return {process_of(path.name): path for path in found}
+    """Return the log files, keyed by process name. Blocks."""
+    files = sorted(folder.glob("*.log")) if folder.is_dir() else []
+    return {process_of(path.name): path for path in files}
 
 
 def log_tail(path: Path, lines: int) -> list[str]:
-    """Return the last lines of a file, oldest first, as they stand; of a line that is still being
-    written nothing. Blocks; raises OSError."""
+    """Return the last lines of a file, oldest first. A line that is still being written is left
+    out. Blocks; raises OSError."""
     whole = end_of(path, TAIL_BYTES).split(b"\n")[:-1]
     texts = [line.decode(errors="replace") for line in whole[-lines:]] if lines else []
     return [text[:LINE_CHARACTERS] for text in texts]

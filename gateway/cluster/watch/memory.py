@@ -1,6 +1,6 @@
-"""The cluster's memory, by node and by rank: what is promised, and what is measured.
+"""The cluster's memory by node and by rank: reserved and measured bytes.
 
-Pure. Ranks are those of copies that have not failed; what a rank has not told yet is None.
+Pure. Ranks of failed instances are left out. A value that a rank has not reported yet is None.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gateway.cluster.readings import ClusterReadings
 
 
 class MemoryOfRank(TypedDict):
-    """The memory of a rank, in bytes; what it has not told yet is null. Of the KV cache
-    rank 0 alone tells."""
+    """The memory of a rank, in bytes. A value that it has not reported yet is null. Only rank 0
+    reports the KV cache."""
 
     instance: str
     model: str
@@ -39,7 +39,7 @@ class MemoryOfRank(TypedDict):
 
 
 class NodeMemory(TypedDict):
-    """The memory of a node, in bytes; what was not measured is null."""
+    """The memory of a node, in bytes. A value that was not measured is null."""
 
     node: str
     name: str
@@ -59,29 +59,29 @@ class MemoryAnswer(TypedDict):
     nodes: list[NodeMemory]
 
 
-def memory_of(state: ClusterState, known: ClusterReadings, now: float) -> MemoryAnswer:
-    """Return every node's memory and that of its ranks, for JSON."""
-    heard = {(rank.instance, rank.rank): rank for rank in known.ranks(state.instances, now)}
+def memory_of(state: ClusterState, readings: ClusterReadings, now: float) -> MemoryAnswer:
+    """Return the memory of each node and its ranks, for JSON. Nodes are sorted by name."""
+    reported = {(rank.instance, rank.rank): rank for rank in readings.ranks(state.instances, now)}
     ranks: dict[str, list[MemoryOfRank]] = {}
     for instance in state.instances.values():
         if instance.status == "failed":
             continue
         for shard in instance.shards:
-            told = _rank(instance, shard, heard.get((instance.instance, shard.rank)))
-            ranks.setdefault(shard.node, []).append(told)
-    readings = {str(reading.node): reading for reading, _ in known.nodes(now)}
-    names = _names(state, known, now)
-    for node in {*readings, *ranks} - names.keys():
+            rank = _rank(instance, shard, reported.get((instance.instance, shard.rank)))
+            ranks.setdefault(shard.node, []).append(rank)
+    by_node = {str(reading.node): reading for reading, _ in readings.nodes(now)}
+    names = _names(state, readings, now)
+    for node in {*by_node, *ranks} - names.keys():
         names[node] = node
     nodes = [
-        _node(node, names[node], state, readings.get(node), ranks.get(node, []))
+        _node(node, names[node], state, by_node.get(node), ranks.get(node, []))
         for node in sorted(names, key=lambda node: (names[node], node))
     ]
     return {"nodes": nodes}
 
 
-def _names(state: ClusterState, known: ClusterReadings, now: float) -> dict[str, str]:
-    names = {str(card.node): card.name for card in known.cards(now)}
+def _names(state: ClusterState, readings: ClusterReadings, now: float) -> dict[str, str]:
+    names = {str(card.node): card.name for card in readings.cards(now)}
     return names | {str(node): seat.name for node, seat in state.nodes.items()}
 
 
@@ -110,8 +110,8 @@ def _node(
 
 
 def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> MemoryOfRank:
-    said: Mapping[str, Any] = {} if reading is None else reading.model_dump(mode="json")
-    told = (
+    values: Mapping[str, Any] = {} if reading is None else reading.model_dump(mode="json")
+    of_all = (
         "process",
         "phase",
         "limit_bytes",
@@ -120,13 +120,13 @@ def _rank(instance: Instance, shard: Shard, reading: RunnerReading | None) -> Me
         "peak_bytes",
         "process_bytes",
     )
-    lead = ("kv_bytes", "kv_limit_bytes", "prefix_bytes", "memory_ends")
-    found: dict[str, Any] = {
+    of_lead = ("kv_bytes", "kv_limit_bytes", "prefix_bytes", "memory_ends")
+    rank: dict[str, Any] = {
         "instance": instance.instance,
         "model": instance.model,
         "rank": shard.rank,
         "promised_bytes": shard.bytes_reserved,
-        **{name: said.get(name) for name in told},
-        **{name: said.get(name) for name in lead if shard.rank == 0},
+        **{name: values.get(name) for name in of_all},
+        **{name: values.get(name) for name in of_lead if shard.rank == 0},
     }
-    return cast(MemoryOfRank, found)
+    return cast(MemoryOfRank, rank)

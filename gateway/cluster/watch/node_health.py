@@ -1,8 +1,7 @@
-"""Is a node well? One word, a code, what to do, and all reasons, from its latest reading.
+"""Is a node healthy? One word, a code, a remedy and all reasons, from its latest reading.
 
-Pure. What a node finds about itself (disk, memory, processes, models) comes in its reading, worst
-first; here silence is added, which no node can tell of itself, and what this process knows of the
-records of its own node.
+Pure. A node reports its own findings (disk, memory, processes, models) in its reading, worst first.
+This module adds two: a node that is silent, and problems of the records of this process's own node.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from bus.wire.messages.readings import NodeReading
 
 UNREACHABLE_S = 15.0
 GRAVE = frozenset({"disk_full", "journal_damaged", "means_gone", "state_damaged", "thread_ended"})
-"""Findings that `/health` tells as well: something of the node itself is broken or lost, or will
-be: a journal on a full disk is not written."""
+"""Findings that `/health` reports too: a part of the node itself is broken or lost, or soon will
+be. On a full disk, for example, the journal cannot be written."""
 
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"
 
@@ -26,7 +25,7 @@ Level = Literal["ok", "warn", "error"]
 
 
 class HealthReason(TypedDict):
-    """Why a node is not well, and what to do."""
+    """Why a node is unhealthy, and what to do."""
 
     status: Level
     code: str
@@ -43,16 +42,18 @@ class NodeHealth(HealthReason):
 def node_health(
     reading: NodeReading | None, age_s: float, of_records: Sequence[str] = ()
 ) -> NodeHealth:
-    """Return the worst reason, `{status, code, message, remediation}`, and `reasons`, all of them,
-    worst first; status is ok, warn or error."""
+    """Return the worst reason, and all reasons in `reasons`, worst first. A healthy node has status
+    `ok` and no reasons. `of_records`: problems of its records."""
     reasons = _reasons(reading, age_s, of_records)
-    return {**(reasons[0] if reasons else _said("ok", "ok", "", "")), "reasons": reasons}
+    return {**(reasons[0] if reasons else _reason("ok", "ok", "", "")), "reasons": reasons}
 
 
 def grave_problems(reading: NodeReading | None) -> list[str]:
-    """Return what `/health` is to tell of a node's own findings, each with what to do."""
-    found = () if reading is None else reading.findings
-    return [f"{one.message}: {one.remediation}" for one in found if one.code in GRAVE]
+    """Return the node's own findings that `/health` reports, each with its remedy."""
+    findings = () if reading is None else reading.findings
+    return [
+        f"{finding.message}: {finding.remediation}" for finding in findings if finding.code in GRAVE
+    ]
 
 
 def _reasons(
@@ -61,15 +62,15 @@ def _reasons(
     if reading is None or age_s >= UNREACHABLE_S:
         since = "no reading yet" if reading is None else f"no reading for {age_s:.0f} s"
         way_out = "see `shoal status` on that node (telemetry, bus)"
-        return [_said("warn", "unreachable", since, way_out)]
-    found = [
-        _said(finding.level, finding.code, finding.message, finding.remediation)
+        return [_reason("warn", "unreachable", since, way_out)]
+    reasons = [
+        _reason(finding.level, finding.code, finding.message, finding.remediation)
         for finding in reading.findings
         if finding.node == reading.node
     ]
-    found += [_said("warn", "records", problem, RECORDS_REMEDY) for problem in of_records]
-    return sorted(found, key=lambda one: one["status"] != "error")
+    reasons += [_reason("warn", "records", problem, RECORDS_REMEDY) for problem in of_records]
+    return sorted(reasons, key=lambda reason: reason["status"] != "error")
 
 
-def _said(status: Level, code: str, message: str, remediation: str) -> HealthReason:
+def _reason(status: Level, code: str, message: str, remediation: str) -> HealthReason:
     return {"status": status, "code": code, "message": message, "remediation": remediation}

@@ -1,6 +1,7 @@
-"""What waits in the whole cluster, by priority: at gateways for a copy, at runners for a row.
+"""The cluster's queue by priority: requests that wait at gateways for an instance, and at runners
+for a row.
 
-Pure. Of those at a runner only the most urgent priority is known, and not for how long they wait.
+Pure. A runner reports only its most urgent waiting priority, and no waiting times.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from gateway.cluster.readings import ClusterReadings
 
 
 class QueueRow(TypedDict):
-    """What waits of one priority for one model, at gateways or at runners; `oldest_s` is null where
-    it is not known."""
+    """The requests of one priority that wait for one model, at gateways or at runners. `oldest_s`
+    is the longest wait; null if it is unknown."""
 
     priority: int
     model: str
@@ -29,39 +30,39 @@ class QueueRow(TypedDict):
 def queue_of(
     readings: ClusterReadings, instances: Mapping[str, Instance], now: float
 ) -> list[QueueRow]:
-    """Return a row for each priority, model and place, most urgent first, then the oldest:
-    `priority`, `model`, `at` (gateway or runner), `waiting`, `oldest_s` (None: not known)."""
+    """Return a row for each priority, model and place. The most urgent priority comes first, then
+    the longest wait."""
     rows = [*_at_gateways(readings.demands(now)), *_at_runners(readings.serving(instances, now))]
-    return sorted(rows, key=lambda one: (one["priority"], -(one["oldest_s"] or 0.0), one["model"]))
+    return sorted(rows, key=lambda row: (row["priority"], -(row["oldest_s"] or 0.0), row["model"]))
 
 
 def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
-    found: dict[tuple[int, str], QueueRow] = {}
+    rows: dict[tuple[int, str], QueueRow] = {}
     for reading in demands:
         for model in reading.models:
-            for one in model.classes or (_unclassed(model),):
-                row = found.setdefault(
-                    (one.priority, model.model), _row(one.priority, model.model, "gateway")
+            for demand in model.classes or (_unclassed(model),):
+                row = rows.setdefault(
+                    (demand.priority, model.model), _row(demand.priority, model.model, "gateway")
                 )
-                row["waiting"] += one.waiting
-                row["oldest_s"] = max(row["oldest_s"] or 0.0, round(one.oldest_s, 3))
-    return found.values()
+                row["waiting"] += demand.waiting
+                row["oldest_s"] = max(row["oldest_s"] or 0.0, round(demand.oldest_s, 3))
+    return rows.values()
 
 
 def _unclassed(model: ModelDemand) -> ClassDemand:
-    """Return the demand of a gateway that does not tell priorities apart."""
+    """Return the demand of a gateway that reports no classes of priority."""
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 
 
 def _at_runners(leads: Iterable[RunnerReading]) -> Iterable[QueueRow]:
-    found: dict[tuple[int, str], QueueRow] = {}
+    rows: dict[tuple[int, str], QueueRow] = {}
     for lead in leads:
         if not lead.waiting or lead.best_waiting_priority is None or lead.model is None:
             continue
         key = (lead.best_waiting_priority, lead.model)
-        row = found.setdefault(key, _row(*key, "runner"))
+        row = rows.setdefault(key, _row(*key, "runner"))
         row["waiting"] += lead.waiting
-    return found.values()
+    return rows.values()
 
 
 def _row(priority: int, model: str, at: Literal["gateway", "runner"]) -> QueueRow:

@@ -1,7 +1,7 @@
-"""Talks to the loop: those who read one stream of a process, so many at most, none for nothing.
+"""Talks to the loop: counts, limits and drops the readers of one stream of a process.
 
-A reader that takes nothing for a while is dropped, its connection with it; with no reader no timer
-runs.
+A reader that takes nothing for a while is dropped, and its connection is closed. Without a reader
+no timer runs.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from bus.links.reactor import Reactor, Timer
 
 
 class FeedFull(Exception):
-    """As many read as may."""
+    """The stream has as many readers as it may have."""
 
 
 @dataclass(eq=False, slots=True)
 class FeedReader:
-    """One who reads: by which task, and since when it has not come for more (None: it waits)."""
+    """A reader and its task. `away_since`: when it received its last item; None while it waits for
+    the next one."""
 
     reactor: Reactor
     task: asyncio.Task[Any] | None
@@ -29,7 +30,7 @@ class FeedReader:
 
     @contextmanager
     def away(self) -> Generator[None]:
-        """Note that it was given something, until it comes for more."""
+        """Mark the reader as away while the block sends it an item."""
         self.away_since = self.reactor.now()
         try:
             yield
@@ -38,8 +39,8 @@ class FeedReader:
 
 
 class Readers:
-    """Those who read `path`: at most `most`; one that takes nothing for `slow_s` is dropped, which
-    is looked at every `look_s`."""
+    """The readers of `path`, at most `most`. Every `look_s`, readers that took nothing for `slow_s`
+    are dropped."""
 
     def __init__(
         self, reactor: Reactor, path: str, *, most: int, slow_s: float, look_s: float
@@ -53,17 +54,16 @@ class Readers:
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
-        """Return how many read."""
         return len(self._readers)
 
     def check_room(self) -> None:
-        """Raise FeedFull where no further reader may come."""
+        """Raise FeedFull if no further reader may join."""
         if len(self._readers) >= self._most:
             raise FeedFull(f"{len(self._readers)} clients already read {self._path}, the limit")
 
     @contextmanager
     def reader(self) -> Generator[FeedReader]:
-        """Yield this task as a reader."""
+        """Register the current task as a reader."""
         reader = FeedReader(self._reactor, asyncio.current_task())
         self._readers.add(reader)
         if self._timer is None:
@@ -75,7 +75,7 @@ class Readers:
             self._rest()
 
     def _rest(self) -> None:
-        """Look at none while none reads."""
+        """Stop the timer if no reader is left."""
         if not self._readers and self._timer is not None:
             self._timer.cancel()
             self._timer = None

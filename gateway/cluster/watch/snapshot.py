@@ -1,8 +1,7 @@
-"""What the cluster does now, as one plain value: nodes, loaded copies, counts. Made in one place.
+"""The state of the cluster now, as one plain value: nodes, instances and counts.
 
-Pure. Rates and queues are of the whole cluster, as runners and gateways last told them; `counters`
-are of this node's gateway, summed over its HTTP processes. What is not known is
-None.
+Pure. Rates and queues cover the whole cluster, as runners and gateways last reported them.
+`counters` cover this node's gateway, summed over its HTTP processes. A missing value is None.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from gateway.cluster.watch.node_health import NodeHealth, node_health
 
 NOTHING_YET = RecentFigures()
 SENSED = frozenset({"accelerators", "cpu_temperature_c", "cpu_power_w", "untold"})
-"""What is told of a node's sensors."""
+"""Fields of a hardware reading that a snapshot shows."""
 
 
 class SeenNode(TypedDict):
-    """A node; what was not measured is null."""
+    """A node. A value that was not measured is null."""
 
     node: str
     name: str
@@ -47,7 +46,7 @@ class SeenNode(TypedDict):
 
 
 class SnapshotNode(SeenNode):
-    """A node, and its memory that is spoken for."""
+    """A node with its reserved, used and leased memory."""
 
     promised_bytes: int
     used_bytes: int
@@ -56,7 +55,7 @@ class SnapshotNode(SeenNode):
 
 
 class SnapshotRank(TypedDict):
-    """A rank of a copy, with the layers that it holds."""
+    """A rank of an instance, with its layers."""
 
     rank: int
     node: str
@@ -67,7 +66,7 @@ class SnapshotRank(TypedDict):
 
 
 class SnapshotInstance(TypedDict):
-    """A copy of a model; what its lead has not told is null."""
+    """An instance of a model. A value that its lead has not reported is null."""
 
     instance: str
     model: str
@@ -89,7 +88,7 @@ class SnapshotInstance(TypedDict):
 
 
 class SnapshotAnswer(TypedDict):
-    """What the cluster does now."""
+    """The state of the cluster at `at_s`."""
 
     at_s: float
     node: str
@@ -117,9 +116,12 @@ class SnapshotAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSeen:
-    """What a snapshot is made of: the state and the readings of one process, by `now` of its clock;
-    `at_s` is the wall's. Of `node`, which is this one: `amiss` is what is wrong with its records,
-    `queue_max` is how many requests may wait at its gateway, `recent` what that did lately."""
+    """The inputs of a snapshot: the state and readings of one process.
+
+    `now` is on the monotonic clock; `at_s` is wall time. `node` is this node. `amiss`: problems of
+    its records. `queue_max`: the most requests that may wait at its gateway. `recent`: its
+    gateway's figures of the last minute.
+    """
 
     node: NodeId
     state: ClusterState
@@ -135,11 +137,11 @@ class ClusterSeen:
 
 
 def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
-    """Return the snapshot."""
-    state, known, now = seen.state, seen.readings, seen.now
-    ranks = known.ranks(state.instances, now)
+    """Return the snapshot, for JSON. Instances of a collective test are left out."""
+    state, readings, now = seen.state, seen.readings, seen.now
+    ranks = readings.ranks(state.instances, now)
     leads = [rank for rank in ranks if rank.rank == 0]
-    at_gateways = sum(model.waiting for demand in known.demands(now) for model in demand.models)
+    at_gateways = sum(model.waiting for demand in readings.demands(now) for model in demand.models)
     return {
         "at_s": seen.at_s,
         "node": seen.node,
@@ -154,7 +156,7 @@ def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
         "kv_bytes": sum(lead.kv_bytes for lead in leads),
         "kv_limit_bytes": sum(lead.kv_limit_bytes for lead in leads),
         "nodes": _nodes(seen, ranks),
-        "bridge_loops": _bridge_loops(known, now),
+        "bridge_loops": _bridge_loops(readings, now),
         "instances": [
             _instance(instance, ranks)
             for instance in state.instances.values()
@@ -162,7 +164,7 @@ def snapshot_of(seen: ClusterSeen) -> SnapshotAnswer:
         ],
         "pulls": [
             {"node": reading.node, **pull.model_dump(mode="json")}
-            for reading in known.fresh(PullReading, now)
+            for reading in readings.fresh(PullReading, now)
             for pull in reading.pulls
         ],
         "counters": seen.totals.plain(),
@@ -180,8 +182,8 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[SnapshotNo
     sensors = hardware_of(seen.readings, seen.now)
     promised = _promised(seen.state)
     used: defaultdict[str, int] = defaultdict(int)
-    for one in ranks:
-        used[one.node] += one.active_bytes
+    for rank in ranks:
+        used[rank.node] += rank.active_bytes
     names = {*seen.state.nodes, *cards, *readings}
     nodes: list[SnapshotNode] = [
         {
@@ -195,18 +197,22 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[SnapshotNo
         }
         for node in names
     ]
-    return sorted(nodes, key=lambda one: (one["name"], one["node"]))
+    return sorted(nodes, key=lambda node: (node["name"], node["node"]))
 
 
-def _bridge_loops(known: ClusterReadings, now: float) -> list[list[str]]:
-    """Return the nodes of each ring of Thunderbolt bridges, in which what one sends goes round for
-    ever."""
-    told = {one.node: one.thunderbolt for one, _ in known.nodes(now) if one.thunderbolt is not None}
-    return [list(loop) for loop in bridge_loops(told)]
+def _bridge_loops(readings: ClusterReadings, now: float) -> list[list[str]]:
+    """Return the nodes of each ring of Thunderbolt bridges. A broadcast in such a ring circulates
+    without end."""
+    bridges = {
+        reading.node: reading.thunderbolt
+        for reading, _ in readings.nodes(now)
+        if reading.thunderbolt is not None
+    }
+    return [list(loop) for loop in bridge_loops(bridges)]
 
 
 def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:
-    """Return what a node's sensors tell; None where nothing was heard of them."""
+    """Return the readings of a node's sensors; None without a fresh one."""
     return None if reading is None else reading.model_dump(mode="json", include=set(SENSED))
 
 
@@ -245,8 +251,8 @@ def _node(
 
 def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> SnapshotInstance:
     mine = [rank for rank in ranks if rank.instance == instance.instance]
-    lead = next((one for one in mine if one.rank == 0), None)
-    active = {one.rank: one.active_bytes for one in mine}
+    lead = next((rank for rank in mine if rank.rank == 0), None)
+    active = {rank.rank: rank.active_bytes for rank in mine}
     return {
         "instance": instance.instance,
         "model": instance.model,
@@ -267,8 +273,8 @@ def _instance(instance: Instance, ranks: Sequence[RunnerReading]) -> SnapshotIns
             for shard in instance.shards
         ],
         "phase": lead and lead.phase,
-        "loaded_bytes": sum(one.done_bytes for one in mine),
-        "to_load_bytes": sum(one.total_bytes for one in mine),
+        "loaded_bytes": sum(rank.done_bytes for rank in mine),
+        "to_load_bytes": sum(rank.total_bytes for rank in mine),
         "running": lead and lead.running,
         "waiting": lead and lead.waiting,
         "max_running": lead and lead.max_running,

@@ -62,7 +62,7 @@ def test_an_archive_has_a_folder_for_each_node_and_says_what_is_missing() -> Non
     one.add("node.json", b"{}")
     one.lack("stacks/bus.txt", "it was frozen")
     one.stopped = ["bus (pid 7)"]
-    gone = NotReached("n2", "box", "down", "node box is not there: silent")
+    gone = NotReached("n2", "box", "down", "node box is not connected: silent")
     archive = archive_of([one, gone], {"format": 1}, 5.0)
     assert members(archive)["shoal-capture/desk/node.json"] == b"{}"
     assert manifest_of(archive) == {
@@ -74,7 +74,7 @@ def test_an_archive_has_a_folder_for_each_node_and_says_what_is_missing() -> Non
                 "missing": [{"what": "stacks/bus.txt", "why": "it was frozen"}],
             },
             {"node": "n2", "name": "box", "reached": False, "why": "down",
-             "message": "node box is not there: silent"},
+             "message": "node box is not connected: silent"},
         ],
     }  # fmt: skip
 

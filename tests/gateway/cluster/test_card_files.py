@@ -24,7 +24,7 @@ def test_a_card_is_written_on_all_nodes_that_are_there_at_one_instant_and_the_ot
     assert [(one.name, one.done) for one in found] == [
         ("node-a", True), ("node-b", True), ("node-c", False),
     ]  # fmt: skip
-    assert "node-c is not there" in found[2].unknown and nodes.text("c") is None
+    assert "node-c is not connected" in found[2].unknown and nodes.text("c") is None
     assert nodes.text("a") == nodes.text("b") == "pin = true\n"
     times = {(nodes.folders[name] / CARD_FILE).stat().st_mtime for name in "ab"}
     assert len(times) == 1 and abs(times.pop() - wall()) < 60

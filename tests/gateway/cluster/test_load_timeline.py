@@ -194,6 +194,6 @@ def test_the_seconds_of_a_load_are_those_that_its_lead_saw_whole() -> None:
         log.add(body, at_s)
     changes = log.timeline.told(21.0)["changes"]
     told = [Change(**{**one, "nodes": tuple(one["nodes"])}) for one in changes]
-    assert lead.taken(told) == [("m-x", 3.5)]
-    assert follower.taken(told) == [], "each load is its lead's to count"
-    assert LoadTimes("a").taken(told[1:]) == [], "when it began is not known here"
+    assert lead.record(told) == [("m-x", 3.5)]
+    assert follower.record(told) == [], "each load is its lead's to count"
+    assert LoadTimes("a").record(told[1:]) == [], "when it began is not known here"

@@ -13,7 +13,7 @@ from gateway.cluster.own_peers import End, user_of_end
 
 DIALS = 'exec 3<>"/dev/tcp/127.0.0.1/$0"; read -r -u 3'
 NOBODY = 65534
-WAYS = {"asked": "_asked", "in tables": "_in_tables", "of processes": "_is_of_own_processes"}
+WAYS = {"asked": "_from_kernel", "in tables": "_in_tables", "of processes": "_is_of_own_processes"}
 
 
 @pytest.fixture(params=WAYS)

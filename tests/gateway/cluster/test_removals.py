@@ -87,7 +87,7 @@ def test_a_model_goes_from_all_nodes_that_are_there_and_the_others_are_named(
     assert [(one.name, one.deleted) for one in found] == [
         ("node-a", True), ("node-b", True), ("node-c", False),
     ]  # fmt: skip
-    assert "node c is not there" in found[2].why
+    assert "node c is not connected" in found[2].why
     left = {path.parent.parent.name for path in tmp_path.glob("*/models/m")}
     assert left == {"c"} and not list(tmp_path.glob("[ab]/models/.staging"))
 

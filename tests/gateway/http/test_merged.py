@@ -127,7 +127,7 @@ def test_a_runner_alone_keeps_no_others_waiting() -> None:
 
 
 def test_a_node_that_is_not_reached_is_named_with_the_ranks_that_are_there() -> None:
-    away = NodeRunners("n2", "kelp", why="down", message="node kelp is not there")
+    away = NodeRunners("n2", "kelp", why="down", message="node kelp is not connected")
     found = told(NodeRunners("n1", "reef", [runner(0, (1.0, "idle"))]), away)
     (unreached,) = found["unreached"]
     assert (unreached["name"], unreached["why"]) == ("kelp", "down")

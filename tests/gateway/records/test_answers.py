@@ -196,7 +196,7 @@ def test_a_node_that_is_down_is_named() -> None:
     async def trace(site: Site) -> None:
         asker = site.process()
         site.standings[N2] = Standing("two", "silent")
-        with pytest.raises(RecordsElsewhere, match="node two is not there"):
+        with pytest.raises(RecordsElsewhere, match="node two is not connected"):
             await asker.answers.find("a", named(0, node=N2))
 
     play(trace)
