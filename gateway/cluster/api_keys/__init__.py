@@ -1,6 +1,6 @@
-"""Talks to the bus: the API keys that are facts of the cluster, who they are and what they may use.
+"""Talks to the bus: the cluster's API keys, with their names and budgets.
 
-A secret is never kept: what a client offers is hashed and looked up.
+A secret is never stored: it is hashed, and the hash is looked up.
 """
 
 from gateway.cluster.api_keys.book import KeyBook

@@ -1,7 +1,7 @@
-"""Which API key a secret is, as the cluster's state has them.
+"""Finds the API key of a secret, among the keys of the cluster's state.
 
-Pure. Looked up by the SHA-256 of what is offered: how long that takes tells nothing of a secret
-that has 256 bits.
+Pure. Keys are found by the SHA-256 of the secret. A secret has 256 bits, so the time of a lookup
+reveals nothing about it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from bus.wire.api_keys import ApiKey
 
 
 class KeyBook:
-    """The keys of one state, by their hashes."""
+    """The keys of one state, by hash. The old hash of a rotated key is valid until
+    `old_until_s`."""
 
     def __init__(self, keys: Mapping[str, ApiKey]) -> None:
         self.keys = keys
@@ -20,16 +21,16 @@ class KeyBook:
         self._by_old_hash = {key.old_hash: key for key in keys.values() if key.old_hash}
 
     def find(self, hashed: str, wall_s: float) -> ApiKey | None:
-        """Return the key of that hash; None for none that is taken at `wall_s`."""
-        found = self._by_hash.get(hashed)
-        if found is None:
-            found = self._by_old_hash.get(hashed)
-            if found is None or wall_s >= found.old_until_s:
+        """Return the key with that hash; None if no key is valid for it at `wall_s`."""
+        key = self._by_hash.get(hashed)
+        if key is None:
+            key = self._by_old_hash.get(hashed)
+            if key is None or wall_s >= key.old_until_s:
                 return None
-        return None if found.is_expired(wall_s) else found
+        return None if key.is_expired(wall_s) else key
 
     def named(self, word: str) -> ApiKey | None:
-        """Return the key with that id or name, in whichever letters; None for no such one."""
+        """Return the key with that id or name, ignoring case in names; None without one."""
         folded = word.casefold()
         same = (key for key in self.keys.values() if key.name.casefold() == folded)
         return self.keys.get(word) or next(same, None)

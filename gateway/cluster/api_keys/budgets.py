@@ -1,8 +1,8 @@
-"""How much each API key has been used at one HTTP process, and whether it may ask for more.
+"""The use of each API key at one HTTP process, and whether it may make more requests.
 
-Pure: `now` is monotonic and counts the minute, `wall_s` are seconds since 1970 and count the day.
-What is used elsewhere is told by readings, so the sum over all processes is near a limit, not at
-it: what two of them admit before they have heard of each other counts twice.
+Pure: `now` is monotonic and counts the minute; `wall_s` is seconds since 1970 and counts the day.
+Readings report the use at other processes. So the sum over all processes may pass a limit slightly:
+two processes may each admit requests before their reports arrive.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from bus.wire.messages.readings import KeyUse, KeyUseReading
 WINDOW_S = 60.0
 DAY_S = 86_400.0
 BUSY_RETRY_S = 1.0
-"""Said where as many requests run as may: one of them may end at any time."""
+"""Retry time if the most requests are running: one of them may end at any time."""
 ELSEWHERE_RETRY_S = 5.0
-"""Said where other processes filled the minute: when theirs leave it is theirs to know."""
+"""Retry time if other processes filled the minute; only they know when it has room again."""
 FRESH_S = 15.0
-"""What a process said of what runs, and of the last minute, is believed for so long."""
+"""A process's running requests and requests of the last minute count for this long after its
+reading."""
 
 Spent = Callable[[], int]
-"""Tells how many tokens a request that runs has used so far."""
+"""Returns the number of tokens that a running request has used so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """A 'no' for now: which budget of the key is used up, how large it is, when to come again."""
+    """A refusal for now: the exhausted budget of the key, its limit and when to retry."""
 
     code: str
     message: str
@@ -40,7 +41,7 @@ class OverBudget:
 
 @dataclass(frozen=True, slots=True)
 class KeyTotals:
-    """What was asked for with a key, at one process or at several. `used_at_s` 0: never."""
+    """Use of a key, at one process or several. `used_at_s` is 0 if it was never used."""
 
     running: int = 0
     requests: int = 0
@@ -67,30 +68,33 @@ def day_of(wall_s: float) -> int:
 def used_elsewhere(
     readings: Iterable[tuple[KeyUseReading, float]], key: str, own: tuple[NodeId, str], day: int
 ) -> KeyTotals:
-    """Return what other processes than `own` tell of a key; each reading with its age in seconds.
+    """Return a key's use at processes other than `own`. Each reading comes with its age in seconds.
 
-    Of an old reading its tokens of the day still count, for they were used.
+    An old reading still counts for the tokens of its day, because they were used.
     """
-    found = NO_USE
+    total = NO_USE
     for reading, age_s in readings:
         if (reading.node, reading.process) == own:
             continue
         for use in reading.uses:
             if use.key == key:
                 is_fresh = age_s < FRESH_S
-                found += KeyTotals(
+                total += KeyTotals(
                     use.running if is_fresh else 0,
                     use.requests if is_fresh else 0,
                     use.tokens if reading.day == day else 0,
                     use.used_at_s,
                 )
-    return found
+    return total
 
 
 @dataclass(slots=True)
 class KeyMeter:
-    """One key at this process. `seconds` are (second, requests that came in it), oldest first;
-    `tokens` are those of requests of `day` that have ended, `open` tell those of the others."""
+    """The use of one key at this process.
+
+    `seconds` has pairs of (second, requests that arrived in it), oldest first. `tokens` counts
+    ended requests of `day`; `open` has a counter for each running request.
+    """
 
     running: int = 0
     seconds: deque[list[int]] = field(default_factory=deque[list[int]])
@@ -100,7 +104,7 @@ class KeyMeter:
     open: list[Spent] = field(default_factory=list[Spent])
 
     def totals(self, now: float, wall_s: float) -> KeyTotals:
-        """Return what is used now."""
+        """Return the use at this instant."""
         while self.seconds and now - self.seconds[0][0] >= WINDOW_S + 1:
             self.seconds.popleft()
         ended = self.tokens if self.day == day_of(wall_s) else 0
@@ -120,7 +124,7 @@ class KeyMeter:
             self.seconds.append([int(now), 1])
 
     def ended(self, tokens: int, wall_s: float) -> None:
-        """Count tokens of a request that has ended."""
+        """Add the tokens of an ended request to its day."""
         day = day_of(wall_s)
         if day != self.day:
             self.day, self.tokens = day, 0
@@ -128,7 +132,7 @@ class KeyMeter:
 
 
 class KeyBudgets:
-    """All keys at this process."""
+    """The use of all keys at this process."""
 
     def __init__(self) -> None:
         self._meters: dict[str, KeyMeter] = {}
@@ -143,8 +147,8 @@ class KeyBudgets:
         *,
         counted: bool = False,
     ) -> OverBudget | None:
-        """Return which budget a further request would exceed; None where it may come. `counted`: it
-        was counted for a minute when it was submitted."""
+        """Return the budget that a further request would exceed; None if it may run. `counted`: the
+        request already counts for the minute of its submission."""
         meter = self._meters.get(key)
         used = elsewhere if meter is None else elsewhere + meter.totals(now, wall_s)
         most = limits.concurrent
@@ -167,7 +171,8 @@ class KeyBudgets:
         return None
 
     def came(self, key: str, now: float, wall_s: float, *, counted: bool = False) -> None:
-        """Count a request that begins, and where it is not `counted` yet, for the minute."""
+        """Count a request that begins. Unless it is `counted` already, it also counts for the
+        minute."""
         meter = self._meters.setdefault(key, KeyMeter())
         if not counted:
             meter.came(now, wall_s)
@@ -178,18 +183,18 @@ class KeyBudgets:
         self._meters[key].running -= 1
 
     def spends(self, key: str, spent: Spent) -> None:
-        """Count the tokens of a request that runs, as it tells them."""
+        """Count the tokens of a running request; `spent` returns them."""
         self._meters.setdefault(key, KeyMeter()).open.append(spent)
 
     def spent(self, key: str, spent: Spent, wall_s: float) -> None:
-        """Count the tokens of a request for good."""
+        """Add the tokens of an ended request to the day."""
         meter = self._meters[key]
         meter.open.remove(spent)
         meter.ended(spent(), wall_s)
 
     def take_over(self, reading: KeyUseReading, wall_s: float) -> None:
-        """Go on from what an earlier process of this name had counted: its tokens of this day, and
-        when each key was last used."""
+        """Continue the counts of an earlier process of this name: its tokens of this day, and the
+        last use of each key."""
         for use in reading.uses:
             meter = self._meters.setdefault(use.key, KeyMeter())
             meter.used_at_s = max(meter.used_at_s, use.used_at_s)
@@ -197,20 +202,20 @@ class KeyBudgets:
                 meter.ended(use.tokens, wall_s)
 
     def forget_others(self, keys: Iterable[str]) -> None:
-        """Forget keys that are not among `keys` and of which nothing runs."""
-        known = set(keys)
+        """Drop keys that are not among `keys` and have no running request."""
+        current = set(keys)
         for key, meter in list(self._meters.items()):
-            if key not in known and not meter.running and not meter.open:
+            if key not in current and not meter.running and not meter.open:
                 del self._meters[key]
 
     def totals(self, key: str, now: float, wall_s: float) -> KeyTotals:
-        """Return what is used of a key here."""
+        """Return the use of a key at this process."""
         meter = self._meters.get(key)
         return NO_USE if meter is None else meter.totals(now, wall_s)
 
     def uses(self, now: float, wall_s: float) -> tuple[KeyUse, ...]:
-        """Return the use of every key that has had any, by id."""
-        found = {key: meter.totals(now, wall_s) for key, meter in sorted(self._meters.items())}
+        """Return the use of each key that was used, by id."""
+        by_key = {key: meter.totals(now, wall_s) for key, meter in sorted(self._meters.items())}
         return tuple(
             KeyUse(
                 key=key,
@@ -219,13 +224,13 @@ class KeyBudgets:
                 tokens=totals.tokens,
                 used_at_s=round(totals.used_at_s, 3),
             )
-            for key, totals in found.items()
+            for key, totals in by_key.items()
         )
 
 
 def _until_one_leaves(meter: KeyMeter | None, beyond: int, now: float) -> float:
-    """Return the seconds until one more than `beyond` of this process's requests have left the
-    minute; a guess where there are fewer."""
+    """Return the seconds until `beyond` + 1 of this process's requests have left the minute; a
+    guess if it has fewer."""
     leave = beyond + 1
     for second, count in () if meter is None else meter.seconds:
         leave -= count

@@ -1,7 +1,7 @@
 """Talks to the bus: the cluster's API keys and their budgets, at one HTTP process.
 
-Keys are those of this process's mirror of the state. What is used here is told to all other HTTP
-processes of the cluster, soon and seldom: at once, but not within `APART_S` of the last time.
+Keys come from this process's mirror of the state. Each use of a key is reported to all other HTTP
+processes of the cluster: at once, but at most every `APART_S`.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from gateway.cluster.readings import ClusterReadings
 KNOWN_S = 3.0
 KNOWN_LOOK_S = 0.02
 APART_S = 0.05
-"""Two readings are so far apart at least."""
+"""The shortest time between two readings."""
 TELL_S = 0.1
 REPEAT_S = 1.0
-"""A reading is told again after this long while anything runs or was asked for in the last
-minute."""
+"""A reading is repeated after this long while a key has running requests, or had requests in the
+last minute."""
 
 
 class ApiKeys:
-    """The keys that this process takes beside those of its settings."""
+    """The cluster's keys that this process accepts, beside the keys in its settings."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
         self._readings = readings
         self._budgets = KeyBudgets()
         self._book = KeyBook({})
-        self._told: tuple[KeyUse, ...] = ()
-        self._told_at = 0.0
-        self._went_on = False
+        self._reported_uses: tuple[KeyUse, ...] = ()
+        self._reported_at = 0.0
+        self._has_taken_over = False
         self._telling: Timer | None = None
 
     @property
     def known(self) -> bool:
-        """Return whether it is known which keys there are: the state has been heard."""
+        """Return whether the state has arrived, and with it the keys."""
         return self._bus.mirror.live
 
     @property
     def book(self) -> KeyBook:
-        """Return the keys as the state has them now."""
+        """Return the keys of the current state."""
         keys = self._bus.state.api_keys
         if self._book.keys is not keys:
             self._book = KeyBook(keys)
@@ -67,7 +67,7 @@ class ApiKeys:
         return self._book
 
     async def wait_known(self) -> Refusal | None:
-        """Wait until it is known which keys there are; return a refusal after `KNOWN_S`."""
+        """Wait until the keys have arrived; return a refusal after `KNOWN_S`."""
         give_up_at = self._bus.reactor.now() + KNOWN_S
         while not self.known:
             if self._bus.reactor.now() >= give_up_at:
@@ -77,12 +77,12 @@ class ApiKeys:
         return None
 
     def find(self, hashed: str) -> ApiKey | None:
-        """Return the key of that hash, if it is taken now."""
+        """Return the key with that hash if it is valid now."""
         return self.book.find(hashed, wall())
 
     def over_budget(self, key_id: str, *, counted: bool = False) -> OverBudget | None:
-        """Return which budget of a key a further request would exceed; None where it may come.
-        `counted`: it was counted for the minute before, as in the next."""
+        """Return the budget that a further request would exceed; None if it may run. `counted`: the
+        request already counts for the minute of its submission."""
         key = self.book.keys.get(key_id)
         if key is None:
             return None
@@ -92,11 +92,11 @@ class ApiKeys:
         )
 
     def come(self, key_id: str, *, counted: bool = False) -> Callable[[], None]:
-        """Count a request that begins; return what is to be called once, at its end. `counted`: it
-        is one of the minute in which it was submitted, and now runs."""
+        """Count a request that begins; return a function to call once, at its end. `counted`: the
+        request already counts for the minute of its submission."""
         self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()
-        self._go_on_telling()
+        self._keep_telling()
 
         def leave() -> None:
             """Count the request as ended."""
@@ -106,31 +106,31 @@ class ApiKeys:
         return leave
 
     def spends(self, key_id: str | None, spent: Spent) -> Callable[[], None]:
-        """Count the tokens of a request that runs, as it tells them, where its key is one of the
-        cluster's; return what is to be called once, at its end."""
+        """Count the tokens of a running request of one of the cluster's keys. Return a function to
+        call once, at its end. `spent` returns its tokens so far."""
         if key_id is None or key_id not in self.book.keys:
             return _nothing
         self._budgets.spends(key_id, spent)
 
         def settle() -> None:
-            """Count the tokens for good."""
+            """Add the request's tokens to the day."""
             self._budgets.spent(key_id, spent, wall())
-            self._go_on_telling()
+            self._keep_telling()
 
         return settle
 
     def heard(self, envelope: Envelope) -> None:
-        """Take over what an earlier process of this name had counted."""
+        """Continue the counts of an earlier process of this name, from its last reading."""
         speaker, reading = self._bus.speaker, envelope.message
         is_own = (envelope.node, envelope.process) == (speaker.node, speaker.process)
-        is_before = is_own and envelope.boot != speaker.boot and not self._went_on
+        is_before = is_own and envelope.boot != speaker.boot and not self._has_taken_over
         if isinstance(reading, KeyUseReading) and is_before:
-            self._went_on = True
+            self._has_taken_over = True
             self._budgets.take_over(reading, wall())
-            self._go_on_telling()
+            self._keep_telling()
 
     def use_of(self, key_id: str) -> KeyTotals:
-        """Return what is used of a key on all nodes, as far as it is known here."""
+        """Return the use of a key on all nodes, as far as their reports have arrived."""
         return self._elsewhere(key_id) + self._budgets.totals(key_id, self._now(), wall())
 
     # --- below ---------------------------------------------------------------------------------
@@ -141,28 +141,28 @@ class ApiKeys:
         own = (speaker.node, speaker.process)
         return used_elsewhere(readings, key_id, own, day_of(wall()))
 
-    def _go_on_telling(self) -> None:
-        """Tell now and then, for as long as there is anything to tell."""
+    def _keep_telling(self) -> None:
+        """Publish at intervals while there is any use to report."""
         if self._telling is None:
-            self._telling = self._bus.reactor.every(TELL_S, self._tell_on)
+            self._telling = self._bus.reactor.every(TELL_S, self._tell_again)
 
-    def _tell_on(self) -> None:
+    def _tell_again(self) -> None:
         self._tell()
-        if not self._told and self._telling is not None:
+        if not self._reported_uses and self._telling is not None:
             self._telling.cancel()
             self._telling = None
 
     def _tell(self) -> None:
-        """Publish what is used, where that is new or is to be heard again."""
+        """Publish the use of keys if it has changed or a repeat is due."""
         now, wall_s = self._now(), wall()
-        ago_s = now - self._told_at
+        ago_s = now - self._reported_at
         if ago_s < APART_S:
             return
         uses = self._budgets.uses(now, wall_s)
         is_busy = any(use.running or use.requests for use in uses)
-        if uses == self._told and not (is_busy and ago_s >= REPEAT_S):
+        if uses == self._reported_uses and not (is_busy and ago_s >= REPEAT_S):
             return
-        self._told, self._told_at = uses, now
+        self._reported_uses, self._reported_at = uses, now
         speaker = self._bus.speaker
         reading = KeyUseReading(
             node=speaker.node, process=speaker.process, day=day_of(wall_s), uses=uses

@@ -1,6 +1,5 @@
-"""Talks to the system and the disk: what a capture of a node holds, kept until it is fetched, and
-the archive of all nodes.
-"""
+"""Talks to the system and the disk: gathers the capture of a node, stores it until it is fetched,
+and makes the archive of all nodes."""
 
 from gateway.cluster.captures.archive import (
     Captured,

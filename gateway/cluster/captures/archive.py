@@ -1,7 +1,7 @@
-"""The files of a capture: what one node gathers, within bounds, and one archive of all nodes.
+"""The files of a capture: the bounded files of one node, and one archive of all nodes.
 
-Pure. What finds no room is named in `missing`, as is what could not be had. What another node sent
-is held to the same bounds, and to names that stay within its folder.
+Pure. `missing` names the files that had no room or could not be read. A capture from another node
+must respect the same bounds, and its file names must stay within its folder.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from bus.wire.errors import BadMessage
 
 FILE_BYTES = 4 << 20
 NODE_BYTES = 12 << 20
-"""Of one node's files together, before they are compressed."""
+"""The most bytes of one node's files together, before compression."""
 NODE_FILES = 1024
 TEXT_CHARACTERS = 500
-"""Of a reason."""
+"""The most characters of a reason."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*")
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Something that a capture lacks, and why."""
+    """A part that a capture lacks, and why."""
 
     what: str
     why: str
@@ -38,8 +38,8 @@ class Missing:
 
 @dataclass(slots=True)
 class NodeCapture:
-    """What one node gathers: its files by name, and what is missing. `stopped` are processes that
-    the system has halted (SIGSTOP, a debugger)."""
+    """One node's files by name, and the missing parts. `stopped` names processes that the system
+    has halted (SIGSTOP, a debugger)."""
 
     node: str
     name: str
@@ -48,7 +48,7 @@ class NodeCapture:
     stopped: list[str] = field(default_factory=list[str])
 
     def add(self, name: str, content: bytes) -> None:
-        """Add a file; the end is cut off one that is too long, and one without room is left out."""
+        """Add a file. A file that is too long is truncated, and a file without room is left out."""
         if len(content) > FILE_BYTES:
             self.lack(name, f"only the first {FILE_BYTES} of its {len(content)} bytes are there")
             content = content[:FILE_BYTES]
@@ -59,13 +59,13 @@ class NodeCapture:
         self.files[name] = content
 
     def lack(self, what: str, why: str) -> None:
-        """Name what is missing."""
+        """Record a missing part."""
         self.missing.append(Missing(what, why[:TEXT_CHARACTERS]))
 
 
 @dataclass(frozen=True, slots=True)
 class NotReached:
-    """A node of which there is no capture: how it stands (`down`, `silent`, `refused`), and why."""
+    """A node without a capture. `why` is `down`, `silent` or `refused`; `message` explains it."""
 
     node: str
     name: str
@@ -77,20 +77,20 @@ Captured = NodeCapture | NotReached
 
 
 def packed_capture(capture: NodeCapture) -> bytes:
-    """Return a node's capture as bytes that travel."""
-    found = {
+    """Return a node's capture as compressed bytes for the network."""
+    fields = {
         "node": capture.node,
         "name": capture.name,
         "files": capture.files,
-        "missing": [[one.what, one.why] for one in capture.missing],
+        "missing": [[part.what, part.why] for part in capture.missing],
         "stopped": capture.stopped,
     }
-    return zlib.compress(pack(found), 6)
+    return zlib.compress(pack(fields), 6)
 
 
 def capture_of(data: bytes) -> NodeCapture:
-    """Read what `packed_capture` made, of another node. Raises BadMessage for what is none, or is
-    larger than a capture may be."""
+    """Read another node's `packed_capture`. Raises BadMessage if the bytes are not a capture or
+    exceed its bounds."""
     most_bytes = 2 * NODE_BYTES
     reading = zlib.decompressobj()
     try:
@@ -99,13 +99,13 @@ def capture_of(data: bytes) -> NodeCapture:
         raise BadMessage(f"no capture: {error}") from error
     if not reading.eof:
         raise BadMessage(f"the capture is larger than {most_bytes} bytes, or truncated")
-    told = unpack(whole, limit_bytes=most_bytes)
+    fields = unpack(whole, limit_bytes=most_bytes)
     try:
-        capture = NodeCapture(str(told["node"]), str(told["name"]))
-        for what, why in told["missing"][:NODE_FILES]:
+        capture = NodeCapture(str(fields["node"]), str(fields["name"]))
+        for what, why in fields["missing"][:NODE_FILES]:
             capture.lack(str(what), str(why))
-        capture.stopped = [str(one) for one in told["stopped"][:NODE_FILES]]
-        for name, content in cast(Mapping[Any, Any], told["files"]).items():
+        capture.stopped = [str(process) for process in fields["stopped"][:NODE_FILES]]
+        for name, content in cast(Mapping[Any, Any], fields["files"]).items():
             if not isinstance(content, bytes) or not _NAME.fullmatch(str(name)):
                 raise BadMessage(f"the capture has a file {str(name)[:80]!r}")
             capture.add(str(name), content)
@@ -115,51 +115,51 @@ def capture_of(data: bytes) -> NodeCapture:
 
 
 def archive_of(captured: Sequence[Captured], head: Mapping[str, Any], made_at_s: float) -> bytes:
-    """Return a tar.gz with a folder for each node that was reached, and `manifest.json`: `head`,
-    then what there is of each node, and what is missing."""
-    folders = _folders([one for one in captured if isinstance(one, NodeCapture)])
-    manifest = {**head, "nodes": [_told(one, folders) for one in captured]}
+    """Return a tar.gz with a folder for each node that has a capture, and `manifest.json`: `head`,
+    then the files and missing parts of each node."""
+    folders = _folders([capture for capture in captured if isinstance(capture, NodeCapture)])
+    manifest = {**head, "nodes": [_manifest_entry(capture, folders) for capture in captured]}
     whole = io.BytesIO()
     with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=6) as tar:
         _put(tar, "manifest.json", json_text(manifest), made_at_s)
-        for one in captured:
-            if isinstance(one, NodeCapture):
-                for name, content in sorted(one.files.items()):
-                    _put(tar, f"{folders[one.node]}/{name}", content, made_at_s)
+        for capture in captured:
+            if isinstance(capture, NodeCapture):
+                for name, content in sorted(capture.files.items()):
+                    _put(tar, f"{folders[capture.node]}/{name}", content, made_at_s)
     return whole.getvalue()
 
 
 def json_text(value: Any) -> bytes:
-    """Return a value as JSON that people read."""
+    """Return a value as indented JSON."""
     return json.dumps(value, indent=2, default=str).encode()
 
 
 def file_name(process: str) -> str:
-    """Return the name of a process (`runner:00`, `gateway/1`) as part of a file's."""
+    """Return the name of a process (`runner:00`, `gateway/1`) in a form for file names."""
     return process.replace(":", "-").replace("/", "-")
 
 
-def _told(one: Captured, folders: Mapping[str, str]) -> dict[str, Any]:
-    if isinstance(one, NotReached):
-        said = {"node": one.node, "name": one.name, "reached": False}
-        return {**said, "why": one.why, "message": one.message}
+def _manifest_entry(capture: Captured, folders: Mapping[str, str]) -> dict[str, Any]:
+    if isinstance(capture, NotReached):
+        entry = {"node": capture.node, "name": capture.name, "reached": False}
+        return {**entry, "why": capture.why, "message": capture.message}
     return {
-        "node": one.node,
-        "name": one.name,
+        "node": capture.node,
+        "name": capture.name,
         "reached": True,
-        "folder": folders[one.node],
-        "files": sorted(one.files),
-        "stopped": one.stopped,
-        "missing": [asdict(each) for each in one.missing],
+        "folder": folders[capture.node],
+        "files": sorted(capture.files),
+        "stopped": capture.stopped,
+        "missing": [asdict(part) for part in capture.missing],
     }
 
 
 def _folders(captures: Sequence[NodeCapture]) -> dict[str, str]:
-    """Return a folder for each node: its name, and its id where others have that name too."""
+    """Return a folder for each node: its name, and also its id if several nodes have that name."""
     names = [_plain(capture.name) for capture in captures]
     return {
-        one.node: name if names.count(name) == 1 else f"{name}-{_plain(one.node)}"
-        for one, name in zip(captures, names, strict=True)
+        capture.node: name if names.count(name) == 1 else f"{name}-{_plain(capture.node)}"
+        for capture, name in zip(captures, names, strict=True)
     }
 
 

@@ -1,8 +1,8 @@
-"""Talks to the disk: the captures of this node, each in a file until it was fetched.
+"""Talks to the disk: the captures of this node, each in a file until it is fetched.
 
-The HTTP processes of a node share them: the one that claims a capture makes it, and each can hand
-it out. A claim of which nothing came, and a capture that is not fetched, go after `KEPT_S`.
-Where the disk is full, a process keeps its own in memory.
+The HTTP processes of a node share the files. The process that claims a capture makes it, and any of
+them can send it. A claim without a capture, and a capture that is not fetched, are deleted after
+`KEPT_S`. If the disk is full, a process keeps its own captures in memory.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from bus.wire.errors import ShoalError
 
 KEPT_S = 600.0
 CLAIM_S = 120.0
-"""For so long a claim counts among those under way."""
+"""How long an unfinished claim counts as running."""
 AT_A_TIME = 2
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _MOST_NAME = 64
 
 
 class CaptureRefused(ShoalError):
-    """This node makes no such capture now; the text says why."""
+    """This node cannot make the capture now; the text says why."""
 
 
 class KeptCaptures:
-    """The captures in a folder, which is of this user alone. Every call waits for the disk."""
+    """The captures in a folder of this user alone. Each call blocks on the disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._in_memory: dict[str, bytes] = {}
 
     def claimed(self, name: str) -> bool:
-        """Return whether the caller is the one who is to make this capture. Raises CaptureRefused
-        for a name that is none, and while others are under way."""
+        """Claim a capture; return whether the caller is to make it. Raises CaptureRefused if the
+        name is not valid or other captures are running."""
         if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
             raise CaptureRefused(
                 "the name of a capture has only lower-case letters, digits and hyphens"
@@ -47,7 +47,7 @@ class KeptCaptures:
         self._tidy()
         if self._file(name, "claim").exists():
             return False
-        if sum(self._is_open(one) for one in self._folder.glob("*.claim")) >= AT_A_TIME:
+        if sum(self._is_open(claim) for claim in self._folder.glob("*.claim")) >= AT_A_TIME:
             raise CaptureRefused("other captures are running there; try again when they finish")
         try:
             os.close(os.open(self._file(name, "claim"), os.O_CREAT | os.O_EXCL, 0o600))
@@ -56,7 +56,7 @@ class KeptCaptures:
         return True
 
     def write(self, name: str, content: bytes) -> None:
-        """Keep what was captured; it is there whole or not at all."""
+        """Store a capture in one step."""
         part = self._file(name, "part")
         try:
             with open(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
@@ -68,13 +68,14 @@ class KeptCaptures:
             self._in_memory[name] = content
 
     def read(self, name: str) -> bytes | None:
-        """Return what was captured, None where it is not done."""
+        """Return a capture; None if it is not finished."""
         with contextlib.suppress(FileNotFoundError):
             return self._file(name, "capture").read_bytes()
         return self._in_memory.get(name)
 
     def forget(self, name: str) -> None:
-        """Delete a capture. The claim stays a while, so that a late question begins it not anew."""
+        """Delete a capture. Its claim remains for a while, so that a late question does not restart
+        it."""
         if _NAME.fullmatch(name) and len(name) <= _MOST_NAME and self._folder.is_dir():
             self._in_memory.pop(name, None)
             with contextlib.suppress(OSError):
@@ -86,16 +87,16 @@ class KeptCaptures:
         return not done and _age_s(claim) < CLAIM_S
 
     def _tidy(self) -> None:
-        for one in self._folder.iterdir():
-            if _age_s(one) > KEPT_S:
-                one.unlink(missing_ok=True)
+        for file in self._folder.iterdir():
+            if _age_s(file) > KEPT_S:
+                file.unlink(missing_ok=True)
 
     def _file(self, name: str, end: str) -> Path:
         return self._folder / f"{name}.{end}"
 
 
 def _age_s(path: Path) -> float:
-    """Return how long ago a file was written; one that is gone is as new as can be."""
+    """Return the seconds since a file was written; 0 if it is gone."""
     try:
         return abs(wall() - path.stat().st_mtime)
     except FileNotFoundError:

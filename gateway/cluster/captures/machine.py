@@ -1,7 +1,7 @@
-"""Talks to the system: the processes of a node, what memory they map, and the ends of their logs.
+"""Talks to the system: the processes of a node, their memory and the ends of their logs.
 
-Every call waits, so it belongs in a thread. Tools of the system run under a deadline; one that is
-not there, is not allowed or does not end is named with what it said.
+Every call blocks, so it belongs in a thread. System tools run with a time limit. A tool that is
+missing, fails or runs too long is reported with its output.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ MAC_TOOLS = (
     ("footprint", ("footprint", "{pid}")),
     ("sample", ("sample", "{pid}", "1", "-file", "/dev/stdout")),
 )
-"""What macOS tells of a process: the name of the file, and the command."""
+"""Tools of macOS for one process: the name of the output file, and the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
-    """A process of this node as the system has it now; `state` is psutil's word (`stopped` is one
-    that was halted), `gone`, or `none` where supervisord runs none."""
+    """A process of this node in its current state. `state` is psutil's word (`stopped`: halted),
+    `gone`, or `none` if supervisord has no process."""
 
     name: str
     pid: int
@@ -47,32 +47,32 @@ class SeenProcess:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One node's machine: its supervisord, and its folder of logs."""
+    """One node's machine: its supervisord and its log folder."""
 
     supervisor: str
     logs: str
 
     def processes(self) -> list[SeenProcess]:
-        """Return what supervisord runs, and the gateway's HTTP processes. Raises OSError and
-        ShoalError where supervisord does not answer."""
-        found: list[SeenProcess] = []
+        """Return supervisord's processes and the gateway's HTTP processes. Raises OSError and
+        ShoalError if supervisord does not answer."""
+        seen: list[SeenProcess] = []
         for process in Supervisor(self.supervisor).list_processes():
             state = state_of(process.pid) if process.pid else "none"
-            found.append(
+            seen.append(
                 SeenProcess(process.name, process.pid, process.status, state, process.description)
             )
             children = _children(process.pid) if process.name == GATEWAY and process.pid else []
             for count, pid in enumerate(children, 1):
                 name = f"{GATEWAY}/{count}"
-                found.append(SeenProcess(name, pid, "running", state_of(pid), "HTTP process"))
-        return found
+                seen.append(SeenProcess(name, pid, "running", state_of(pid), "HTTP process"))
+        return seen
 
     def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
-        """Yield the last whole lines of each log, by its file's name; what was written last comes
-        first, and what is beyond `LOGS_BYTES` is missing."""
+        """Yield the last whole lines of each log, by file name. The newest logs come first; logs
+        beyond `LOGS_BYTES` in all are missing."""
         folder, left_bytes = Path(self.logs), LOGS_BYTES
-        found = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
-        for path in found:
+        logs = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
+        for path in logs:
             try:
                 end = end_of(path, LOG_BYTES)
             except OSError as error:
@@ -87,18 +87,18 @@ class Machine:
 
 
 def remover_of(secret_files: Iterable[str], variables: Collection[str] = ()) -> Remover:
-    """Return what takes this node's secrets out: those of the environment, which `variables` name
-    as well, and of key files."""
+    """Return a remover of this node's secrets: from key files and from the environment, whose
+    `variables` are secret too."""
     environment = {name: value for name, value in os.environ.items() if not _is_file(value)}
-    found = secrets_of(environment, _contents(secret_files))
+    secrets = secrets_of(environment, _contents(secret_files))
     named = {environment[name].strip() for name in variables if name in environment}
-    return Remover(found | {one for one in named if len(one) >= LEAST})
+    return Remover(secrets | {secret for secret in named if len(secret) >= LEAST})
 
 
 def memory_of(
     process: SeenProcess, platform: str = sys.platform
 ) -> Iterator[tuple[str, bytes | Missing]]:
-    """Yield what the system tells of a process's memory: (what tells it, its text)."""
+    """Yield the system's reports about a process's memory, each as (its source, its text)."""
     if platform == "darwin":
         for name, command in MAC_TOOLS:
             yield name, _tool_says(name, [part.format(pid=process.pid) for part in command])
@@ -119,8 +119,8 @@ def _tool_says(name: str, command: list[str]) -> bytes | Missing:
     except OSError as error:
         return Missing(" ".join(command), f"cannot start {name}: {error}")
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or "no output"
-        return Missing(" ".join(command), f"{name} ended with {done.returncode}: {said}")
+        output = done.stderr.decode(errors="replace").strip() or "no output"
+        return Missing(" ".join(command), f"{name} ended with {done.returncode}: {output}")
     return done.stdout
 
 
@@ -132,7 +132,7 @@ def _written_s(path: Path) -> float:
 
 
 def state_of(pid: int) -> str:
-    """Return psutil's word for how the system has a process, `gone` where there is none."""
+    """Return psutil's word for the state of a process; `gone` without one."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.NoSuchProcess:
@@ -143,8 +143,11 @@ def state_of(pid: int) -> str:
 
 def _children(pid: int) -> list[int]:
     try:
-        found = psutil.Process(pid).children()
-        return [one.pid for one in sorted(found, key=lambda one: (one.create_time(), one.pid))]
+        children = psutil.Process(pid).children()
+        return [
+            child.pid
+            for child in sorted(children, key=lambda child: (child.create_time(), child.pid))
+        ]
     except psutil.Error:
         return []
 

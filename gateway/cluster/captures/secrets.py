@@ -1,8 +1,7 @@
-"""What is taken out of every file of a capture: values that are secret, plain and in base64.
+"""Secrets to remove from each file of a capture, in plain text and in base64.
 
-Pure. What is in a capture was made without secrets already; this is for the line of a log or the
-message of an error that has one all the same. Values of under `LEAST` characters stay, for they
-would be found in everything.
+Pure. A capture is already made without secrets. This covers a log line or an error message that has
+one all the same. Values shorter than `LEAST` characters stay, because they occur everywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from urllib.parse import quote, unquote
 
 LEAST = 6
 LEAST_OF_FILE = 16
-"""Characters of a word in a key file that is secret; the shorter ones say what the file is."""
+"""The least characters of a secret word in a key file. Shorter words describe the file."""
 REMOVED = b"[removed]"
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASS(W|PHRASE)|CREDENTIAL|AUTH|COOKIE|HEADERS", re.IGNORECASE
@@ -28,28 +27,28 @@ _BASE64_LEAST = 8
 
 
 def secrets_of(environment: Mapping[str, str], key_files: Iterable[str]) -> frozenset[str]:
-    """Return what is secret: the values of variables whose names say so, whole and by their parts,
-    passwords in URLs, and the long words of key files."""
-    found: set[str] = set()
+    """Return the secrets: values of variables whose names say so (whole and in parts), passwords in
+    URLs, and the long words of key files."""
+    secrets: set[str] = set()
     for name, value in environment.items():
-        found.update(each for each in _IN_URL.findall(value))
+        secrets.update(text for text in _IN_URL.findall(value))
         if _TELLING.search(name) and not _PLACE.search(name):
-            found.update((value.strip(), *_BETWEEN.split(value)))
+            secrets.update((value.strip(), *_BETWEEN.split(value)))
     for text in key_files:
         words = _BETWEEN_WORDS.split(text)
-        found.update(word for word in words if len(word) >= LEAST_OF_FILE)
-    return frozenset(each for each in found if len(each) >= LEAST)
+        secrets.update(word for word in words if len(word) >= LEAST_OF_FILE)
+    return frozenset(text for text in secrets if len(text) >= LEAST)
 
 
 class Remover:
-    """What takes secrets out of bytes."""
+    """Replaces secrets in bytes."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         forms = {form for secret in secrets for form in _forms(secret)}
         self._forms = sorted(forms, key=len, reverse=True)
 
     def cleaned(self, content: bytes) -> bytes:
-        """Return the content with `[removed]` where a secret was."""
+        """Return the content with `[removed]` in place of each secret."""
         for form in self._forms:
             if form in content:
                 content = content.replace(form, REMOVED)
@@ -57,7 +56,7 @@ class Remover:
 
 
 def _forms(secret: str) -> Iterator[bytes]:
-    """Yield the ways in which a value may stand in a file."""
+    """Yield the forms that a value may have in a file: plain, JSON, URL-quoted and base64."""
     for text in {secret, unquote(secret)}:
         plain = text.encode()
         yield plain
@@ -71,6 +70,6 @@ def _forms(secret: str) -> Iterator[bytes]:
 
 
 def _core(encoded: bytes, offset: int, length: int) -> bytes:
-    """Return the characters that do not depend on what stands before and behind the value."""
+    """Return the characters that depend on the value alone, not on its neighbours."""
     end = len(encoded) - (0, 3, 2)[(offset + length) % 3]
     return encoded[(0, 2, 3)[offset] : end]

@@ -1,6 +1,5 @@
-"""Talks to the disks of all nodes: the `card.toml` of a model, read, written and taken away on each
-node that has the model. What it may say is `bus.wire.model_cards`'s.
-"""
+"""Talks to the disks of all nodes: reads, writes and deletes a model's `card.toml` on each node
+that has the model. `bus.wire.model_cards` defines its contents."""
 
 from gateway.cluster.card_files.nodes import (
     CardChanged,

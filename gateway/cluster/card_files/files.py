@@ -1,7 +1,7 @@
 """Talks to this node's disk: the `card.toml` in the folder of one model.
 
-A card is written whole or not at all: into a file beside it, which takes its place in one step. It
-bears the instant at which its writer wrote it, the same on all nodes, not that of their clocks.
+A card is written to a new file that replaces the old one in one step. Its modification time is the
+instant at which its writer wrote it. That is the same on all nodes, whatever their clocks say.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from bus.wire.model_cards import CARD_BYTES, CARD_FILE
 
 CONFIG = "config.json"
 SAME_S = 1e-4
-"""Instants that are no further apart are one: a file's is a float of nanoseconds."""
+"""Times that differ by at most this are equal: a file's time is a float of nanoseconds."""
 
 
 class CardKept(ShoalError):
-    """A card that cannot be changed on this node: why, and what to do."""
+    """A card cannot be changed on this node. The text says why and what to do."""
 
 
 def folder_for_card(card: ModelCard) -> Path:
-    """Return the folder in which a model's card is written. Raises CardKept where shoal does not
-    write into the model's folder."""
+    """Return the folder of a model's card. Raises CardKept if shoal does not write into that
+    folder."""
     folder = Path(card.path)
     if card.bundled:
         raise CardKept(
@@ -47,8 +47,8 @@ def folder_for_card(card: ModelCard) -> Path:
 
 
 def read_text(folder: Path) -> tuple[str, float] | None:
-    """Return the text of a folder's card, and when it was written; None where there is none. Raises
-    OSError."""
+    """Return the text of a folder's card (truncated at `CARD_BYTES`) and the time of its writing;
+    None without one. Raises OSError."""
     try:
         with open(folder / CARD_FILE, "rb") as file:
             data, at_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
@@ -58,10 +58,10 @@ def read_text(folder: Path) -> tuple[str, float] | None:
 
 
 def write_text(folder: Path, text: str, at_s: float) -> None:
-    """Write a folder's card, as of `at_s` in seconds since 1970. Raises CardKept where a newer one
-    lies there by now, OSError."""
-    known = read_text(folder)
-    if known is not None and known[1] > at_s + SAME_S:
+    """Write a folder's card, dated `at_s` (seconds since 1970). Raises CardKept if a newer card
+    exists, and OSError."""
+    stored = read_text(folder)
+    if stored is not None and stored[1] > at_s + SAME_S:
         raise CardKept("another card was written in the meantime; read it, then write again")
     new = folder / f".{CARD_FILE}.{secrets.token_hex(8)}.new"
     at_ns = round(at_s * 1e9)
@@ -78,7 +78,7 @@ def write_text(folder: Path, text: str, at_s: float) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Take a folder's card away; returns whether there was one. Raises OSError."""
+    """Delete a folder's card; return whether there was one. Raises OSError."""
     try:
         (folder / CARD_FILE).unlink()
     except FileNotFoundError:

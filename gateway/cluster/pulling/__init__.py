@@ -1,7 +1,7 @@
-"""Talks to the workers: models of a hub, by the names that people know, pulled by a node, and those
-on a node's disk verified there.
+"""Talks to the workers: a node pulls a hub's model by a well-known name, or verifies a model on its
+disk.
 
-What a name means is pure; who pulls or verifies and how far it is, the workers say.
+Names are resolved by pure code. The workers report which node pulls or verifies, and its progress.
 """
 
 from gateway.cluster.pulling.fit import Fit, Verdict

@@ -1,7 +1,8 @@
-"""Whether a model that is to be pulled could be run, from what the holder says of it.
+"""Whether a model could run after its pull, from the leader's answer.
 
-Pure. `now`: it could be placed at once; `later`: once others have left; `never`: no nodes that
-there are could hold it, with all else unloaded; `unknown`: that could not be reckoned.
+Pure. `now`: it could be placed at once. `later`: it could be placed after others are unloaded.
+`never`: no nodes of the cluster could hold it, even with all else unloaded. `unknown`: no estimate
+was possible.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ Verdict = Literal["now", "later", "never", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The verdict with its reason; `plan` is where it would be placed now, `nodes` what a whole
-    copy takes on each node that could run it, and lacks there; `blocked` says of others, by name,
-    why they cannot. `bill` is what it takes on the node that would pull it, else on another."""
+    """The verdict and its reason.
+
+    `plan`: where the model would be placed now. `nodes`: for each node that could run it, the
+    memory of a whole instance and how much is lacking. `blocked`: other nodes' names and why they
+    cannot run it. `bill`: the entry of `nodes` for the pulling node, else for another.
+    """
 
     verdict: Verdict
     why: str = ""
@@ -33,27 +37,27 @@ class Fit:
 
 
 def fit_of(answer: Acknowledged | CommandRefused, node: NodeId) -> Fit:
-    """Return the fit that an answer to a dry run with previews stands for; `node` would pull."""
+    """Return the fit from the answer to a dry run with previews. `node` would pull the model."""
     if isinstance(answer, CommandRefused):
         return Fit("unknown", why=_unreckoned(answer.refusal))
     plan = answer.plan or {}
     nodes: list[Mapping[str, Any]] = list(plan.get("nodes", ()))
-    bill = next((one for one in nodes if one["node"] == node), nodes[0] if nodes else None)
-    told: dict[str, Any] = {"nodes": nodes, "blocked": plan.get("blocked", {}), "bill": bill}
+    bill = next((row for row in nodes if row["node"] == node), nodes[0] if nodes else None)
+    facts: dict[str, Any] = {"nodes": nodes, "blocked": plan.get("blocked", {}), "bill": bill}
     if plan.get("chosen") is not None:
-        return Fit("now", plan=plan["chosen"], **told)
+        return Fit("now", plan=plan["chosen"], **facts)
     if plan.get("refusal") is None:
         return Fit(
-            "unknown", why="the leader's answer has neither a placement nor a refusal", **told
+            "unknown", why="the leader's answer has neither a placement nor a refusal", **facts
         )
     refusal = Refusal.model_validate(plan["refusal"])
     verdicts: dict[str, Verdict] = {"insufficient_memory": "never", "no_capacity": "later"}
     verdict = verdicts.get(refusal.reason, "unknown")
-    return Fit(verdict, why=refusal.message, **told)
+    return Fit(verdict, why=refusal.message, **facts)
 
 
 def refused_pull(state: PullState, fit: Fit) -> PullState:
-    """Return how a pull ends whose model fits nowhere."""
+    """Return the final state of a pull whose model fits nowhere."""
     text = (
         f"{fit.why}. No weights were downloaded; use `anyway: true` (`shoal pull --anyway`) "
         "to pull it anyway"
@@ -64,7 +68,7 @@ def refused_pull(state: PullState, fit: Fit) -> PullState:
 
 
 def too_late(state: PullState, waited_s: float) -> PullState:
-    """Return how a dry run ends that was not told in time what would come."""
+    """Return the final state of a dry run whose forecast did not arrive in time."""
     note = f" ({state.note})" if state.note else ""
     text = f"the node did not get the file list within {waited_s:g} s{note}; try again"
     failed = {"phase": "failed", "reason": "unreachable", "message": text}
@@ -72,14 +76,14 @@ def too_late(state: PullState, waited_s: float) -> PullState:
 
 
 def unreckoned(state: PullState, fit: Fit) -> PullState:
-    """Return the state of a pull that goes on though it is not known whether its model fits: the
-    forecast says why."""
+    """Return the state of a pull that continues without an estimate; its forecast says why there is
+    none."""
     forecast = state.forecast or PullForecast()
     return state.model_copy(update={"forecast": forecast.model_copy(update={"why": fit.why})})
 
 
 def _unreckoned(refusal: Refusal) -> str:
-    """Return why the holder could not say whether a model fits."""
+    """Return why the leader could not estimate whether a model fits."""
     if refusal.reason == "unknown_model":
         return "the target node takes no new work now; see `shoal nodes`"
     return refusal.message

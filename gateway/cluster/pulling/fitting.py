@@ -1,8 +1,8 @@
-"""Talks to the holder and the workers: pulls that are held until it is known whether any nodes of
-the cluster could hold the model; what could not be reckoned holds nothing up.
+"""Talks to the leader and the workers: holds a pull until it is known whether the cluster could run
+the model. If no estimate is possible, the pull continues.
 
-The holder reckons, as for a model on a disk, with the card that the pulling node made of the
-model's configuration and its files' sizes.
+The leader estimates as for a model on a disk. The pulling node makes the card for it, from the
+model's configuration and file sizes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from gateway.cluster.pulling.workers import Hold, Workers
 from gateway.cluster.readings import ClusterReadings
 
 ANSWER_S = 6.0
-"""Less than a worker waits for a question to be repeated."""
+"""Wait for the leader; shorter than a worker waits for a repeated question."""
 FORECAST_S = 60.0
-"""A dry run is not waited for any longer, whatever the hub asks for."""
+"""Longest wait of a dry run, even if the hub asks for a longer one."""
 
 UNDER_WAY = ("copying", "fetching", "checking", "publishing")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPull:
-    """A pull that told what would come, and what the holder made of that."""
+    """A pull with its forecast, and the leader's estimate."""
 
     state: PullState
     fit: Fit
 
 
 class Fitting:
-    """Pulls, each held against the memory of the cluster before any of its weights come."""
+    """Pulls models, after a check of each against the cluster's memory."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
@@ -54,8 +54,8 @@ class Fitting:
     async def pull(
         self, node: NodeId, target: PullTarget, *, anyway: bool
     ) -> AsyncGenerator[PullState]:
-        """Have a node pull, and yield how far it is; a model that fits nowhere has failed before
-        its weights are asked for, unless it is pulled `anyway`. Raises OwnerSilent."""
+        """Have a node pull a model, and yield its state. A model that fits nowhere fails before its
+        weights are downloaded, unless it is pulled `anyway`. Raises OwnerSilent."""
         hold = Hold(holds=not anyway)
         async with contextlib.aclosing(self._workers.pull(node, target, hold)) as states:
             async for state in states:
@@ -73,12 +73,17 @@ class Fitting:
                 yield state
 
     async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
-        """Return what a pull would bring, or how it ended without: the model is here already, or
-        the pull failed, or was not heard of for `FORECAST_S`. Raises OwnerSilent."""
+        """Return the forecast of a pull, or its end without one.
+
+        It ends without one if the node already has the model, if the pull fails, or after
+        `FORECAST_S`. Raises OwnerSilent.
+        """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + FORECAST_S
-        async with contextlib.aclosing(self._workers.pull(node, target, Hold(holds=True))) as told:
-            async for state in told:
+        async with contextlib.aclosing(
+            self._workers.pull(node, target, Hold(holds=True))
+        ) as states:
+            async for state in states:
                 if state.forecast is not None or state.phase in ("done", "failed"):
                     return HeldPull(self._copied(node, state), await self._fit(node, state))
                 if state.phase in UNDER_WAY:
@@ -89,18 +94,20 @@ class Fitting:
         raise AssertionError("a pull is followed until it has ended")
 
     def _copied(self, node: NodeId, state: PullState) -> PullState:
-        """Return the state with what a copy from other nodes would bring, as those say it."""
+        """Return the state with a forecast of the copy from other nodes."""
         now = self._bus.reactor.now()
         card = self._readings.models(now).get(state.model)
         if not state.sources or card is None:
             return state
-        found = self._readings.fresh(NodeReading, now)
-        free_bytes = next((one.disk_free_bytes for one in found if one.node == node), 0)
+        readings = self._readings.fresh(NodeReading, now)
+        free_bytes = next(
+            (reading.disk_free_bytes for reading in readings if reading.node == node), 0
+        )
         forecast = PullForecast(lacking_bytes=card.size_bytes, disk_free_bytes=free_bytes)
         return state.model_copy(update={"forecast": forecast, "total_bytes": card.size_bytes})
 
     async def _fit(self, node: NodeId, state: PullState) -> Fit:
-        """Return what the holder says of a model that is on a disk, or would come to this one."""
+        """Return the leader's estimate for a model on a disk, or for one that `node` would pull."""
         forecast = state.forecast
         supposed = None
         if forecast is not None and not state.sources:
@@ -109,9 +116,9 @@ class Fitting:
             supposed = SupposedModel(node=node, card=forecast.card)
         if state.phase == "failed":
             return Fit("unknown", why=state.message)
-        return fit_of(await self._asked(state.model, supposed), node)
+        return fit_of(await self._ask_leader(state.model, supposed), node)
 
-    async def _asked(
+    async def _ask_leader(
         self, model: ModelId, supposed: SupposedModel | None
     ) -> Acknowledged | CommandRefused:
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
@@ -119,7 +126,7 @@ class Fitting:
         )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
-            """Give the waiting its answer, if it still waits."""
+            """Pass the answer on if the caller still waits."""
             if not waiting.done():
                 waiting.set_result(answer)
 

@@ -1,7 +1,7 @@
-"""The names by which people ask for models of a hub, and the repositories that they mean.
+"""Short names for models of a hub, and the repositories that they stand for.
 
-Pure. A few names of the kind that Ollama has stand for quantised models of mlx-community; the
-setting `pull_names` adds more. What is not in the table is a repository's own name.
+Pure. A few names in Ollama's style stand for quantised models of mlx-community; the setting
+`pull_names` adds more. Any other name is the name of a repository.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ _MLX = {
     "qwen3:30b-a3b": "Qwen3-30B-A3B-4bit",
     "qwen3:32b": "Qwen3-32B-4bit",
 }
-KNOWN_NAMES: Mapping[str, str] = {name: f"mlx-community/{one}" for name, one in _MLX.items()}
+KNOWN_NAMES: Mapping[str, str] = {
+    name: f"mlx-community/{repository}" for name, repository in _MLX.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PullTarget:
-    """A repository and its revision ("": the newest). `known_as` is the name that stands for it in
-    the table; empty: it was named itself."""
+    """A repository and its revision (empty: the newest). `known_as` is its short name in the table;
+    empty if the repository itself was named."""
 
     model: ModelId
     revision: str = ""
@@ -50,45 +52,46 @@ class PullTarget:
 
 
 def names_of(entries: Sequence[str]) -> dict[str, str]:
-    """Return the table, with the entries (`name=OWNER/REPOSITORY`) of a setting before our own."""
+    """Return the table with the entries of a setting (`name=OWNER/REPOSITORY`), which override our
+    own."""
     added = (entry.partition("=") for entry in entries)
     return {**KNOWN_NAMES, **{name: repository for name, _, repository in added}}
 
 
 def known_repository(name: str, names: Mapping[str, str]) -> ModelId | None:
-    """Return the repository that a name of the table stands for; None for another name."""
-    found = names.get(name.lower())
-    return None if found is None else ModelId(found)
+    """Return the repository of a short name; None if the table lacks the name."""
+    repository = names.get(name.lower())
+    return None if repository is None else ModelId(repository)
 
 
-def pull_target(asked: str, revision: str, names: Mapping[str, str]) -> PullTarget:
-    """Return what is to be pulled for a name with or without `@REVISION`. Raises BadRequest."""
-    name, _, said = asked.strip().partition("@")
+def pull_target(text: str, revision: str, names: Mapping[str, str]) -> PullTarget:
+    """Return the pull target of a name, with or without `@REVISION`. Raises BadRequest."""
+    name, _, in_name = text.strip().partition("@")
     for prefix in (*HUB_PREFIXES, "library/"):
         name = name.removeprefix(prefix)
-    if said and revision and said != revision:
-        raise BadRequest(f"{asked!r} and {revision!r} are different revisions", field="revision")
-    revision = said or revision
+    if in_name and revision and in_name != revision:
+        raise BadRequest(f"{text!r} and {revision!r} are different revisions", field="revision")
+    revision = in_name or revision
     if revision and not is_revision(revision):
         raise BadRequest(f"{revision[:80]!r} is not a commit, branch or tag", field="revision")
-    found = known_repository(name, names)
-    if found is not None:
-        return PullTarget(found, revision, name.lower())
+    repository = known_repository(name, names)
+    if repository is not None:
+        return PullTarget(repository, revision, name.lower())
     plain = name.removesuffix(":latest").rstrip("/")
     if "/" not in plain or ":" in plain or not is_model_id(plain):
-        text = (
-            f"{asked[:120]!r} is neither a hub repository (OWNER/NAME, such as "
+        problem = (
+            f"{text[:120]!r} is neither a hub repository (OWNER/NAME, such as "
             f"mlx-community/Qwen3-4B-4bit) nor a known short name ({_some(names)})"
         )
-        raise BadRequest(text, field="model")
+        raise BadRequest(problem, field="model")
     return PullTarget(ModelId(plain), revision)
 
 
 def demanded_repository(
     name: str, names: Mapping[str, str], patterns: Sequence[str]
 ) -> ModelId | None:
-    """Return the repository that a request for a model that is nowhere has pulled: one that fits
-    one of the `patterns`, written as a shell's. None for all others, and for a revision's name."""
+    """Return the repository that a request for a missing model pulls, if it matches one of the
+    `patterns` (shell wildcards). None for all others, and for a name with a revision."""
     if not patterns or "@" in name:
         return None
     try:
@@ -100,7 +103,8 @@ def demanded_repository(
 
 
 def is_revision(text: str) -> bool:
-    """Return whether a text may name a revision: no blanks, no way out of a path."""
+    """Return whether a text may name a revision: no blanks, and no path that leads out of its
+    folder."""
     plain = text.replace("/", "-")
     return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.fullmatch(plain) is not None
 

@@ -1,8 +1,8 @@
-"""Talks to the workers: models that requests wait for and that are on no disk yet, being pulled.
+"""Talks to the workers: pulls models that requests wait for and that are on no disk.
 
-One pull a model and HTTP process, by this node, or by one that is at it already; it is left when no
-client waits for the model any more. What failed is kept until then, and asked for anew by the next
-request.
+Each HTTP process follows at most one pull per model. This node pulls, unless another node is
+already pulling the model. When no client waits for the model any more, the process stops following.
+A failed pull is remembered until then, and the next request restarts it.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gateway.cluster.pulling.names import PullTarget, demanded_repository
 from gateway.cluster.readings import ClusterReadings
 
 LISTED_S = 15.0
-"""A model that was pulled is listed within this: the node's card says it."""
+"""Time for a pulled model to appear in its node's card."""
 
 
 class PullsOnDemand:
-    """The pulls that requests of this process wait for, of what the patterns of `pull_on_demand`
-    allow."""
+    """The pulls that requests of this process wait for. The patterns of `pull_on_demand` allow
+    them."""
 
     def __init__(
         self, bus: BusClient, readings: ClusterReadings, pull_on_demand: Sequence[str]
@@ -40,29 +40,29 @@ class PullsOnDemand:
 
     @property
     def models(self) -> frozenset[ModelId]:
-        """Return the models that are waited for."""
+        """Return the models that requests wait for."""
         return frozenset(self._tasks)
 
     def allows(self, model: ModelId) -> bool:
-        """Return whether a model that is on no disk may be pulled: one that was deleted while a
-        request ran on it may not, unless a pattern allows it."""
+        """Return whether a pattern allows the model. A model that is deleted during a request is
+        pulled again only then."""
         return demanded_repository(model, {}, self._patterns) is not None
 
     def want(self, model: ModelId) -> None:
-        """Have a model pulled, unless it is already."""
-        known = self._states.get(model)
-        if model not in self._tasks or (known is not None and known.phase == "failed"):
+        """Start pulling a model, unless a pull of it is running."""
+        state = self._states.get(model)
+        if model not in self._tasks or (state is not None and state.phase == "failed"):
             self._states.pop(model, None)
             self._tasks[model] = asyncio.ensure_future(self._pull(model))
 
     def keep(self, wanted: Collection[ModelId]) -> None:
-        """Leave the pulls of all models but these, which are still waited for."""
+        """Stop following the pulls of all models but `wanted`."""
         for model in self._tasks.keys() - set(wanted):
             self._tasks.pop(model).cancel()
             self._states.pop(model, None)
 
     def state(self, model: ModelId) -> PullState | None:
-        """Return how far a model's pull is; None before anything was heard of it."""
+        """Return the state of a model's pull; None before the first report."""
         return self._states.get(model)
 
     async def _pull(self, model: ModelId) -> None:
@@ -83,7 +83,7 @@ class PullsOnDemand:
             )
 
     def _node_for(self, model: ModelId) -> NodeId:
-        """Return the node that is pulling it, else this one."""
+        """Return the node that is already pulling the model, else this node."""
         readings = self._readings.fresh(PullReading, self._bus.reactor.now())
         ended = ("done", "failed")
         at_it = (
@@ -95,7 +95,7 @@ class PullsOnDemand:
 
 
 def pulling_text(model: ModelId, state: PullState | None, *, position: int) -> str:
-    """Return a line for the person who waits for a model that is being pulled."""
+    """Return a progress line for a client that waits for a pull."""
     place = f", {position} ahead of you" if position else ""
     if state is None or not state.total_bytes:
         note = f" ({state.note})" if state is not None and state.note else ""

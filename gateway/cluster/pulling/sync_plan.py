@@ -1,7 +1,8 @@
-"""What is to be copied where for nodes to have some models, and why that cannot be.
+"""Plans copies so that some nodes have some models, or says why they cannot.
 
-Pure. Where a model of that name lies it is not copied: another content under its name is refused,
-and so is what no node gives, or what a disk has no room for, before any byte moves.
+Pure. A node that has the model needs no copy. The plan is refused, before any byte moves, for three
+reasons: a node has other content under the same name, no node can send the model, or a disk lacks
+room.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES
 
 @dataclass(frozen=True, slots=True)
 class CopyAt:
-    """A model at a node, to which it is to come, or where it lies already."""
+    """A model at a node: to be copied to it, or already on its disk."""
 
     model: ModelId
     node: NodeId
@@ -26,7 +27,7 @@ class CopyAt:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """What is to come, by node, and what is there already."""
+    """The copies to make, sorted by node, and the models that are already there."""
 
     wanted: tuple[CopyAt, ...] = ()
     there: tuple[CopyAt, ...] = ()
@@ -38,14 +39,18 @@ def sync_plan(
     cards: Sequence[NodeCard],
     free_bytes: Mapping[NodeId, int],
 ) -> SyncPlan | Refusal:
-    """Return what is to be copied for each of the `targets` to have each of the `models`, or why
-    not. Each model lies on the disk of some node; `free_bytes` are of the disks that are known."""
+    """Plan the copies for each of the `targets` to have each of the `models`, or return why that
+    cannot be done.
+
+    Each model is on the disk of some node. `free_bytes` has the free space of the disks that are
+    known.
+    """
     by_node = {card.node: card for card in cards}
     wanted: list[CopyAt] = []
     there: list[CopyAt] = []
     for model in dict.fromkeys(models):
-        having = {card.node: one for card in cards if (one := _copy_of(card, model)) is not None}
-        size_bytes = max(one.size_bytes for one in having.values())
+        having = {card.node: copy for card in cards if (copy := _copy_of(card, model)) is not None}
+        size_bytes = max(copy.size_bytes for copy in having.values())
         lacking = [node for node in targets if node not in having]
         there += [
             CopyAt(model, node, having[node].size_bytes) for node in targets if node in having
@@ -56,18 +61,18 @@ def sync_plan(
         )
         if refusal is not None:
             return refusal
-    wanted.sort(key=lambda one: targets.index(one.node))
+    wanted.sort(key=lambda copy: targets.index(copy.node))
     return _no_room(wanted, by_node, free_bytes) or SyncPlan(tuple(wanted), tuple(there))
 
 
 def _copy_of(card: NodeCard, model: ModelId) -> ModelCard | None:
-    return next((one for one in card.models if one.model == model), None)
+    return next((entry for entry in card.models if entry.model == model), None)
 
 
 def _not_given(
     model: ModelId, having: Mapping[NodeId, ModelCard], by_node: Mapping[NodeId, NodeCard]
 ) -> Refusal | None:
-    """Return why no node gives a model; None where one does."""
+    """Return a refusal if no node can send the model."""
     if any(by_node[node].weights_addresses for node in having):
         return None
     names = ", ".join(sorted(by_node[node].name for node in having))
@@ -84,10 +89,10 @@ def _other_content(
     having: Mapping[NodeId, ModelCard],
     by_node: Mapping[NodeId, NodeCard],
 ) -> Refusal | None:
-    """Return why a target cannot have what the others have under that name; None where it can."""
+    """Return a refusal if a target has other content under the model's name."""
     for node in targets:
         mine = having[node].digest if node in having else ""
-        others = {one.digest for at, one in having.items() if at != node}
+        others = {copy.digest for at, copy in having.items() if at != node}
         if mine and others and mine not in others and "" not in others:
             text = (
                 f"{by_node[node].name} has different content under the name {model}; "
@@ -100,12 +105,12 @@ def _other_content(
 def _no_room(
     wanted: Sequence[CopyAt], by_node: Mapping[NodeId, NodeCard], free_bytes: Mapping[NodeId, int]
 ) -> Refusal | None:
-    """Return why a disk does not take all that is to come to it; None where each does."""
-    for node in dict.fromkeys(one.node for one in wanted):
-        need = sum(one.size_bytes for one in wanted if one.node == node) + DISK_MARGIN_BYTES
+    """Return a refusal if a disk lacks room for its copies."""
+    for node in dict.fromkeys(copy.node for copy in wanted):
+        need = sum(copy.size_bytes for copy in wanted if copy.node == node) + DISK_MARGIN_BYTES
         free = free_bytes.get(node)
         if free is not None and need > free:
-            count = sum(one.node == node for one in wanted)
+            count = sum(copy.node == node for copy in wanted)
             text = (
                 f"{by_node[node].name} has {free / 1e9:,.1f} GB of disk free, and {count} "
                 f"{'model' if count == 1 else 'models'} need {need / 1e9:,.1f} GB, and "

@@ -1,6 +1,6 @@
-"""Talks to the workers: has several models copied to nodes, a few at a time for each node.
+"""Talks to the workers: copies several models to nodes, a few at a time for each node.
 
-One copy that fails ends none of the others; what came of those that are left early is kept.
+A copy that fails does not stop the others. Copies that had ended before an early stop remain.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.pulling.sync_plan import CopyAt
 
 AT_ONCE = 2
-"""Copies that a node is asked for at a time: its worker makes no more."""
+"""Copies that a node makes at a time; its worker accepts no more."""
 
 AskForCopy = Callable[[NodeId, ModelId], AsyncGenerator[PullState]]
-"""Has a node copy a model, for as long as what it returns is not closed. Raises OwnerSilent."""
+"""Has a node copy a model until the generator is closed. Raises OwnerSilent."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyState:
-    """How far a copy is."""
+    """The state of a copy."""
 
     copy: CopyAt
     state: PullState
 
 
 async def copied(ask: AskForCopy, wanted: Iterable[CopyAt]) -> AsyncGenerator[CopyState]:
-    """Have everything copied that is wanted, and yield how far each is until all have ended.
-    Leaving it early stops those that have not."""
-    told: asyncio.Queue[CopyState | None] = asyncio.Queue()
+    """Make the copies and yield their states until all have ended. Closing the generator early
+    stops the unfinished copies."""
+    states: asyncio.Queue[CopyState | None] = asyncio.Queue()
     left: dict[NodeId, deque[CopyAt]] = {}
-    for one in wanted:
-        left.setdefault(one.node, deque()).append(one)
+    for copy in wanted:
+        left.setdefault(copy.node, deque()).append(copy)
     tasks = [
-        asyncio.ensure_future(_some(ask, copies, told))
+        asyncio.ensure_future(_some(ask, copies, states))
         for copies in left.values()
         for _ in range(min(AT_ONCE, len(copies)))
     ]
     try:
         going = len(tasks)
         while going:
-            state = await told.get()
+            state = await states.get()
             if state is None:
                 going -= 1
             else:
@@ -58,23 +58,23 @@ async def copied(ask: AskForCopy, wanted: Iterable[CopyAt]) -> AsyncGenerator[Co
 
 
 async def _some(
-    ask: AskForCopy, copies: deque[CopyAt], told: asyncio.Queue[CopyState | None]
+    ask: AskForCopy, copies: deque[CopyAt], states: asyncio.Queue[CopyState | None]
 ) -> None:
-    """Take one copy after the other, while there are any."""
+    """Make one copy after another until none is left."""
     try:
         while copies:
-            one = copies.popleft()
-            async for state in _one(ask, one):
-                told.put_nowait(CopyState(one, state))
+            copy = copies.popleft()
+            async for state in _states_of(ask, copy):
+                states.put_nowait(CopyState(copy, state))
     finally:
-        told.put_nowait(None)
+        states.put_nowait(None)
 
 
-async def _one(ask: AskForCopy, one: CopyAt) -> AsyncGenerator[PullState]:
+async def _states_of(ask: AskForCopy, copy: CopyAt) -> AsyncGenerator[PullState]:
     try:
-        async with contextlib.aclosing(ask(one.node, one.model)) as states:
+        async with contextlib.aclosing(ask(copy.node, copy.model)) as states:
             async for state in states:
                 yield state
     except OwnerSilent as silent:
         text = f"{silent.owner} did not answer within {silent.waited_s:g} s"
-        yield PullState(model=one.model, phase="failed", reason="broken", message=text)
+        yield PullState(model=copy.model, phase="failed", reason="broken", message=text)

@@ -1,9 +1,9 @@
-"""Talks to the workers of all nodes: has one pull or verify a model, or purge its store, and
-hears how far it is.
+"""Talks to the workers of all nodes: has a worker pull or verify a model or purge its store, and
+follows its progress.
 
-The question is repeated for as long as the client waits, for the plane may drop it; a worker that
-was killed and is back begins again with what it has. What the client waits no longer for is said,
-and stops.
+The plane may drop messages, so a question is repeated while the client waits. A worker that
+restarts continues from the files that it has. When the client stops waiting, the worker is told to
+stop.
 """
 
 from __future__ import annotations
@@ -33,43 +33,41 @@ ASK_S = 1.0
 LOOK_S = 0.1
 AGAIN_S = 5.0
 SILENT_S = 15.0
-"""A worker that says nothing for so long is not there; one starts again within that."""
+"""A worker that reports nothing for this long counts as gone; a restart takes less."""
 
 
-class _Told(Protocol):
-    """A state that names the questions of those who wait."""
+class _Followed(Protocol):
+    """A worker's state that names the questions of its waiting clients."""
 
     @property
-    def questions(self) -> tuple[str, ...]:
-        """Return them."""
-        ...
+    def questions(self) -> tuple[str, ...]: ...
 
     @property
     def phase(self) -> str:
-        """Return how far it is; `done` and `failed` are the end."""
+        """Return the phase; `done` and `failed` are final."""
         ...
 
 
-State = TypeVar("State", bound=_Told)
+State = TypeVar("State", bound=_Followed)
 
 
 @dataclass(slots=True)
 class Hold:
-    """Whether a pull is to wait once its worker has told what would come; who asked for it may
-    change that at any time."""
+    """Whether a pull waits once its worker has reported a forecast. The caller may change it at any
+    time."""
 
     holds: bool = False
 
 
 class Workers:
-    """The workers, as those who pull and verify."""
+    """Sends questions to the workers and follows their states."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
         self._readings = readings
 
     def copy(self, node: NodeId, model: ModelId) -> AsyncGenerator[PullState]:
-        """Have a node copy a model from others that have it; see `_follow`."""
+        """Have a node copy a model from other nodes; see `_follow`."""
         own = self._bus.speaker.node
         question = PullAsked(question=new_name("pull"), asker=own, model=model, copies=True)
         return self._follow(node, "pull.asked", lambda: question, self._pulls)
@@ -77,7 +75,7 @@ class Workers:
     def pull(
         self, node: NodeId, target: PullTarget, hold: Hold | None = None
     ) -> AsyncGenerator[PullState]:
-        """Have a node pull, held for as long as `hold` says so; see `_follow`."""
+        """Have a node pull a model, and wait while `hold` says so; see `_follow`."""
         question = PullAsked(
             question=new_name("pull"),
             asker=self._bus.speaker.node,
@@ -85,11 +83,11 @@ class Workers:
             revision=target.revision,
         )
 
-        def asked() -> PullAsked:
-            """Return what is asked now."""
+        def question_now() -> PullAsked:
+            """Return the question with the current hold."""
             return question.model_copy(update={"holds": hold is not None and hold.holds})
 
-        return self._follow(node, "pull.asked", asked, self._pulls)
+        return self._follow(node, "pull.asked", question_now, self._pulls)
 
     def verify(self, node: NodeId, model: ModelId) -> AsyncGenerator[VerifyState]:
         """Have a node verify a model on its disk; see `_follow`."""
@@ -98,7 +96,7 @@ class Workers:
         return self._follow(node, "verify.asked", lambda: question, self._verifications)
 
     def purge(self, node: NodeId) -> AsyncGenerator[PurgeState]:
-        """Have a node let go all that it fetched and may let go; see `_follow`."""
+        """Have a node delete all downloaded models that it may delete; see `_follow`."""
         own = self._bus.speaker.node
         question = PurgeAsked(question=new_name("purge"), asker=own)
         return self._follow(node, "purge.asked", lambda: question, self._purges)
@@ -107,32 +105,34 @@ class Workers:
         self,
         node: NodeId,
         topic: str,
-        asked: Callable[[], PullAsked | VerifyAsked | PurgeAsked],
+        question_now: Callable[[], PullAsked | VerifyAsked | PurgeAsked],
         states: Callable[[], list[State]],
     ) -> AsyncGenerator[State]:
-        """Have a node do what is asked, and yield how far it is until it has ended, each state once
-        and again after `AGAIN_S`. Leaving it early stops the work, unless others wait for it too.
-        Raises OwnerSilent."""
+        """Send a node a question and yield the state of its work until it ends.
+
+        Each state is yielded once, and again after `AGAIN_S`. Closing the generator early stops the
+        work, unless other clients wait for it. Raises OwnerSilent.
+        """
         loop = asyncio.get_running_loop()
-        asked_at, heard_at, said_at, last = loop.time() - ASK_S, loop.time(), 0.0, None
-        question = asked()
+        asked_at, received_at, yielded_at, last = loop.time() - ASK_S, loop.time(), 0.0, None
+        question = question_now()
         try:
             while True:
                 now = loop.time()
-                if now - asked_at >= ASK_S or asked() != question:
-                    question = asked()
+                if now - asked_at >= ASK_S or question_now() != question:
+                    question = question_now()
                     self._bus.publish(f"{topic}.{node}", question)
                     asked_at = now
-                mine = (one for one in states() if question.question in one.questions)
+                mine = (state for state in states() if question.question in state.questions)
                 state = next(mine, None)
                 if state is not None:
-                    heard_at = now
-                    if state != last or now - said_at >= AGAIN_S:
-                        last, said_at = state, now
+                    received_at = now
+                    if state != last or now - yielded_at >= AGAIN_S:
+                        last, yielded_at = state, now
                         yield state
                     if state.phase in ("done", "failed"):
                         return
-                elif now - heard_at > SILENT_S:
+                elif now - received_at > SILENT_S:
                     raise OwnerSilent(f"the worker of node {node}", SILENT_S)
                 await asyncio.sleep(LOOK_S)
         finally:

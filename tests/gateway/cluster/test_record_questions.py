@@ -202,7 +202,9 @@ def test_a_node_that_is_down_or_unknown_is_said_at_once() -> None:
     async def trace(site: Site) -> None:
         asker, begun_at = site.process(N1), now()
         site.standings[N2] = Standing("two", "silent for 9 s")
-        with pytest.raises(RecordsElsewhere, match="node two is not connected: silent for 9 s") as one:
+        with pytest.raises(
+            RecordsElsewhere, match="node two is not connected: silent for 9 s"
+        ) as one:
             await asker.ask(N2, "echo", None)
         with pytest.raises(RecordsElsewhere, match="n3") as other:
             await asker.ask(NodeId("n3"), "echo", None)
