@@ -1,1 +1,1 @@
-"""The connections to lead runners: credit, liveness, one DEALER each."""
+"""Connections to lead runners: one DEALER socket each, with credit and liveness."""

@@ -1,10 +1,11 @@
-"""Talks to one runner: a DEALER of our own, requests out, entries in, life watched.
+"""Talks to one runner over its own DEALER socket: sends requests, receives entries, watches
+liveness.
 
-Promises to each `RequestObserver`: entries in their order without a gap (a gap ends the request
-with `internal`), and one last word: a terminal entry, `refused`, `displaced` or
-`lost_unaccepted`; one that goes on from an answer so far is told nothing of that again. A socket
-that is gone and not back in 1 s, or progress owed and not made for 12 s, ends what was accepted
-with `runner_lost`. What was never accepted is given back, for nothing had been done.
+Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
+`internal`. It receives one last call: a terminal entry, `refused`, `displaced` or
+`lost_unaccepted`. A resumed request receives nothing again of its answer so far. A socket that
+stays lost for 1 s, or 12 s without owed progress, ends accepted requests with `runner_lost`. A
+request that was never accepted is returned, since no work was done.
 """
 
 from __future__ import annotations
@@ -53,49 +54,49 @@ from bus.wire.shares import Sharer
 from gateway.runners.credit import CreditBook
 from gateway.runners.late_traces import LateTraces
 from gateway.runners.liveness import Liveness, Verdict
-from gateway.runners.versions import RECALL_PROTOCOL, as_known
+from gateway.runners.versions import RECALL_PROTOCOL, submit_for
 
 BACK_S = 1.0
-"""A lost socket has this long to come back."""
+"""Time for a lost socket to return."""
 ANSWER_S = 1.0
-"""A submit is answered within this long..."""
+"""Time for an answer to a submit."""
 BUSY_ANSWER_S = 8.0
-"""...or, by a runner that still answers pings, within this."""
+"""Time for an answer to a submit, for a runner that still answers pings."""
 
 
 class RequestObserver(Protocol):
-    """The one who asked for a request. All calls come in the loop's thread, time as `now`."""
+    """The sender of a request. All calls come in the loop's thread; `now` is the time."""
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
-        """Note that the runner owns the request, and which of its fields have no effect there."""
+        """The runner owns the request. `unheeded` names fields that have no effect there."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
-        """Note that the runner did not take the request; nothing was done."""
+        """The runner refused the request; no work was done."""
         ...
 
     def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """Note that the runner gave the request back, in favour of another; nothing was done, or
-        that which the answer has so far."""
+        """The runner preempted the request in favour of another. `so_far` is the answer so far;
+        None if there is none."""
         ...
 
     def lost_unaccepted(self) -> None:
-        """Note that the runner was gone, or silent, before it had taken the request."""
+        """The runner was gone or silent before it accepted the request."""
         ...
 
-    def traced(self, told: Traced | RankTraced, now: float) -> None:
-        """Take what the runner did for the request when, before its terminal comes; then what each
-        rank of its group did, as a rule after that."""
+    def traced(self, trace: Traced | RankTraced, now: float, /) -> None:
+        """Receive the runner's times for the request, before its terminal entry. The times of each
+        rank follow, usually after it."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
-        """Take some entries, in order; the last of all is a terminal."""
+        """Receive entries in order; the very last one is a terminal entry."""
         ...
 
 
 @dataclass(slots=True)
 class _Open:
-    """A request at this runner. `next_seq` is the number that its next entry must have."""
+    """A request at this runner. `next_seq` is the sequence number of its next entry."""
 
     request_id: RequestId
     choices: int
@@ -108,7 +109,7 @@ class _Open:
 
 
 class RunnerConnection:
-    """One DEALER to one lead runner, for as long as its generation lives."""
+    """One DEALER socket to one lead runner, for the life of its generation."""
 
     def __init__(
         self,
@@ -132,7 +133,7 @@ class RunnerConnection:
         self._traces = LateTraces()
         self._protocol: int | None = None
         self._unsent: list[Submit | Cancel | Recall] = []
-        """What waits for the runner's welcome, which says what it understands."""
+        """Messages that wait for the runner's welcome, which has its version."""
         self._connects = 0
         self._lost_at: float | None = None
         self._dead = False
@@ -143,14 +144,14 @@ class RunnerConnection:
         self._link.tally = None if node is None else bus.traffic.way(node, "data")
         self._link.connect(address, peer=node)
         reactor.watch_changes(self._link, self._changed)
-        reactor.watch(self._link, self._heard)
+        reactor.watch(self._link, self._receive)
         self._send_hello()
 
-    # --- what the pool asks ---------------------------------------------------------------
+    # --- calls of the pool ----------------------------------------------------------------
 
     @property
     def open_requests(self) -> int:
-        """Return the number of requests here that have not ended."""
+        """Return the number of unfinished requests here."""
         return len(self._open)
 
     def submit(
@@ -163,61 +164,61 @@ class RunnerConnection:
         waited_ms: int,
         so_far: AnswerSoFar | None,
     ) -> None:
-        """Hand a request over. The observer gets its last word in any case."""
+        """Send a request to the runner. The observer receives its last call in any case."""
         now = self._reactor.now()
-        one = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
-        self._open[request.request_id] = one
+        open_request = _Open(request.request_id, request.n, observer, now, CreditBook(request.n))
+        self._open[request.request_id] = open_request
         credit = CREDIT_WINDOW
         submit = Submit(request, self.generation, credit, remaining_ms, sharer, waited_ms, so_far)
-        if not self._send_known(submit):
+        if not self._send_in_protocol(submit):
             del self._open[request.request_id]
             observer.lost_unaccepted()
 
     def ask(self, message: Cancel | Recall) -> None:
-        """Have a request stopped, or given back; its last word still comes."""
-        self._send_known(message)
+        """Ask the runner to stop or return a request. The observer still receives its last call."""
+        self._send_in_protocol(message)
 
     def forget(self, request_id: RequestId) -> None:
-        """Drop what still comes of this request; its sink is called no more."""
+        """Ignore all further entries of this request; its observer is not called again."""
         self._open.pop(request_id, None)
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
-        """Note that `count` entries have left; the runner may send as many again."""
-        one = self._open.get(request_id)
-        if one is not None and (grant := one.credit.sent(choice, count)):
+        """Count `count` entries as sent to the client; the runner may send as many again."""
+        request = self._open.get(request_id)
+        if request is not None and (grant := request.credit.sent(choice, count)):
             self._send(Credit(request_id, choice, grant))
 
     def tick(self, now: float) -> None:
-        """Ping and judge the runner, each second."""
+        """Ping the runner and judge its liveness; called every second."""
         self._send(Ping(self._boot))
-        owed = any(one.credit.may_move for one in self._open.values())
+        owed = any(request.credit.may_move for request in self._open.values())
         verdict = self._life.tick(owed=owed, now=now)
         if verdict != self.verdict:
             self.verdict = verdict
             self._log.warning("runner", verdict=verdict, open_requests=len(self._open))
-        for one in list(self._open.values()):
-            if not one.accepted and _overdue(one, self._life, now):
-                self._give_back(one)
+        for request in list(self._open.values()):
+            if not request.accepted and _overdue(request, self._life, now):
+                self._give_up(request)
         if verdict == "lost":
             self.end("runner_lost", "the runner made no progress for 12 s")
 
     def end(self, reason: FailReason, message: str) -> None:
-        """End the connection: every request gets its last word, the socket is closed."""
+        """End the connection: each observer receives its last call, and the socket is closed."""
         if self._dead:
             return
         self._dead = True
         self._reactor.unwatch(self._link)
         self._link.close()
         still_open, self._open = list(self._open.values()), {}
-        for one in still_open:
-            if one.accepted:
-                failed = Failed(one.request_id, one.next_seq, reason, message, Usage(), {})
-                one.observer.arrived([failed], self._reactor.now())
+        for request in still_open:
+            if request.accepted:
+                failed = Failed(request.request_id, request.next_seq, reason, message, Usage(), {})
+                request.observer.arrived([failed], self._reactor.now())
             else:
-                one.observer.lost_unaccepted()
+                request.observer.lost_unaccepted()
         self._on_dead(self)
 
-    # --- what the runner says ---------------------------------------------------------------
+    # --- messages of the runner ---------------------------------------------------------------
 
     def _changed(self, change: Change) -> None:
         if change == "connected":
@@ -234,7 +235,7 @@ class RunnerConnection:
         if self._lost_at is not None and self._reactor.now() - self._lost_at >= BACK_S * 0.9:
             self.end("runner_lost", "the runner's process is gone")
 
-    def _heard(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes]) -> None:
         try:
             message = unpack_to_gateway(frames[-1])
         except BadMessage as error:
@@ -249,14 +250,14 @@ class RunnerConnection:
             case Accepted():
                 self._accepted(message)
             case Refused():
-                one = self._open.pop(message.request_id, None)
-                if one is not None:
-                    one.observer.refused(message.refusal)
+                request = self._open.pop(message.request_id, None)
+                if request is not None:
+                    request.observer.refused(message.refusal)
             case Displaced() | Suspended():
                 self._displaced(message)
             case Traced() | RankTraced():
-                one = self._open.get(message.request_id)
-                self._traces.heard(message, one and one.observer, self._reactor.now())
+                request = self._open.get(message.request_id)
+                self._traces.pass_on(message, request and request.observer, self._reactor.now())
             case Welcome():
                 self._welcomed(message)
             case Goodbye():
@@ -276,83 +277,83 @@ class RunnerConnection:
         unsent, self._unsent = self._unsent, []
         for waiting in unsent:
             if not isinstance(waiting, Submit) or waiting.request.request_id in self._open:
-                self._send_known(waiting)
+                self._send_in_protocol(waiting)
 
     def _accepted(self, message: Accepted) -> None:
-        one = self._open.get(message.request_id)
-        if one is not None and not one.accepted:
+        request = self._open.get(message.request_id)
+        if request is not None and not request.accepted:
             now = self._reactor.now()
-            one.accepted = True
+            request.accepted = True
             self._life.entries(now)
-            one.observer.accepted(message.prompt_tokens, message.unheeded, now)
+            request.observer.accepted(message.prompt_tokens, message.unheeded, now)
 
     def _displaced(self, message: Displaced | Suspended) -> None:
-        one = self._open.get(message.request_id)
-        if one is None:
+        request = self._open.get(message.request_id)
+        if request is None:
             return
         so_far = message.so_far if isinstance(message, Suspended) else None
-        if one.next_seq and so_far is None:
-            self._broken(one, "nothing: it was preempted")
+        if request.next_seq and so_far is None:
+            self._broken(request, "nothing: it was preempted")
             return
         del self._open[message.request_id]
-        one.observer.displaced(so_far, self._reactor.now())
+        request.observer.displaced(so_far, self._reactor.now())
 
     def _step(self, entries: tuple[Entry, ...]) -> None:
         touched: dict[RequestId, _Open] = {}
         for entry in entries:
-            one = self._open.get(entry.request_id)
-            if one is None:
+            request = self._open.get(entry.request_id)
+            if request is None:
                 continue
-            if entry.seq != one.next_seq or not _fits(entry, one):
-                self._broken(one, entry.seq)
+            if entry.seq != request.next_seq or not _fits(entry, request):
+                self._broken(request, entry.seq)
                 continue
-            one.next_seq += 1
-            one.batch.append(entry)
-            touched[one.request_id] = one
+            request.next_seq += 1
+            request.batch.append(entry)
+            touched[request.request_id] = request
             if type(entry) is Finished or type(entry) is Failed:
-                del self._open[one.request_id]
+                del self._open[request.request_id]
         if not touched:
             return
         now = self._reactor.now()
         self._life.entries(now)
-        for one in touched.values():
-            batch, one.batch = one.batch, []
-            one.observer.arrived(batch, now)
+        for request in touched.values():
+            batch, request.batch = request.batch, []
+            request.observer.arrived(batch, now)
 
-    def _broken(self, one: _Open, got: int | str) -> None:
+    def _broken(self, request: _Open, got: int | str) -> None:
         self._log.error(
             "a request's entries are broken",
-            request=one.request_id,
-            expected=one.next_seq,
+            request=request.request_id,
+            expected=request.next_seq,
             got=got,
         )
-        del self._open[one.request_id]
-        self._send(Cancel(one.request_id, "shutdown"))
-        failed = Failed(
-            one.request_id, one.next_seq, "internal", "part of the answer was lost", Usage(), {}
-        )
-        one.observer.arrived([*one.batch, failed], self._reactor.now())
-        one.batch = []
+        del self._open[request.request_id]
+        self._send(Cancel(request.request_id, "shutdown"))
+        lost = "part of the answer was lost"
+        failed = Failed(request.request_id, request.next_seq, "internal", lost, Usage(), {})
+        request.observer.arrived([*request.batch, failed], self._reactor.now())
+        request.batch = []
 
     # --- below -----------------------------------------------------------------------------------
 
-    def _give_back(self, one: _Open) -> None:
-        self._log.warning("a submit was not answered", request=one.request_id)
-        del self._open[one.request_id]
-        self._send_known(Cancel(one.request_id, "shutdown"))
-        one.observer.lost_unaccepted()
+    def _give_up(self, request: _Open) -> None:
+        self._log.warning("a submit was not answered", request=request.request_id)
+        del self._open[request.request_id]
+        self._send_in_protocol(Cancel(request.request_id, "shutdown"))
+        request.observer.lost_unaccepted()
 
-    def _send_known(self, message: Submit | Cancel | Recall) -> bool:
-        """Send in the version of the data plane that the runner chose; kept until it has."""
+    def _send_in_protocol(self, message: Submit | Cancel | Recall) -> bool:
+        """Send a message in the runner's version of the data plane; hold it until the runner has
+        chosen one."""
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
         if isinstance(message, Submit):
-            known = as_known(message, self._protocol)
-            if isinstance(known, Refusal):
-                self._open.pop(message.request.request_id).observer.refused(known)
+            adapted = submit_for(message, self._protocol)
+            if isinstance(adapted, Refusal):
+                self._open.pop(message.request.request_id).observer.refused(adapted)
                 return True
-            message = known
+            message = adapted
         elif isinstance(message, Recall) and self._protocol < RECALL_PROTOCOL:
             return True
         return self._send(message)
@@ -364,21 +365,24 @@ class RunnerConnection:
         return not self._dead and self._link.send(pack_to_runner(message))
 
 
-def _overdue(one: _Open, life: Liveness, now: float) -> bool:
-    """Return whether a runner should have answered a submit by now."""
-    heard = now - life.heard_at < 2 * ANSWER_S + 0.5
-    return now - max(one.submitted_at, life.woke_at) >= (BUSY_ANSWER_S if heard else ANSWER_S)
+def _overdue(request: _Open, life: Liveness, now: float) -> bool:
+    """Return whether a submit has waited too long for an answer."""
+    is_answering = now - life.heard_at < 2 * ANSWER_S + 0.5
+    return now - max(request.submitted_at, life.woke_at) >= (
+        BUSY_ANSWER_S if is_answering else ANSWER_S
+    )
 
 
-def _fits(entry: Entry, one: _Open) -> bool:
-    """Return whether the entry names a choice that was asked for and has credit; notes its cost."""
+def _fits(entry: Entry, request: _Open) -> bool:
+    """Count an entry against its choice; return False if the choice does not exist or has no
+    credit."""
     if type(entry) is TokenDelta:  # the hot path
-        return 0 <= entry.choice < one.choices and one.credit.received(entry.choice)
+        return 0 <= entry.choice < request.choices and request.credit.received(entry.choice)
     if isinstance(entry, Finished | Failed | PrefillProgress):
         return True
-    if not 0 <= entry.choice < one.choices:
+    if not 0 <= entry.choice < request.choices:
         return False
     if isinstance(entry, ChoiceEnd):
-        one.credit.ended(entry.choice)
+        request.credit.ended(entry.choice)
         return True
-    return one.credit.received(entry.choice)
+    return request.credit.received(entry.choice)

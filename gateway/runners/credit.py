@@ -1,8 +1,8 @@
-"""Credit: how many entries a runner may still send, per choice of a request.
+"""Credit: how many entries a runner may still send for each choice of a request.
 
-Pure. The unit is one text, prompt or tool-call entry; other entries are free. What was *sent to the
-client* is granted again, half a window at a time, so that a slow reader holds at most a
-window here and slows only itself. (Flow control as in HTTP/2 and ZeroMQ's guide.)
+Pure. One text, prompt or tool-call entry takes one credit; other entries are free. Entries that
+were sent to the client are granted again, half a window at a time. So a slow reader holds at most
+one window here and slows only itself. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TOP_UP = CREDIT_WINDOW // 2
 class CreditBook:
     """The credit of one request's choices.
 
-    Invariant: 0 <= left <= window; granted = received + left for each choice.
+    Invariant for each choice: 0 <= left <= window, and granted = received + left.
     """
 
     def __init__(self, choices: int) -> None:
@@ -24,16 +24,16 @@ class CreditBook:
         self._ended = [False] * choices
 
     def received(self, choice: int) -> bool:
-        """Count an entry of this choice; return False when it had no credit left for it."""
+        """Count an entry of this choice; return False if it had no credit left."""
         self._left[choice] -= 1
         return self._left[choice] >= 0
 
     def ended(self, choice: int) -> None:
-        """Note that nothing more will come of this choice."""
+        """Mark this choice as ended."""
         self._ended[choice] = True
 
     def sent(self, choice: int, count: int) -> int:
-        """Count entries that left for the client; return what to grant now, often 0."""
+        """Count entries sent to the client; return the credit to grant now, often 0."""
         self._sent[choice] += count
         grant = self._sent[choice]
         if grant < TOP_UP or self._ended[choice]:
@@ -44,7 +44,8 @@ class CreditBook:
 
     @property
     def may_move(self) -> bool:
-        """Return whether the runner could send: a choice has credit, or the terminal is due."""
+        """Return whether the runner could send: a choice has credit, or the terminal entry is
+        due."""
         return all(self._ended) or any(
             left > 0 and not ended for left, ended in zip(self._left, self._ended, strict=True)
         )

@@ -1,4 +1,5 @@
-"""Who is told what a runner did for a request when: its ranks tell of it after the request's end.
+"""Passes a runner's times for a request on to its observer; ranks report theirs after the request's
+end.
 
 Pure: time arrives as `now`.
 """
@@ -15,24 +16,24 @@ if TYPE_CHECKING:
     from gateway.runners.connection import RequestObserver
 
 RANKS_S = 2.0
-"""What a rank did for a request comes within this, or is not listened to."""
+"""Later reports of ranks are ignored."""
 
 
 class LateTraces:
-    """The observers of requests of whose ranks something may still come."""
+    """The observers of requests whose ranks may still report."""
 
     def __init__(self) -> None:
         self._observers: dict[RequestId, tuple[RequestObserver, float]] = {}
 
-    def heard(
+    def pass_on(
         self, message: Traced | RankTraced, observer: RequestObserver | None, now: float
     ) -> None:
-        """Pass on what came; `observer` is the request's while it is open."""
+        """Pass a report on. `observer` is the request's observer while the request is open."""
         self._forget(now)
         request_id = message.request_id
         if isinstance(message, RankTraced):
-            if (known := self._observers.get(request_id)) is not None:
-                known[0].traced(message, now)
+            if (late := self._observers.get(request_id)) is not None:
+                late[0].traced(message, now)
         elif observer is not None:
             observer.traced(message, now)
             if message.ranks:

@@ -1,8 +1,9 @@
-"""Is a runner still at work? Suspected after 4 s without progress that it owes, lost after 12.
+"""Is a runner still working? It is suspect after 4 s without progress that it owes, and lost after
+12 s.
 
-Pure: time arrives as `now`. Progress is an entry that arrived or the *engine's* step number
-moving; where nothing is owed, its silence alone is measured. A tick of our own that comes
-late forgives what it could not have heard.
+Pure: time arrives as `now`. Progress is an arrived entry or a new step number of the *engine*. If
+no progress is owed, only silence counts. A late tick of our own resets the times, because the
+runner's messages could not be read meanwhile.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ Verdict = Literal["well", "suspect", "lost"]
 SUSPECT_S = 4.0
 LOST_S = 12.0
 LATE_S = 2.0
-"""A gap between two of our own ticks beyond which nobody is blamed for silence."""
+"""After a longer gap between two of our own ticks, no runner is blamed for silence."""
 
 
 @dataclass(slots=True)
 class Liveness:
-    """One runner as one gateway process sees it. `moved_at` is when it last made progress or
-    owed none; `heard_at` when it last said anything; `woke_at` when we last stood still till."""
+    """One runner's liveness, as one gateway process sees it.
+
+    `moved_at`: its last progress, or the last time that it owed none. `heard_at`: its last message.
+    `woke_at`: the end of our own last stall.
+    """
 
     moved_at: float
     heard_at: float
@@ -29,18 +33,19 @@ class Liveness:
     woke_at: float = 0.0
 
     def pong(self, *, step: int, now: float) -> None:
-        """Note an answered ping: alive; at work if its step moved."""
+        """Count an answered ping: the runner is alive, and working if its step has changed."""
         self.heard_at = now
         if step != self.step:
             self.step = step
             self.moved_at = now
 
     def entries(self, now: float) -> None:
-        """Note that the runner sent something of a request."""
+        """Count the arrival of a request's entries."""
         self.heard_at = self.moved_at = now
 
     def tick(self, *, owed: bool, now: float) -> Verdict:
-        """Return the verdict, each second. `owed`: some open request here could move."""
+        """Return the verdict; called every second. `owed`: some open request could make
+        progress."""
         late = now - self.ticked_at > LATE_S
         self.ticked_at = now
         if late:

@@ -1,9 +1,9 @@
 """Talks to the lead runners that this HTTP process uses: one connection each, made on demand.
 
-Follows the state: an instance that is gone, or has a new generation, ends its connection, and so
-gives every open request its terminal. A runner that finished draining has sent its own
-terminals first; it gets a moment to have them heard. One that left the state with requests open
-(another log took the place of its own) drains now: it has the time of any drain.
+The connections follow the state. If an instance is gone or has a new generation, its connection
+ends, and its open requests receive their terminal entries. A runner that has finished draining
+sends its own terminal entries first, so its connection stays for a moment. If another log replaces
+ours, an instance may leave the state with open requests. It then has the time of a drain.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0
 GONE_S = 0.5
-"""Between an instance's removal, or the end of its drain, and the end of its connection."""
+"""Time from an instance's removal, or the end of its drain, to the end of its connection."""
 _GONE: tuple[FailReason, str] = ("model_unavailable", "the model's instance was removed")
 _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is being replaced")
 
 
 class RunnerClients:
-    """The connections, and which request is at which. `process` is ours in request ids (`h0`)."""
+    """The connections, and the connection of each request. `process` is this process's name in
+    request ids (`h0`)."""
 
     def __init__(self, bus: BusClient, process: str) -> None:
         speaker = bus.speaker
         self.hosts: dict[NodeId, str] = {}
-        """Where this node's switchboard reached each peer."""
+        """The host at which this node's switchboard reached each peer."""
         self._bus = bus
         self._identity = f"gw:{speaker.node}:{process}:{speaker.boot}"
         self._connections: dict[InstanceId, RunnerConnection] = {}
@@ -54,7 +55,8 @@ class RunnerClients:
         waited_ms: int = 0,
         so_far: AnswerSoFar | None = None,
     ) -> None:
-        """Hand a request to an instance's lead runner. The instance must have one."""
+        """Send a request to an instance's lead runner. Raises ValueError if the instance has no
+        ready lead."""
         connection = self._connection(instance)
         if connection is None:
             observer.refused(_unreachable(instance))
@@ -70,7 +72,7 @@ class RunnerClients:
         )
 
     def ask(self, message: Cancel | Recall) -> bool:
-        """Have a request stopped, or given back; False when no runner has it."""
+        """Ask a runner to stop or return a request; return False if no runner has it."""
         connection = self._at.get(message.request_id)
         if connection is None:
             return False
@@ -78,29 +80,29 @@ class RunnerClients:
         return True
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
-        """Note that `count` entries of a choice have been sent to the client."""
+        """Count `count` entries of a choice as sent to the client."""
         connection = self._at.get(request_id)
         if connection is not None:
             connection.sent_to_client(request_id, choice, count)
 
     def forget(self, request_id: RequestId) -> None:
-        """Forget a request that has ended, or whose rest no client wants."""
+        """Drop a request that has ended, or whose remaining answer no client wants."""
         connection = self._at.pop(request_id, None)
         if connection is not None:
             connection.forget(request_id)
 
     def open_at(self, instance: InstanceId) -> int:
-        """Return how many requests of this process are open there."""
+        """Return the number of this process's open requests at an instance."""
         connection = self._connections.get(instance)
         return 0 if connection is None else connection.open_requests
 
     def suspect(self, instance: InstanceId) -> bool:
-        """Return whether the instance owes progress and is late with it."""
+        """Return whether the instance is late with progress that it owes."""
         connection = self._connections.get(instance)
         return connection is not None and connection.verdict != "well"
 
     def follow(self, state: ClusterState) -> None:
-        """Follow the state: end, after a moment, the connections to what it no longer has."""
+        """Follow the state: after a moment, end connections to instances that it no longer has."""
         for connection in set(self._connections.values()) - self._leaving:
             instance = state.instances.get(connection.instance)
             replaced = instance is not None and instance.generation > connection.generation
@@ -111,41 +113,42 @@ class RunnerClients:
                 self._bus.reactor.later(after_s, partial(self._part, connection))
 
     def close(self) -> None:
-        """End every connection; open requests fail."""
+        """End all connections; open requests fail."""
         self._timer.cancel()
         for connection in list(self._connections.values()):
             connection.end("model_unavailable", "the gateway is shutting down")
 
     def _connection(self, instance: Instance) -> RunnerConnection | None:
-        """Return the connection there is, or a new one; None where no address is of use here."""
+        """Return the existing connection or a new one; None if no address can be reached from
+        here."""
         lead = instance.lead
         if lead is None:
             raise ValueError(f"{instance.instance} has no ready lead runner")
-        known = self._connections.get(instance.instance)
-        if known is not None:
-            if known.generation == instance.generation:
-                return known
-            known.end(*_REPLACED)
+        current = self._connections.get(instance.instance)
+        if current is not None:
+            if current.generation == instance.generation:
+                return current
+            current.end(*_REPLACED)
         address = reachable(lead, self._bus.speaker.node, self.hosts)
         if address is None:
             return None
-        made = RunnerConnection(
+        connection = RunnerConnection(
             instance=instance,
             address=address,
             identity=self._identity,
             bus=self._bus,
             on_dead=self._died,
         )
-        self._connections[instance.instance] = made
-        return made
+        self._connections[instance.instance] = connection
+        return connection
 
     def heard_peers(self, reading: PeersReading) -> None:
-        """Note where peers are reached; only this node's own reading counts."""
+        """Store the addresses of peers; only this node's own reading counts."""
         if reading.node == self._bus.speaker.node:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
     def _part(self, connection: RunnerConnection) -> None:
-        """End a connection, unless the state has its instance again."""
+        """End a connection, unless its instance has returned to the state."""
         self._leaving.discard(connection)
         instance = self._bus.state.instances.get(connection.instance)
         if not _holds(instance, connection):
@@ -165,19 +168,24 @@ class RunnerClients:
 
 
 def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
-    """Return whether the state holds what a connection leads to."""
+    """Return whether the state has the connection's instance in the same generation."""
     return instance is not None and instance.generation == connection.generation
 
 
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
-    """Return which of a lead runner's addresses to dial from `node`: the local socket on its own
-    node; else the one on the host where its node was reached, else the first; None for none."""
+    """Return the address of a lead runner to dial from `node`; None without one.
+
+    On its own node, the local socket comes first. On other nodes, the address on the host where its
+    node was reached comes first.
+    """
     local = [address for address in lead.addresses if address.startswith("ipc://")]
     abroad = [address for address in lead.addresses if address.startswith("tcp://")]
     if lead.node == node:
         return next(iter([*local, *abroad]), None)
-    known = f"tcp://{hosts.get(lead.node, '')}:"
-    return next((one for one in abroad if one.startswith(known)), next(iter(abroad), None))
+    prefix = f"tcp://{hosts.get(lead.node, '')}:"
+    return next(
+        (address for address in abroad if address.startswith(prefix)), next(iter(abroad), None)
+    )
 
 
 def _unreachable(instance: Instance) -> Refusal:

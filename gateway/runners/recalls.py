@@ -1,8 +1,8 @@
-"""Which requests are taken back from copies that make way for something urgent.
+"""Selects the requests to recall from instances that are evicted for an urgent request.
 
-Pure: time arrives as `now`. A copy has a moment to end what is nearly done; then what waits there,
-and what of the batch class runs, goes back to where it waited before. More urgent rows that run
-finish, for a turn is given up by what is not in a hurry alone.
+Pure: time arrives as `now`. After `RECALL_S`, which lets short requests end, requests that wait at
+the instance are requeued, and running requests of the batch class as well. Other running rows
+finish, because only requests without urgency give up minimum residency.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Recall
 
 URGENT = 1
-"""Requests of this class or a smaller number are not taken back."""
+"""Requests of this priority or a smaller number are never recalled."""
 BATCH = 50
-"""Those of this class or a greater one are, though they run."""
+"""Requests of this priority or a greater number are recalled even while they run."""
 RECALL_S = 1.0
-"""How long a copy that makes way has before anything is taken back."""
+"""How long an evicted instance may continue before requests are recalled."""
 
 
 class Recalls:
-    """Since when each copy has been making way for something urgent, as this process heard."""
+    """When each instance's urgent eviction began, as this process saw it."""
 
     def __init__(self) -> None:
         self._since: dict[InstanceId, float] = {}
 
     def follow(self, instances: Mapping[str, Instance], now: float) -> None:
-        """Follow the cluster's instances as they are now."""
+        """Follow the cluster's current instances."""
         self._since = {
             instance.instance: self._since.get(instance.instance, now)
             for instance in instances.values()
@@ -39,7 +39,7 @@ class Recalls:
     def due(
         self, instance: InstanceId | None, request: GenerationRequest, now: float
     ) -> Recall | None:
-        """Return what asks for a request back that is at an instance; None where it stays there for
+        """Return the recall of a request at an instance; None if the request stays there for
         now."""
         since_at = None if instance is None else self._since.get(instance)
         if since_at is None or request.priority <= URGENT or now - since_at < RECALL_S:

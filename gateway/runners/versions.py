@@ -1,7 +1,8 @@
-"""What a runner of an earlier build is asked, by the version of the data plane that it chose.
+"""Adapts a request to a runner of an earlier build, by the data plane's version that the runner
+chose.
 
-Pure. What a version does not know is left out where that changes nothing, else the request is
-refused in the runner's place, with what to do.
+Pure. A field that the version lacks is left out if the answer stays the same. Otherwise the request
+is refused in the runner's place, with a remedy.
 """
 
 from __future__ import annotations
@@ -11,37 +12,36 @@ from bus.wire.messages.requests import InputsPrompt
 from bus.wire.messages.tokens import Submit
 
 SHARER_PROTOCOL = 2
-"""The first version of the data plane in which a runner is told who asks."""
+"""First version of the data plane in which `Submit` names the sharer."""
 PROMPT_PROTOCOL = 3
-"""The first one in which a runner can be asked about a prompt: for its log-probabilities, for its
-tokens or its text."""
+"""First version with questions about a prompt: its log-probabilities, its tokens or its text."""
 RULE_PROTOCOL = 4
-"""The first one that knows rules for a text other than JSON's, and `min_tokens`."""
+"""First version with output formats beyond JSON, and with `min_tokens`."""
 THINKING_PROTOCOL = 5
-"""The first one in which a runner is told how much to think, and what to tell its template."""
+"""First version with thinking levels and template variables."""
 HISTORY_PROTOCOL = 5
-"""The first one in which a request may go on from token ids, and is told those of its end."""
-"""The first one in which a request may bring the template of its prompt."""
+"""First version with requests that continue from token ids; their end reports token ids."""
 ADAPTER_PROTOCOL = 7
-"""The first one in which a request may be for one of the model's adapters."""
+"""First version with requests for an adapter of the model."""
 INPUTS_PROTOCOL = 4
-"""The first one in which a runner can be asked for vectors of inputs."""
+"""First version with requests for embeddings."""
 DISPLACED_PROTOCOL = 8
-"""The first one in which a runner may give a request back, and is told how long it has waited."""
+"""First version in which a runner may requeue a request; requests say how long they have waited."""
 TRACE_PROTOCOL = 9
-"""The first one in which a runner tells what it did for a request when."""
+"""First version in which a runner reports the times of a request's stages."""
 RECALL_PROTOCOL = 10
-"""The first one in which a runner gives back what has begun, and goes on from there."""
+"""First version in which a runner returns a request that has begun, and another runner can resume
+it."""
 
 
-def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
-    """Return what a runner of this version of the data plane is asked, or why it cannot be."""
+def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
+    """Return the request in a form that this version of the data plane has, or a refusal."""
     refusal = _beyond(submit, protocol)
     if refusal is not None:
         return refusal
     request = submit.request
     if protocol < HISTORY_PROTOCOL:
-        # what comes before may be left out where it is nothing; the end tells no token ids
+        # an empty history may be left out; the end then has no token ids
         request = request.model_copy(update={"history": None})
     if protocol < TRACE_PROTOCOL and request.trace:
         request = request.model_copy(update={"trace": None})
@@ -57,8 +57,7 @@ def as_known(submit: Submit, protocol: int) -> Submit | Refusal:
 
 
 def _beyond(submit: Submit, protocol: int) -> Refusal | None:
-    """Return the refusal, in the runner's place, of what this version of the data plane cannot
-    say; None where it can."""
+    """Return a refusal if this version of the data plane cannot express the request."""
     request = submit.request
     if protocol < INPUTS_PROTOCOL and isinstance(request.prompt, InputsPrompt):
         return _older("which has no embeddings", None)

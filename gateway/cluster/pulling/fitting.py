@@ -107,7 +107,8 @@ class Fitting:
         return state.model_copy(update={"forecast": forecast, "total_bytes": card.size_bytes})
 
     async def _fit(self, node: NodeId, state: PullState) -> Fit:
-        """Return the leader's estimate for a model on a disk, or for one that `node` would pull."""
+        """Return the leader's estimate for a model on a disk, or for a model that `node` would
+        pull."""
         forecast = state.forecast
         supposed = None
         if forecast is not None and not state.sources:

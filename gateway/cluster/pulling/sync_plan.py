@@ -1,8 +1,8 @@
 """Plans copies so that some nodes have some models, or says why they cannot.
 
 Pure. A node that has the model needs no copy. The plan is refused, before any byte moves, for three
-reasons: a node has other content under the same name, no node can send the model, or a disk lacks
-room.
+reasons. A node may have other content under the same name, no node may be able to send the model,
+or a disk may lack room.
 """
 
 from __future__ import annotations

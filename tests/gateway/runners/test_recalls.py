@@ -10,7 +10,7 @@ from bus.wire.instances import Instance, Shard
 from bus.wire.messages.requests import GenerationRequest, TextPrompt, Usage
 from bus.wire.messages.tokens import AnswerSoFar, ChoiceSoFar, Recall, Submit
 from gateway.runners.recalls import RECALL_S, Recalls
-from gateway.runners.versions import as_known
+from gateway.runners.versions import submit_for
 
 NAME = InstanceId("i")
 
@@ -77,6 +77,6 @@ def test_one_that_stays_after_all_has_its_moment_again() -> None:
 def test_an_answer_that_was_begun_goes_on_at_no_runner_of_an_earlier_version() -> None:
     so_far = AnswerSoFar((1,), 9, (ChoiceSoFar(1, (2,), 1),), Usage())
     submit = Submit(request(50), 1, 64, 1000, (), 5, so_far)
-    assert as_known(submit, 10) == submit
-    refused = as_known(submit, 9)
+    assert submit_for(submit, 10) == submit
+    refused = submit_for(submit, 9)
     assert isinstance(refused, Refusal) and refused.reason == "unsupported"
