@@ -1,9 +1,10 @@
-"""Talks to the web: what this node fetches because a client named it, and nothing else does; and
-what it asks of the providers that its operator named (`providers`).
+"""Talks to the web: fetches pages that a client names (nothing else here does), and asks the
+providers that the operator named (`providers`).
 
-One reader of URLs, one judge of addresses, one policy, one that dials. A URL is judged before its
-name is asked for, its addresses before they are dialled, and each redirect anew; what comes is
-bounded in bytes, packed and unpacked, in time, and in kind. HTML is read in a process of its own.
+One module parses URLs, one judges addresses, one has the policy, and one dials. A URL is checked
+before its name is resolved, and its addresses before they are dialled. Each redirect is checked in
+the same way. A page is bounded in bytes (packed and unpacked), in time and in type. HTML is parsed
+in a separate process.
 """
 
 from gateway.fetching.pages import ExtractedPage, FoundPages, OpenedPage

@@ -1,7 +1,8 @@
-"""Which addresses a fetch may dial: public ones; others where an operator lists them; some never.
+"""Classifies addresses for a fetch: public ones may be dialled, some only if the operator lists
+them, others never.
 
-Pure. After IANA's registries of special addresses. `ipaddress.is_global` is not asked: it lets
-multicast, and IPv4 in the clothes of IPv6, through.
+Pure. The tables follow IANA's registries of special addresses. `ipaddress.is_global` is not used:
+it allows multicast and IPv4 addresses inside IPv6.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import Literal, NamedTuple
 from gateway.fetching.url import Address
 
 Opens = Literal["always", "listed", "alone", "never"]
-"""When it may be dialled: always; where its network is listed; where it alone is; never."""
+"""When an address may be dialled: always, if its network is listed, if it is listed alone, or
+never."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressKind(NamedTuple):
-    """What an address is, in words, and when it may be dialled."""
+    """A kind of address in words, and when it may be dialled."""
 
     what: str
     opens: Opens
@@ -43,7 +45,7 @@ def _table(rows: Iterable[tuple[str, AddressKind]]) -> tuple[tuple[Network, Addr
 
 _KINDS = {
     4: _table((
-        *((f"{one}/32", _METADATA) for one in (
+        *((f"{address}/32", _METADATA) for address in (
             "169.254.169.254", "169.254.169.123", "169.254.169.253", "169.254.170.2",
             "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192",
         )),
@@ -57,7 +59,7 @@ _KINDS = {
         ("0.0.0.0/0", PUBLIC),
     )),
     6: _table((
-        *((f"{one}/128", _METADATA) for one in (
+        *((f"{address}/128", _METADATA) for address in (
             "fd00:ec2::254", "fd00:ec2::123", "fd00:ec2::253", "fd00:ec2::23", "fd20:ce::254",
         )),
         ("::1/128", _LOOPBACK), ("::/96", _WRAPPED), ("::ffff:0:0/96", _WRAPPED),
@@ -68,15 +70,15 @@ _KINDS = {
         ("2000::/3", PUBLIC), ("::/0", _RESERVED),
     )),
 }  # fmt: skip
-"""The first network that has an address says what it is."""
+"""The first network that contains an address decides its kind."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""The upper half of an IPv6 address's last 64 bits, where the lower is an IPv4 address."""
+"""The upper half of an IPv6 address's last 64 bits if the lower half is an IPv4 address."""
 
 
 def kind_of(address: Address) -> AddressKind:
-    """Return what an address is. One of NAT64 is what the IPv4 address in it is, where that is a
-    public one: a network without IPv4 reaches all others so."""
+    """Return the kind of an address. A NAT64 address has the kind of its IPv4 address if that is
+    public, because a network without IPv4 reaches all IPv4 hosts that way."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
             return _RESERVED

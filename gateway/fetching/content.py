@@ -1,7 +1,7 @@
-"""What comes back: whether its type is read, unpacked within bounds, and in which letters.
+"""The answer to a fetch: checks its type, unpacks it within limits and decodes its text.
 
-Pure. Only gzip and deflate are asked for, and unpacked a bounded piece at a time: a bomb costs what
-the largest page costs.
+Pure. Only gzip and deflate are requested. They are unpacked in bounded pieces, so a compression
+bomb costs as much as the largest page.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from gateway.fetching.refusals import FetchRefused
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 MOST_RATIO = 200
-"""Unpacked bytes for one packed, from `RATIO_FROM_BYTES` on; text gives 3 to 20."""
+"""Most unpacked bytes for one packed byte, from `RATIO_FROM_BYTES` on; text has 3 to 20."""
 RATIO_FROM_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 _KNOWN_CODECS = re.compile(
     r"ascii|utf-(8|16|32)(-[a-z]+)?|iso8859-\d+|cp\d+|koi8-\w+|gb\w+|big5\w*|shift_jis\w*|euc_\w+"
     r"|iso2022_\w+|mac-\w+|tis-620|johab|hz"
 )
-"""Python's codecs that are character sets of pages, in time that grows with the page: punycode's
-does with its square."""
+"""Python's codecs for character sets of pages. All take time linear in the page; punycode, for
+example, takes quadratic time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentType:
-    """A Content-Type header: the type in lower case, and a charset that Python has, else None."""
+    """A Content-Type header: the type in lower case, and a charset that Python knows, else None."""
 
     name: str
     charset: str | None
 
     @property
     def is_html(self) -> bool:
-        """Return whether it is read as HTML."""
+        """Return whether the page is parsed as HTML."""
         return self.name in ("text/html", "application/xhtml+xml")
 
 
 def read_type(header: str | None) -> ContentType:
-    """Return what a Content-Type header says; without one, of bytes."""
-    told = Message()
-    told["content-type"] = header or "application/octet-stream"
-    charset = told.get_param("charset")
+    """Parse a Content-Type header; without one, the type is `application/octet-stream`."""
+    message = Message()
+    message["content-type"] = header or "application/octet-stream"
+    charset = message.get_param("charset")
     return ContentType(
-        told.get_content_type(), known_charset(charset if isinstance(charset, str) else "")
+        message.get_content_type(), known_charset(charset if isinstance(charset, str) else "")
     )
 
 
 def known_charset(name: str) -> str | None:
-    """Return Python's name of a character set, None for what is none."""
+    """Return Python's name of a character set; None if it is unknown."""
     try:
-        found = codecs.lookup(name.strip()).name if name.strip() else ""
+        codec = codecs.lookup(name.strip()).name if name.strip() else ""
     except (LookupError, ValueError):
         return None
-    return found if _KNOWN_CODECS.fullmatch(found) else None
+    return codec if _KNOWN_CODECS.fullmatch(codec) else None
 
 
-def check_type(found: ContentType, wanted: Sequence[str]) -> None:
-    """Raise FetchRefused for a type that is not read."""
-    if not any(fnmatchcase(found.name, one) for one in wanted):
+def check_type(kind: ContentType, patterns: Sequence[str]) -> None:
+    """Raise FetchRefused if the type matches none of the patterns."""
+    if not any(fnmatchcase(kind.name, pattern) for pattern in patterns):
         raise FetchRefused(
-            "content_type", f"pages of type '{found.name[:80]}' are not allowed (fetch.types)"
+            "content_type", f"pages of type '{kind.name[:80]}' are not allowed (fetch.types)"
         )
 
 
 def text_of(body: bytes, charset: str | None) -> str:
-    """Return a body as text: by its byte order mark, its charset, or as UTF-8; what is no letter
-    becomes a mark."""
+    """Decode a body by its byte order mark, its charset or as UTF-8. Invalid bytes become
+    U+FFFD."""
     for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"),
                        (codecs.BOM_UTF16_BE, "utf-16")):  # fmt: skip
         if body.startswith(mark):
@@ -80,10 +80,10 @@ def text_of(body: bytes, charset: str | None) -> str:
 
 
 class PageBody:
-    """A body as it comes: unpacked, and cut at `largest_bytes`."""
+    """A body as it arrives: unpacked, and truncated at `largest_bytes`."""
 
     def __init__(self, encoding: str | None, largest_bytes: int) -> None:
-        """Raise FetchRefused for an encoding that was not asked for."""
+        """Raise FetchRefused for an encoding that was not requested."""
         self._unpack = _unpacker(encoding)
         self._largest = largest_bytes
         self._pieces: list[bytes] = []
@@ -91,7 +91,8 @@ class PageBody:
         self.truncated = False
 
     def add(self, packed: bytes) -> None:
-        """Take what came. Raises FetchRefused for what unpacks too well, or not at all."""
+        """Add received bytes. Raises FetchRefused if they cannot be unpacked, or unpack to too
+        much."""
         self._packed += len(packed)
         for piece in self._unpack.pieces(packed):
             room = self._largest - self._size
@@ -106,28 +107,27 @@ class PageBody:
                 return
 
     def read(self) -> bytes:
-        """Return all that came."""
+        """Return the unpacked bytes so far."""
         return b"".join(self._pieces)
 
 
 class _Plain:
-    """Bytes as they are."""
+    """Bytes that are not packed."""
 
     def pieces(self, packed: bytes) -> Iterator[bytes]:
-        """Yield them."""
         if packed:
             yield packed
 
 
 class _Zipped:
-    """Bytes of gzip or zlib, or of deflate without a header, as some servers send it."""
+    """Bytes in gzip or zlib, or in deflate without a header, as some servers send it."""
 
     def __init__(self, *, may_be_raw: bool) -> None:
         self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)
         self._may_be_raw = may_be_raw
 
     def pieces(self, packed: bytes) -> Iterator[bytes]:
-        """Yield what they unpack to, a bounded piece at a time. Raises FetchRefused."""
+        """Unpack the bytes and yield bounded pieces. Raises FetchRefused."""
         while packed and not self._inner.eof:
             try:
                 piece = self._inner.decompress(packed, _PIECE_BYTES)

@@ -1,9 +1,9 @@
-"""Talks to name servers and to the machines they name: one question, judged, and dialled as judged.
+"""Talks to name servers and web servers: resolves a name once, and dials the addresses that were
+judged.
 
-The name is resolved once. What was judged is what is dialled: the connection goes to the address
-itself, the name stands in SNI and Host alone, so a name that answers otherwise the next time
-changes nothing. All bytes that arrive are counted, those of headers and framing too. No proxy is
-asked for.
+The connection goes to the judged address itself; the name appears only in SNI and Host. So a name
+that resolves differently the next time changes nothing. All received bytes are counted, including
+headers and framing. No proxy is used.
 """
 
 from __future__ import annotations
@@ -25,55 +25,54 @@ from gateway.fetching.url import Address, FetchUrl
 RESOLVES_S = 5.0
 CONNECTS_S = 5.0
 SILENCE_S = 10.0
-"""How long a name, a connection, and a next byte may take."""
+"""Limits for a name's resolution, for a connection and for each next byte."""
 MOST_ADDRESSES = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 async def resolve(host: str, port: int) -> Sequence[Address]:
-    """Return the addresses of a name, as this machine finds them. Raises FetchRefused."""
+    """Return the addresses of a name, as this machine resolves it. Raises FetchRefused."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(RESOLVES_S):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
         raise FetchRefused("late", f"the host {host} was not resolved in time") from None
     except (OSError, UnicodeError):
         raise FetchRefused("unresolved", f"unknown host {host}") from None
-    return [ipaddress.ip_address(row[4][0]) for row in found]
+    return [ipaddress.ip_address(row[4][0]) for row in rows]
 
 
 async def addresses_of(url: FetchUrl, resolving: Resolve) -> Sequence[Address]:
-    """Return the addresses of a URL's host, each once. Raises FetchRefused."""
+    """Return the addresses of a URL's host without repeats. Raises FetchRefused."""
     if url.address is not None:
         return [url.address]
-    found = list(dict.fromkeys(await resolving(url.host, url.port)))
-    if not found:
+    addresses = list(dict.fromkeys(await resolving(url.host, url.port)))
+    if not addresses:
         raise FetchRefused("unresolved", f"the host {url.host} has no address")
-    if len(found) > MOST_ADDRESSES:
+    if len(addresses) > MOST_ADDRESSES:
         raise FetchRefused("unresolved", f"the host {url.host} has too many addresses")
-    return found
+    return addresses
 
 
 def own_addresses() -> frozenset[Address]:
-    """Return the addresses of this machine."""
-    found: set[Address] = set()
+    addresses: set[Address] = set()
     for rows in psutil.net_if_addrs().values():
         for row in rows:
             if row.family in (socket.AF_INET, socket.AF_INET6):
-                found.add(ipaddress.ip_address(row.address.partition("%")[0]))
-    return frozenset(found)
+                addresses.add(ipaddress.ip_address(row.address.partition("%")[0]))
+    return frozenset(addresses)
 
 
 def trusted() -> ssl.SSLContext:
-    """Return whom TLS trusts: the system's authorities, and Mozilla's where it has none."""
+    """Return a TLS context with the system's authorities and Mozilla's."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
 
 
 class JudgedBackend(httpcore.AsyncNetworkBackend):
-    """Dials the addresses that were judged, in their order, under any name."""
+    """Dials the judged addresses in order, whatever the host name."""
 
     def __init__(self, addresses: Sequence[Address], most_bytes: int) -> None:
         self._addresses = addresses
@@ -88,7 +87,8 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Return a connection to one of the addresses. Raises what the last of them failed with."""
+        """Return a connection to the first address that answers. Raises the error of the last
+        one."""
         last: Exception | None = None
         for address in self._addresses:
             try:
@@ -104,31 +104,29 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
         raise last or httpcore.ConnectError("no address")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; httpcore does between tries, of which there is one."""
+        """Wait. httpcore calls it between attempts, but makes only one."""
         await asyncio.sleep(seconds)
 
 
 class CountedStream(httpcore.AsyncNetworkStream):
-    """A connection from which so many bytes come at most."""
+    """A connection that accepts at most `left_bytes`."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream, left_bytes: int) -> None:
         self._inner = inner
         self._left_bytes = left_bytes
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return what comes next. Raises FetchRefused beyond the bound."""
-        found = await self._inner.read(max_bytes, timeout)
-        self._left_bytes -= len(found)
+        """Return the next bytes. Raises FetchRefused beyond the limit."""
+        data = await self._inner.read(max_bytes, timeout)
+        self._left_bytes -= len(data)
         if self._left_bytes < 0:
             raise FetchRefused("broken", "the server sends too much besides the page")
-        return found
+        return data
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send."""
         await self._inner.write(buffer, timeout)
 
     async def aclose(self) -> None:
-        """Close."""
         await self._inner.aclose()
 
     async def start_tls(
@@ -137,10 +135,10 @@ class CountedStream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Return the connection with TLS, which counts what is in it."""
+        """Return the connection with TLS; it counts the decrypted bytes."""
         inner = await self._inner.start_tls(ssl_context, server_hostname, timeout)
         return CountedStream(inner, self._left_bytes)
 
     def get_extra_info(self, info: str) -> Any:
-        """Return what the connection knows of itself."""
+        """Return httpcore's information about the connection."""
         return self._inner.get_extra_info(info)

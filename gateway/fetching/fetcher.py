@@ -1,9 +1,9 @@
-"""Talks to web servers: gets one page, by what the policy lets it, and nothing else of this
+"""Talks to web servers: fetches one page within the policy, and reaches nothing else of this
 machine.
 
-Each step of a redirect is a URL like the first: read, judged, resolved, judged again, dialled. No
-cookies, no credentials and no name of the page before are sent. A page beyond the largest size is
-cut there, and its connection closed.
+Each redirect is treated like the first URL: parsed, judged, resolved, judged again and dialled. No
+cookies, credentials or referrer are sent. A page beyond the largest size is truncated, and its
+connection is closed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ from gateway.fetching.url import FetchUrl, read_redirect, read_url
 
 REDIRECTS = (301, 302, 303, 307, 308)
 AROUND_BYTES = 1 << 20
-"""Bytes of headers and framing that may come beside a page of the largest size."""
+"""Bytes of headers and framing allowed in addition to a page of the largest size."""
 USER_AGENT = "shoal/0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A page as it came, unpacked; `truncated` where there was more of it. `url` is the last
-    one."""
+    """A page, unpacked. `url` is the last URL after redirects. `truncated`: the page was longer."""
 
     url: str
     status: int
@@ -61,7 +60,7 @@ class _Redirect:
 
 
 class Fetcher:
-    """Fetches by one policy. `resolving` finds the addresses of names."""
+    """Fetches pages under one policy. `resolving` resolves names."""
 
     def __init__(self, policy: FetchPolicy, log: Log, resolving: Resolve = resolve) -> None:
         self.policy = policy
@@ -70,7 +69,7 @@ class Fetcher:
         self._trusted: ssl.SSLContext | None = None
 
     async def fetch(self, address: str) -> Fetched:
-        """Return the page at a URL, after its redirects. Raises FetchRefused."""
+        """Return the page at a URL, after redirects. Raises FetchRefused."""
         try:
             async with asyncio.timeout(self.policy.whole_s):
                 return await self._followed(read_url(address))
@@ -80,10 +79,10 @@ class Fetcher:
 
     async def _followed(self, url: FetchUrl) -> Fetched:
         for _ in range(self.policy.redirects + 1):
-            found = await self._once(url)
-            if isinstance(found, Fetched):
-                return found
-            url = read_redirect(url, found.location)
+            answer = await self._once(url)
+            if isinstance(answer, Fetched):
+                return answer
+            url = read_redirect(url, answer.location)
         text = f"too many redirects; the limit is {self.policy.redirects} (fetch.redirects)"
         raise FetchRefused("redirects", text)
 
@@ -101,7 +100,7 @@ class Fetcher:
                 max_keepalive_connections=0,
                 network_backend=backend,
             ) as pool:
-                return await self._asked(pool, url)
+                return await self._request(pool, url)
         except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
             why = " over TLS" if isinstance(error.__cause__, ssl.SSLError) else ""
             raise FetchRefused("unreachable", f"cannot reach {url.authority}{why}") from None
@@ -112,10 +111,10 @@ class Fetcher:
             text = f"{url.authority} closed the connection, or does not speak HTTP"
             raise FetchRefused("broken", text) from None
 
-    async def _asked(
+    async def _request(
         self, pool: httpcore.AsyncConnectionPool, url: FetchUrl
     ) -> Fetched | _Redirect:
-        # in parts: httpcore is not to read the URL again
+        # in parts, so that httpcore does not parse the URL again
         where = httpcore.URL(
             scheme=url.scheme.encode(), host=url.host.encode(), port=url.port,
             target=url.target.encode(),
@@ -128,20 +127,20 @@ class Fetcher:
         waits = {"connect": CONNECTS_S, "read": SILENCE_S, "write": SILENCE_S, "pool": CONNECTS_S}
         extensions = {"timeout": waits}
         async with pool.stream("GET", where, headers=headers, extensions=extensions) as response:
-            told = {
+            answer_headers = {
                 name.decode("latin-1").lower(): value.decode("utf-8", "replace")
                 for name, value in response.headers
             }
-            if response.status in REDIRECTS and "location" in told:
-                return _Redirect(told["location"])
-            return await self._read(response, url, told)
+            if response.status in REDIRECTS and "location" in answer_headers:
+                return _Redirect(answer_headers["location"])
+            return await self._read(response, url, answer_headers)
 
     async def _read(
-        self, response: httpcore.Response, url: FetchUrl, told: Mapping[str, str]
+        self, response: httpcore.Response, url: FetchUrl, headers: Mapping[str, str]
     ) -> Fetched:
-        kind = read_type(told.get("content-type"))
+        kind = read_type(headers.get("content-type"))
         check_type(kind, self.policy.types)
-        body = PageBody(told.get("content-encoding"), self.policy.largest_bytes)
+        body = PageBody(headers.get("content-encoding"), self.policy.largest_bytes)
         async for piece in response.aiter_stream():
             body.add(piece)
             if body.truncated:

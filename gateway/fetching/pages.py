@@ -1,6 +1,6 @@
-"""What the tools answer: pages that were opened, read or found.
+"""Results of the tools: pages that were opened, extracted or found.
 
-Pure. What a page says is a stranger's: text, never markup.
+Pure. The content of a page comes from a stranger: it is text, never markup.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class PageLink(BaseModel):
-    """Where a link leads, and what it says."""
+    """A link's target and its text."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -18,7 +18,7 @@ class PageLink(BaseModel):
 
 
 class PageParts(BaseModel):
-    """What a page says: its title, its text (cut where it is longer), its links."""
+    """The title, text (truncated if it is too long) and links of a page."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -29,7 +29,7 @@ class PageParts(BaseModel):
 
 
 class OpenedPage(BaseModel):
-    """What a URL led to. `truncated`: there is more of the page, or of its text."""
+    """The page at a URL. `truncated`: the page or its text was longer."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,8 +42,8 @@ class OpenedPage(BaseModel):
 
 
 class ExtractedPage(BaseModel):
-    """The main text of a page, and where its links lead. `url` and `status` are None of a page that
-    was sent."""
+    """The main text and the links of a page. `url` and `status` are null if the client sent the
+    page itself."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,7 +66,7 @@ class FoundPage(BaseModel):
 
 
 class FoundPages(BaseModel):
-    """What a search found, the best first."""
+    """The results of a search, the best first."""
 
     model_config = ConfigDict(frozen=True)
 

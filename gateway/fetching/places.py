@@ -1,6 +1,6 @@
-"""How much is fetched and read at once: so many, and so many for one who asks.
+"""Limits concurrent fetches: in all, and for each client.
 
-Pure. Nothing waits: beyond the bounds one is told to come again.
+Pure. Nothing waits: beyond a limit, a client is asked to retry.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Places:
         self._taken: Counter[str] = Counter()
 
     @contextmanager
-    def taken(self, asker: str) -> Generator[None]:
-        """Hold a place for one who asks. Raises FetchRefused where there is none."""
+    def take(self, asker: str) -> Generator[None]:
+        """Hold a place for a client during the block. Raises FetchRefused if none is free."""
         if self._taken[asker] >= self._most_of_one or self._taken.total() >= self._most:
             raise FetchRefused("busy", "too many fetches are running; try again soon")
         self._taken[asker] += 1
@@ -34,6 +34,6 @@ class Places:
 
 
 def shares(at_once: int, processes: int) -> tuple[int, int]:
-    """Return the places of one of so many HTTP processes, and those of one asker there."""
+    """Return the number of places of one HTTP process, and of one client there."""
     most = max(1, at_once // processes)
     return most, max(1, most // 2)

@@ -1,9 +1,9 @@
-"""What this node fetches: off at first; then what its list allows, within sizes and times.
+"""The policy of fetching: off by default; then the operator's list decides, within sizes and times.
 
-Pure. An entry of the list is a name (`example.org`, `*.example.org`, `*`), which is fetched at
-public addresses; a network or an address (`10.0.0.0/8`), which is fetched under any name, be it
-public or not; or one of these with a port. One name or address with its port may be at a private
-address, too: an operator who writes `nas.lan:8080` means that. Without a port 80 and 443 are meant.
+Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`), fetched at public
+addresses. It may be a network or an address (`10.0.0.0/8`), fetched under any name, public or not.
+Either may have a port; without one, 80 and 443 are allowed. A single name or address with a port
+may also be private: an operator who writes `nas.lan:8080` means that.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from gateway.fetching.url import Address, FetchUrl, read_name, read_url
 
 USUAL_PORTS = (80, 443)
 SEARCH_BYTES = 2 << 20
-"""Of a search engine's answer."""
+"""Limit of a search engine's answer."""
 READ_TYPES = (
     "text/*", "application/json", "application/xhtml+xml", "application/xml",
     "application/*+json", "application/*+xml",
 )  # fmt: skip
-"""Content types that have text to read, where the settings name no others."""
+"""Content types with text to read, unless the settings name others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """One entry of the list: names or a network, and the port if one was written."""
+    """An entry of the list: names or a network, and the port if it has one."""
 
     name: str = ""
     network: Network | None = None
     port: int | None = None
 
     def fits_url(self, url: FetchUrl) -> bool:
-        """Return whether a URL may be meant, before its addresses are known."""
+        """Return whether the entry may allow a URL, before its addresses are known."""
         ports = USUAL_PORTS if self.port is None else (self.port,)
         return url.port in ports and (self.network is not None or self._names(url.host))
 
     def fits(self, url: FetchUrl, address: Address, kind: AddressKind) -> bool:
-        """Return whether a URL may be fetched from an address of that kind."""
+        """Return whether the entry allows a URL at an address of that kind."""
         if not self.fits_url(url):
             return False
         if kind.opens in ("always", "never"):
@@ -59,7 +59,7 @@ class Allowance:
 
 
 def read_allowance(text: str) -> Allowance:
-    """Return what an entry of the list means. Raises ConfigError."""
+    """Parse an entry of the list. Raises ConfigError."""
     whole = text.strip()
     host, mark, port = whole.rpartition(":")
     if not mark or ("]" in port) or (":" in host and not host.startswith("[")):
@@ -85,8 +85,8 @@ def read_allowance(text: str) -> Allowance:
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """What may be fetched, and how much it may take. `types` are content types, `*` for any
-    part."""
+    """Which pages may be fetched, and how much each may cost. `types` are content types with `*` as
+    a wildcard."""
 
     enabled: bool = False
     allow: tuple[Allowance, ...] = (Allowance(name="*"),)
@@ -96,8 +96,7 @@ class FetchPolicy:
     types: tuple[str, ...] = READ_TYPES
 
     def check_url(self, url: FetchUrl) -> None:
-        """Raise FetchRefused for a URL that no entry allows, so that its name is not even asked
-        for."""
+        """Raise FetchRefused if no entry allows the URL; its name is not resolved then."""
         if not self.enabled:
             raise FetchRefused(
                 "disabled", "fetching is off on this node; its operator can set fetch.enabled"
@@ -109,8 +108,8 @@ class FetchPolicy:
     def check_addresses(
         self, url: FetchUrl, addresses: Sequence[Address], own: Collection[Address]
     ) -> None:
-        """Raise FetchRefused unless every one of a URL's addresses may be dialled; `own` are this
-        machine's."""
+        """Raise FetchRefused unless all addresses of a URL may be dialled. `own` are this machine's
+        addresses."""
         for address in addresses:
             kind = kind_of(address)
             if kind is PUBLIC and address in own:
@@ -125,8 +124,7 @@ class FetchPolicy:
 
 
 def policy_of_search(url: str) -> FetchPolicy:
-    """Return the policy for a search engine alone: its host and port, and nothing else. Raises
-    ConfigError."""
+    """Return a policy for a search engine's host and port alone. Raises ConfigError."""
     try:
         at = read_url(url)
     except FetchRefused as error:

@@ -1,7 +1,7 @@
-"""Why something is not fetched: one rule of a closed set each, and words that say what to do.
+"""Reasons why a page is not fetched: one rule of a closed set, and a message that says what to do.
 
-Pure. The words name no address that a name was found to have: a stranger is not to learn what this
-network's names are.
+Pure. A message never contains an address of a resolved name: a stranger must not learn the names of
+this network.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Literal
 from bus.wire.errors import ShoalError
 
 UrlRule = Literal["url", "scheme", "credentials", "host", "port"]
-"""The URL itself is none that is read here."""
+"""The URL itself is not valid here."""
 PolicyRule = Literal["disabled", "not_allowed", "address"]
-"""The node's settings, or the address behind the name, forbid it."""
+"""The node's settings forbid it, or the address of the name does."""
 AnswerRule = Literal["redirects", "content_type", "encoding", "unpacked", "unreadable"]
-"""What came is not taken."""
+"""The answer is not acceptable."""
 FailureRule = Literal["unresolved", "unreachable", "broken", "late"]
-"""The other side does not do its part."""
+"""The other server failed."""
 OwnRule = Literal["busy", "no_search"]
-"""This node cannot now, or has nothing to do it with."""
+"""This node is busy or lacks a search engine."""
 FetchRule = UrlRule | PolicyRule | AnswerRule | FailureRule | OwnRule
 
 
 class FetchRefused(ShoalError):
-    """Something that is not fetched, or not read, by one rule."""
+    """A page is not fetched or not read. `rule` says why."""
 
     def __init__(self, rule: FetchRule, message: str) -> None:
         super().__init__(message)

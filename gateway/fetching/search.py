@@ -1,7 +1,6 @@
-"""Talks to a search engine of the operator's: words in, titles and URLs out.
+"""Talks to the operator's search engine: takes words, and returns titles and URLs.
 
-SearXNG is an engine that people run themselves; its JSON answers have to be switched on
-(`search.formats`).
+SearXNG is a self-hosted engine. JSON answers must be enabled in its settings (`search.formats`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ SNIPPET_CHARACTERS = 1000
 
 
 class SearxNG:
-    """A SearXNG, by its JSON API, at the URL that the operator names."""
+    """A SearXNG at the operator's URL, through its JSON API."""
 
     def __init__(self, fetcher: Fetcher, url: str) -> None:
         self._fetcher = fetcher
@@ -29,8 +28,8 @@ class SearxNG:
 
     async def search(self, query: str, count: int) -> Sequence[FoundPage]:
         """Return at most `count` pages, the best first. Raises FetchRefused."""
-        asked = urlencode({"q": query, "format": "json"})
-        answer = await self._fetcher.fetch(f"{self._url}/search?{asked}")
+        query_text = urlencode({"q": query, "format": "json"})
+        answer = await self._fetcher.fetch(f"{self._url}/search?{query_text}")
         if answer.status == 403:
             text = (
                 "the search engine does not answer in JSON; add json to search.formats in its "
@@ -41,14 +40,14 @@ class SearxNG:
             if answer.status != 200 or answer.truncated:
                 raise ValueError(answer.status)
             rows = cast(dict[str, Any], json.loads(answer.body))["results"]
-            found = [_found(row) for row in rows if row.get("url")]
+            pages = [_page(row) for row in rows if row.get("url")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             text = f"the search engine answered with status {answer.status}"
             raise FetchRefused("broken", text) from None
-        return found[:count]
+        return pages[:count]
 
 
-def _found(row: dict[str, Any]) -> FoundPage:
+def _page(row: dict[str, Any]) -> FoundPage:
     try:
         return FoundPage(
             title=row.get("title") or "",

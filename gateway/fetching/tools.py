@@ -1,7 +1,7 @@
-"""Talks to the web for tools: opens a page, takes its main text out, searches.
+"""Talks to the web for tools: opens a page, extracts its main text, searches.
 
-What is off loads nothing: neither the HTTP client nor TLS's authorities. A page and its reading are
-one place, of which each client has a share.
+A tool that is off loads no code: neither the HTTP client nor TLS authorities. A page takes one
+place from its request to the end of its parsing. Each client has a share of the places.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 MOST_LINKS = 200
 AT_ONCE = 8
-"""Fetches at once on a node, shared between its HTTP processes."""
+"""Concurrent fetches on a node, shared between its HTTP processes."""
 NO_BASE = "about:blank"
 
 
 class WebTools:
-    """The tools of one HTTP process. `asker` is who asks, for a fair share."""
+    """The tools of one HTTP process. `asker` is the client, for its fair share."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class WebTools:
         self._reader = reader
 
     async def open_url(self, url: str, characters: int, asker: str) -> OpenedPage:
-        """Return a page's title and all of its text. Raises FetchRefused."""
-        with self._places.taken(asker):
+        """Return a page's title and its whole text. Raises FetchRefused."""
+        with self._places.take(asker):
             page = await self._fetched(url)
             if page.type.is_html:
                 parts = await self._parts(page, characters, main=False)
@@ -65,10 +65,10 @@ class WebTools:
 
     async def extract_url(self, url: str, characters: int, asker: str) -> ExtractedPage:
         """Return the main text of the page at a URL. Raises FetchRefused."""
-        with self._places.taken(asker):
+        with self._places.take(asker):
             page = await self._fetched(url)
             if not page.type.is_html:
-                text = f"a page of type '{page.type.name[:80]}' have no main text; use open_url"
+                text = f"a page of type '{page.type.name[:80]}' has no main text; use open_url"
                 raise FetchRefused("content_type", text)
             parts = await self._parts(page, characters, main=True)
         return ExtractedPage(
@@ -81,10 +81,10 @@ class WebTools:
         )
 
     async def extract_html(self, html: str, characters: int, asker: str) -> ExtractedPage:
-        """Return the main text of a page that was sent. Raises FetchRefused."""
-        asked = PageQuestion(NO_BASE, "utf-8", characters, MOST_LINKS, main=True)
-        with self._places.taken(asker):
-            parts = await self._reader.read(html.encode("utf-8", "replace"), asked)
+        """Return the main text of a page that the client sent. Raises FetchRefused."""
+        question = PageQuestion(NO_BASE, "utf-8", characters, MOST_LINKS, main=True)
+        with self._places.take(asker):
+            parts = await self._reader.read(html.encode("utf-8", "replace"), question)
         return ExtractedPage(
             url=None,
             status=None,
@@ -95,14 +95,14 @@ class WebTools:
         )
 
     async def search(self, query: str, count: int, asker: str) -> Sequence[FoundPage]:
-        """Return at most `count` pages that a search finds. Raises FetchRefused."""
+        """Return at most `count` search results. Raises FetchRefused."""
         if self._search is None:
             raise FetchRefused(
                 "no_search",
                 "this node has no search engine; its operator can set tools.search = 'searxng' and "
                 "tools.search_url",
             )
-        with self._places.taken(asker):
+        with self._places.take(asker):
             return await self._search.search(query, count)
 
     async def _fetched(self, url: str) -> Fetched:
@@ -113,13 +113,13 @@ class WebTools:
 
     async def _parts(self, page: Fetched, characters: int, *, main: bool) -> PageParts:
         links = MOST_LINKS if main else 0
-        asked = PageQuestion(page.url, page.type.charset, characters, links, main)
-        return await self._reader.read(page.body, asked)
+        question = PageQuestion(page.url, page.type.charset, characters, links, main)
+        return await self._reader.read(page.body, question)
 
 
 def policies_of(options: Options) -> tuple[FetchPolicy, FetchPolicy | None]:
-    """Return what may be fetched, and how the search engine is asked, None where there is none.
-    Raises ConfigError."""
+    """Return the policy for fetches and the policy for the search engine; None if there is no
+    engine. Raises ConfigError."""
     policy = FetchPolicy(
         enabled=options.fetch_enabled,
         allow=tuple(map(read_allowance, options.fetch_allow)),
@@ -132,7 +132,7 @@ def policies_of(options: Options) -> tuple[FetchPolicy, FetchPolicy | None]:
 
 
 def open_tools(options: Options, log: Log) -> WebTools:
-    """Return the tools as the options have them. Raises ConfigError."""
+    """Return the tools that the options enable. Raises ConfigError."""
     policy, engine = policies_of(options)
     fetcher = search = None
     if policy.enabled:

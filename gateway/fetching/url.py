@@ -1,9 +1,8 @@
-"""The one reader of URLs that a stranger names: what could be read in two ways is refused.
+"""Parses URLs from strangers; a URL that two programs could read differently is refused.
 
-Pure. What it returns is what is resolved, judged, dialled and sent as Host; no other parser looks
-at the text afterwards. An address is written in its one usual form, a name in ASCII (IDNA 2008);
-there are no credentials, no zone, no dot at the end, and nothing that some systems read as a
-number.
+Pure. The result is resolved, judged, dialled and sent as Host; no other parser reads the text
+afterwards. An address has its one usual form, and a name is in ASCII (IDNA 2008). Credentials,
+zones and final dots are refused. So is a host that some systems read as a number.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ MOST_CHARACTERS = 4096
 USUAL_PORT: dict[str, int] = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _UNWANTED = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\\\ud800-\udfff]")
-"""Control characters, blanks, backslashes (which browsers take for slashes), halves of pairs."""
+"""Control characters, blanks, backslashes (browsers treat them as slashes) and lone surrogates."""
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label that makes the whole host a number to some systems."""
+"""A last label with which some systems read the whole host as a number."""
 _SENT = "!$&'()*+,;=:@/?%-._~"
-"""What stays as it is in a path and a query; the rest is written as %XX."""
+"""Characters that stay in a path and a query; all others are written as %XX."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchUrl:
-    """A URL that may be dialled, once its addresses are judged.
+    """A URL that may be dialled once its addresses are judged.
 
-    `host` is in lower case, an address without brackets; `address` is that of a host that is one.
-    `target` is the path with the query, in ASCII.
+    `host` is in lower case; an IPv6 address has no brackets. `address` is set if the host is an
+    address. `target` is the path with the query, in ASCII.
     """
 
     scheme: Scheme
@@ -47,7 +46,7 @@ class FetchUrl:
 
     @property
     def authority(self) -> str:
-        """Return host and port as they stand in a URL and in a Host header."""
+        """Return host and port as in a URL or a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == USUAL_PORT[self.scheme] else f"{host}:{self.port}"
 
@@ -58,17 +57,17 @@ class FetchUrl:
 
 
 def read_url(text: str) -> FetchUrl:
-    """Return what a URL says. Raises FetchRefused."""
+    """Parse a URL. Raises FetchRefused."""
     _check_characters(text)
-    found = _SCHEME.match(text)
-    if found is None:
+    scheme_match = _SCHEME.match(text)
+    if scheme_match is None:
         raise FetchRefused("url", "not a full URL: it must begin with http:// or https://")
-    scheme = found[1].lower()
+    scheme = scheme_match[1].lower()
     if scheme not in USUAL_PORT:
         raise FetchRefused(
             "scheme", f"the scheme '{scheme[:40]}' is not supported; use http or https"
         )
-    rest = text[found.end() :]
+    rest = text[scheme_match.end() :]
     if not rest.startswith("//"):
         raise FetchRefused("url", f"no // after {scheme}:")
     authority, target = _parted(rest[2:])
@@ -80,7 +79,7 @@ def read_url(text: str) -> FetchUrl:
 
 
 def read_redirect(base: FetchUrl, location: str) -> FetchUrl:
-    """Return where a Location leads from `base`. Raises FetchRefused."""
+    """Return the target of a Location header, relative to `base`. Raises FetchRefused."""
     _check_characters(location)
     try:
         joined = urljoin(base.text, location)
@@ -94,12 +93,12 @@ def _check_characters(text: str) -> None:
         raise FetchRefused(
             "url", f"the URL is too long; the limit is {MOST_CHARACTERS:,} characters"
         )
-    if found := _UNWANTED.search(text):
-        raise FetchRefused("url", f"a URL cannot contain {found[0]!r}; write it as %XX")
+    if unwanted := _UNWANTED.search(text):
+        raise FetchRefused("url", f"a URL cannot contain {unwanted[0]!r}; write it as %XX")
 
 
 def _parted(rest: str) -> tuple[str, str]:
-    """Return the authority, and the path with the query; the fragment is for the reader alone."""
+    """Return the authority, and the path with the query. The fragment is dropped."""
     end = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
     authority, target = rest[:end], rest[end:].partition("#")[0]
     return authority, target if target.startswith("/") else f"/{target}"
@@ -151,7 +150,7 @@ def _address_v6(text: str) -> ipaddress.IPv6Address:
 
 
 def read_name(text: str) -> str:
-    """Return a host's name in lower case and ASCII. Raises FetchRefused."""
+    """Return a host name in lower case and ASCII. Raises FetchRefused."""
     name = text.lower()
     if not name:
         raise FetchRefused("host", "the URL has no host")

@@ -1,9 +1,9 @@
-"""Talks to providers: one question is asked of a server that the operator named, as it stands, or
-translated from another dialect (`asking`, `hearing`).
+"""Talks to providers: asks a server that the operator named, with the client's body or a translated
+one (`asking`, `hearing`).
 
-A base URL is the operator's, not a client's: nothing of `gateway.fetching.policy` judges it, and it
-may be on loopback. Redirects are not followed, no proxy is asked for, and no header of the client
-goes along. What is not asked loads no HTTP client.
+The operator chooses the base URL, so `gateway.fetching.policy` does not apply to it, and it may be
+on loopback. Redirects are not followed, no proxy is used, and the client's headers are not passed
+on, except the two of `PASSED_HEADERS`. The HTTP client is loaded at the first call.
 """
 
 from gateway.fetching.providers.answer import ProviderAnswer

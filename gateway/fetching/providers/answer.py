@@ -1,7 +1,8 @@
-"""Talks to one provider: a question on a connection of its own, and the bytes of the answer.
+"""Talks to one provider: sends a question on its own connection, and receives the bytes of the
+answer.
 
-Each step has its own bound. `stop` ends a step that is under way, for the client is gone or the
-gateway leaves; after a failure there is nothing more. `close` is to be called in every case.
+Each step has its own time limit. `stop` ends the current step if the client disconnects or the
+gateway shuts down. After a failure nothing more follows. Call `close` in every case.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ _T = TypeVar("_T")
 
 
 class ProviderAnswer:
-    """One answer as it comes. `status` and `headers` (by names in small letters) are those of the
-    provider."""
+    """An answer as it arrives. `status` and `headers` (names in lower case) are the provider's."""
 
     def __init__(self, call: ProviderCall) -> None:
         self.status = 0
@@ -36,12 +36,12 @@ class ProviderAnswer:
         self._pieces: AsyncIterator[bytes] | None = None
 
     def stop(self, why: ProviderFailed) -> None:
-        """End what is under way with this failure, and all that would come after it."""
+        """End the current step, and every later one, with this failure."""
         if not self._stopped.done():
             self._stopped.set_result(why)
 
     async def begin(self, within_s: float) -> None:
-        """Ask, and wait for the status. Raises ProviderFailed."""
+        """Send the question and wait for the status. Raises ProviderFailed."""
         response = await self._bounded(self._ask(), within_s, "did not answer")
         self.status = response.status
         self.headers = {
@@ -51,11 +51,11 @@ class ProviderAnswer:
         self._pieces = response.aiter_stream()
 
     async def piece(self, within_s: float | None) -> bytes:
-        """Return what comes next, b"" at the end. Raises ProviderFailed."""
+        """Return the next bytes, or b"" at the end. Raises ProviderFailed."""
         return await self._bounded(self._next(), within_s, "sent nothing more")
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Close the connection."""
         self._stopped.cancel()
         with contextlib.suppress(Exception):
             await self._held.aclose()
@@ -94,8 +94,7 @@ class ProviderAnswer:
     async def _bounded(
         self, step: Coroutine[Any, Any, _T], within_s: float | None, late: str
     ) -> _T:
-        """Return what a step gives, unless it takes too long or is stopped. Raises
-        ProviderFailed."""
+        """Return a step's result, unless it is stopped or takes too long. Raises ProviderFailed."""
         import httpcore
 
         name = self._call.provider
@@ -120,7 +119,7 @@ class ProviderAnswer:
                 task.cancel()
                 await asyncio.wait({task})
             elif not task.cancelled():
-                task.exception()  # it was heard of, also where it is not what ends this
+                task.exception()  # retrieved, so that asyncio does not log it
 
 
 @cache

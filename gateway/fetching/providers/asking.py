@@ -1,7 +1,8 @@
-"""What a request in no dialect is to a provider: what is carried alike, and what cannot be.
+"""Translates a request for a provider: the parts that all providers share, and refusals of the
+rest.
 
-Pure. What a provider's API has no words for is refused where an answer without it would be wrong,
-and else named as ignored; nothing is left out unsaid.
+Pure. A field that the provider's API lacks is refused if the answer would be wrong without it.
+Otherwise it is listed as ignored. No field is dropped silently.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ from bus.wire.messages.requests import (
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 
 REASONING = "messages.reasoning"
-"""What earlier thinking is called where it is left out: a provider takes back only what it signed,
-or none."""
+"""The name of earlier thinking in the list of ignored fields. A provider accepts only thinking that
+it signed itself, or none."""
 _NAMES = {"variables": "chat_template_kwargs"}
 _OWN_ALONE = ("ignore_eos", "min_tokens", "variables")
-"""What only a model of the cluster can do."""
+"""Fields that only models of the cluster support."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranslatedBody:
-    """A provider's body, and the paths of what it has no words for."""
+    """A provider's body, and the paths of the fields that it ignores."""
 
     fields: dict[str, Any]
     unheeded: tuple[str, ...]
 
 
 def not_carried(field: str, why: str) -> HttpFaultRaised:
-    """Return the refusal of a field that a provider cannot be told."""
+    """Return the refusal of a field that the provider does not support."""
     return HttpFaultRaised(HttpFault(400, "unsupported", f"{field}: {why}", field=field))
 
 
 def conversation_of(request: GenerationRequest) -> ChatPrompt:
-    """Return the conversation of a request. Raises HttpFaultRaised where it is none, or asks for
-    what no provider can be asked."""
+    """Return the conversation of a request. Raises HttpFaultRaised if it has none, or if no
+    provider supports a field of it."""
     prompt = request.prompt
     if not isinstance(prompt, ChatPrompt):
         why = "a provider's model accepts only conversations; use POST /v1/chat/completions"
@@ -55,35 +56,35 @@ def conversation_of(request: GenerationRequest) -> ChatPrompt:
 
 
 def unheeded_of(
-    request: GenerationRequest, prompt: ChatPrompt, known: Collection[str]
+    request: GenerationRequest, prompt: ChatPrompt, supported: Collection[str]
 ) -> list[str]:
-    """Return the paths of what has no effect: of the sampling all but `known`."""
+    """Return the paths of ignored fields. `supported`: the sampling fields that the provider
+    supports."""
     sampling, plain = request.sampling, Sampling()
-    found = [
+    unheeded = [
         name
         for name in sampling.model_fields_set
-        if name not in known and getattr(sampling, name) != getattr(plain, name)
+        if name not in supported and getattr(sampling, name) != getattr(plain, name)
     ]
-    found += [_NAMES.get(name, name) for name in _OWN_ALONE if getattr(request, name)]
+    unheeded += [_NAMES.get(name, name) for name in _OWN_ALONE if getattr(request, name)]
     if any(turn.reasoning for turn in prompt.messages):
-        found.append(REASONING)
-    return sorted(found)
+        unheeded.append(REASONING)
+    return sorted(unheeded)
 
 
 def sampled(sampling: Sampling, names: Collection[str]) -> dict[str, Any]:
-    """Return what the client said of these fields of the sampling."""
+    """Return the sampling fields among `names` that the client set."""
     return {name: getattr(sampling, name) for name in names if name in sampling.model_fields_set}
 
 
 def text_of(turn: ChatMessage) -> str:
-    """Return the text of a turn."""
     return "".join(part.text for part in turn.parts if isinstance(part, TextPart))
 
 
 def answered_call(turn: ChatMessage, open_calls: Sequence[str]) -> str:
-    """Return the id of the call that a tool's turn answers; the next open one where it names none.
-    Raises HttpFaultRaised where there is none."""
-    found = turn.tool_call_id or next(iter(open_calls), None)
-    if found is None:
+    """Return the id of the call that a tool's turn answers: the one it names, else the next open
+    call. Raises HttpFaultRaised if there is none."""
+    call_id = turn.tool_call_id or next(iter(open_calls), None)
+    if call_id is None:
         raise not_carried("messages", "a tool's answer has no matching call before it")
-    return found
+    return call_id

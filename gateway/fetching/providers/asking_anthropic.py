@@ -1,8 +1,8 @@
-"""A request in no dialect as a body of messages.
+"""Translates a request into a body for Anthropic's messages API.
 
-Pure. Always streamed. Roles alternate in this API, so turns of one side become one message of many
-blocks; all system turns become the one system prompt, in their order. An answer has a bound: where
-the client sets none it is the one that models of the cluster have.
+Pure. The answer is always streamed. Roles alternate in this API, so consecutive turns of one side
+become one message of several blocks. All system turns become one system prompt, in order. The API
+needs a limit of tokens: if the client sets none, the default of the cluster's models applies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _EFFORTS = {"minimal": "low"}
 _MODES = {"auto": "auto", "required": "any", "named": "tool", "none": "none"}
 
 
-def anthropic_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedBody:
-    """Return the body. Raises HttpFaultRaised for what cannot be carried."""
+def anthropic_body(target: ProviderModel, request: GenerationRequest) -> TranslatedBody:
+    """Return the body. Raises HttpFaultRaised if a field is not supported."""
     prompt = conversation_of(request)
     if request.n > 1:
         raise not_carried("n", "this provider gives one answer per request")
     fields: dict[str, Any] = {
-        "model": asked.model,
+        "model": target.model,
         "messages": _messages(prompt),
         "max_tokens": MAX_TOKENS if request.max_tokens is None else request.max_tokens,
         "stream": True,
@@ -74,7 +74,7 @@ def anthropic_body(asked: ProviderModel, request: GenerationRequest) -> Translat
 
 
 def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     open_calls: list[str] = []
     for turn in prompt.messages:
         if turn.role == "system":
@@ -89,18 +89,18 @@ def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
         if not blocks:
             continue
         role = "assistant" if turn.role == "assistant" else "user"
-        if made and made[-1]["role"] == role:
-            made[-1]["content"] += blocks
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += blocks
         else:
-            made.append({"role": role, "content": blocks})
-    if made and made[-1]["role"] == "assistant" and not prompt.continue_final:
+            messages.append({"role": role, "content": blocks})
+    if messages and messages[-1]["role"] == "assistant" and not prompt.continue_final:
         why = "this provider would continue a last assistant turn; end with a user turn"
         raise not_carried("messages", why)
-    return made
+    return messages
 
 
 def _blocks(turn: ChatMessage) -> list[dict[str, Any]]:
-    """Return the text and the images of a turn; this API takes no empty text."""
+    """Return the text and the images of a turn. This API refuses empty text."""
     return [_block(part) for part in turn.parts if isinstance(part, ImagePart) or part.text]
 
 
@@ -128,43 +128,43 @@ def _use(call: ToolCall) -> dict[str, Any]:
     if not isinstance(arguments, dict):
         why = f"the arguments of the call '{call.call_id}' are not a JSON object"
         raise not_carried("messages", why)
-    told = cast(dict[str, Any], arguments)
-    return {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": told}
+    parsed = cast(dict[str, Any], arguments)
+    return {"type": "tool_use", "id": _id(call.call_id), "name": call.name, "input": parsed}
 
 
 def _id(call_id: str) -> str:
-    """Return an id of a call in the letters that this API takes."""
+    """Return a call's id in the characters that this API accepts."""
     return _NO_ID.sub("_", call_id)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     schema = {"type": "object", **tool.parameters}
-    told: dict[str, Any] = {"name": tool.name, "input_schema": schema}
+    fields: dict[str, Any] = {"name": tool.name, "input_schema": schema}
     if tool.description is not None:
-        told["description"] = tool.description
+        fields["description"] = tool.description
     if tool.strict:
-        told["strict"] = True
-    return told
+        fields["strict"] = True
+    return fields
 
 
 def _choice(request: GenerationRequest) -> dict[str, Any]:
     choice = request.tool_choice
-    told: dict[str, Any] = {"type": _MODES[choice.mode]}
+    fields: dict[str, Any] = {"type": _MODES[choice.mode]}
     if choice.mode == "named":
-        told["name"] = choice.name
+        fields["name"] = choice.name
     if not request.parallel_tool_calls and choice.mode != "none":
-        told["disable_parallel_tool_use"] = True
-    return told
+        fields["disable_parallel_tool_use"] = True
+    return fields
 
 
 def _thinking(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return how much to think; a budget is part of the bound of the answer."""
+    """Return the fields for thinking. A budget counts towards the limit of the answer."""
     if request.thinking is False:
         return {"thinking": {"type": "disabled"}}
     if (budget := request.thinking_budget) is not None:
-        told = {"thinking": {"type": "enabled", "budget_tokens": budget}}
+        enabled = {"thinking": {"type": "enabled", "budget_tokens": budget}}
         most = fields["max_tokens"]
-        return told if budget < most else {**told, "max_tokens": budget + most}
+        return enabled if budget < most else {**enabled, "max_tokens": budget + most}
     return {"thinking": {"type": "adaptive"}} if request.thinking or request.effort else {}
 
 

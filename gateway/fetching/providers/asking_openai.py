@@ -1,7 +1,7 @@
-"""A request in no dialect as a body of chat completions.
+"""Translates a request into a body for chat completions.
 
-Pure. Always streamed, with its usage. `max_tokens` is what all servers of this kind know; OpenAI's
-own takes it by its newer name alone.
+Pure. The answer is always streamed, with its usage. All servers of this kind know `max_tokens`;
+OpenAI's own accepts only the newer name.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ from gateway.fetching.providers.asking import (
 _SAMPLING = frozenset(
     ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
 )  # fmt: skip
-"""Not `logit_bias`: its ids are those of a model of the cluster; another model has others."""
+"""`logit_bias` is missing: its token ids belong to a model of the cluster, and other models have
+other ids."""
 _EFFORTS = {"max": "xhigh"}
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 
 
-def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedBody:
-    """Return the body. Raises HttpFaultRaised for what cannot be carried."""
+def openai_body(target: ProviderModel, request: GenerationRequest) -> TranslatedBody:
+    """Return the body. Raises HttpFaultRaised if a field is not supported."""
     prompt = conversation_of(request)
     if prompt.continue_final:
         raise not_carried("continue_final_message", "this provider always starts a new turn")
     fields: dict[str, Any] = {
-        "model": asked.model,
+        "model": target.model,
         "messages": _turns(prompt.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -53,7 +54,7 @@ def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedB
     if request.n > 1:
         fields["n"] = request.n
     if request.max_tokens is not None:
-        fields[_limit_name(asked)] = request.max_tokens
+        fields[_limit_name(target)] = request.max_tokens
     if request.stop:
         fields["stop"] = list(request.stop)
     if (wanted := _format(request.output)) is not None:
@@ -72,30 +73,30 @@ def openai_body(asked: ProviderModel, request: GenerationRequest) -> TranslatedB
     return TranslatedBody(fields, tuple(unheeded))
 
 
-def _limit_name(asked: ProviderModel) -> str:
-    host = urlsplit(asked.settings.base_url).hostname or ""
+def _limit_name(target: ProviderModel) -> str:
+    host = urlsplit(target.settings.base_url).hostname or ""
     is_own = any(host == own or host.endswith(f".{own}") for own in _OWN_HOSTS)
     return "max_completion_tokens" if is_own else "max_tokens"
 
 
 def _turns(turns: tuple[ChatMessage, ...]) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
     open_calls: list[str] = []
     for turn in turns:
-        told: dict[str, Any] = {"role": turn.role, "content": _content(turn)}
+        message: dict[str, Any] = {"role": turn.role, "content": _content(turn)}
         if turn.role == "tool":
-            told["tool_call_id"] = answered_call(turn, open_calls)
+            message["tool_call_id"] = answered_call(turn, open_calls)
             open_calls = [
-                open_call for open_call in open_calls if open_call != told["tool_call_id"]
+                open_call for open_call in open_calls if open_call != message["tool_call_id"]
             ]
         elif turn.name:
-            told["name"] = turn.name
+            message["name"] = turn.name
         if turn.tool_calls:
-            told["tool_calls"] = [_call(call) for call in turn.tool_calls]
+            message["tool_calls"] = [_call(call) for call in turn.tool_calls]
             open_calls = [call.call_id for call in turn.tool_calls]
-            told["content"] = told["content"] or None
-        made.append(told)
-    return made
+            message["content"] = message["content"] or None
+        messages.append(message)
+    return messages
 
 
 def _content(turn: ChatMessage) -> str | list[dict[str, Any]]:

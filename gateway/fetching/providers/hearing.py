@@ -1,8 +1,8 @@
-"""What a provider's stream says, in no dialect: its events as the entries that a runner would send.
+"""Translates a provider's stream into the entries that a runner would send.
 
-Pure. Order: text and thinking as they come; a call's id and name before its arguments, and one call
-after the other; the end of each choice behind all that it has; the last entry is `Finished`. A call
-without arguments has the empty object.
+Pure. Text and thinking keep their order. A call's id and name precede its arguments, and calls
+follow one another. The end of a choice comes after all its entries. The last entry is `Finished`. A
+call without arguments has an empty object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.fetching.providers.call import ProviderFailed
 from gateway.fetching.providers.told import DONE, data_of, objects_in
 
 FILTERED = frozenset({"content_filter", "refusal"})
-"""Reasons by which a provider ends an answer that it will not give."""
+"""Reasons with which a provider refuses to answer."""
 _REASONS: Mapping[str, FinishReason] = {
     "length": "length",
     "max_tokens": "length",
@@ -41,20 +41,21 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class Hearing(Protocol):
-    """One answer as it comes."""
+    """Translates one answer as it arrives."""
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
-        """Return what an event has. Raises ProviderFailed, or HttpFaultRaised for an answer that
-        is refused."""
+        """Return the entries of an event. Raises ProviderFailed, or HttpFaultRaised if the provider
+        refuses to answer."""
         ...
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the ends that are still to come, the terminal last."""
+        """Return the remaining ends of choices, and the terminal entry last."""
         ...
 
 
 def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
-    """Yield the events of whole lines of a stream. Raises ProviderFailed for what is no JSON."""
+    """Yield the events of whole lines of a stream. Raises ProviderFailed if an event is not a JSON
+    object."""
     for line in lines.split(b"\n"):
         data = data_of(line)
         if data in (b"", DONE):
@@ -71,8 +72,8 @@ def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Choice:
-    """What one choice has so far. `place` is where the provider has the open call; `seen` has the
-    places and ids of all calls."""
+    """The state of one choice. `place` is the provider's index of the open call; `seen` has the
+    indexes and ids of all calls."""
 
     calls: int = 0
     place: object = None
@@ -84,7 +85,7 @@ class _Choice:
 
 
 class _Entries:
-    """The entries of one request, numbered."""
+    """Makes the numbered entries of one request."""
 
     def __init__(self, request_id: RequestId, provider: str) -> None:
         self._request_id = request_id
@@ -93,62 +94,64 @@ class _Entries:
         self._choices: dict[int, _Choice] = {}
 
     def choice(self, number: int) -> _Choice:
-        """Return what a choice has, which begins with its first word."""
+        """Return the state of a choice, which begins with its first entry."""
         return self._choices.setdefault(number, _Choice())
 
-    def said(self, choice: int, channel: Channel, text: object) -> Iterator[Entry]:
-        """Yield a piece of text; nothing for what is none."""
+    def add_text(self, choice: int, channel: Channel, text: object) -> Iterator[Entry]:
+        """Yield a piece of text; nothing if it is empty or not text."""
         self.choice(choice)
         if isinstance(text, str) and text:
-            yield from self.closed(choice)
+            yield from self.close_call(choice)
             yield TokenDelta(self._request_id, self._next(), choice, channel, text, 1)
 
-    def begun(self, choice: int, place: object, call_id: object, name: object) -> Iterator[Entry]:
-        """Yield the beginning of a call, behind the end of the one before."""
-        yield from self.closed(choice)
-        known = self.choice(choice)
-        if (call_id or place) in known.seen:
+    def begin_call(
+        self, choice: int, place: object, call_id: object, name: object
+    ) -> Iterator[Entry]:
+        """Yield the end of the previous call and the beginning of a new one."""
+        yield from self.close_call(choice)
+        state = self.choice(choice)
+        if (call_id or place) in state.seen:
             text = f"the provider '{self._provider}' continues a tool call that it had ended"
             raise ProviderFailed("broken", text)
-        number, known.calls = known.calls, known.calls + 1
-        known.place, known.open, known.has_arguments = place, True, False
-        known.seen |= {place, call_id}
-        known.call_id = str(call_id or f"call_{self._request_id}_{choice}_{number}")
-        yield self._call(choice, number, known.call_id, str(name or ""), "")
+        number, state.calls = state.calls, state.calls + 1
+        state.place, state.open, state.has_arguments = place, True, False
+        state.seen |= {place, call_id}
+        state.call_id = str(call_id or f"call_{self._request_id}_{choice}_{number}")
+        yield self._call(choice, number, state.call_id, str(name or ""), "")
 
-    def argued(self, choice: int, arguments: object) -> Iterator[Entry]:
+    def add_arguments(self, choice: int, arguments: object) -> Iterator[Entry]:
         """Yield a piece of the open call's arguments."""
-        known = self.choice(choice)
+        state = self.choice(choice)
         if isinstance(arguments, str) and arguments:
-            known.has_arguments = True
-            yield self._call(choice, known.calls - 1, None, None, arguments)
+            state.has_arguments = True
+            yield self._call(choice, state.calls - 1, None, None, arguments)
 
-    def closed(self, choice: int) -> Iterator[Entry]:
-        """Yield what the open call lacks, where one is open."""
-        known = self.choice(choice)
-        if known.open and not known.has_arguments:
-            yield self._call(choice, known.calls - 1, None, None, "{}")
-        known.open = False
+    def close_call(self, choice: int) -> Iterator[Entry]:
+        """Close the open call, if any; yield an empty object if it has no arguments."""
+        state = self.choice(choice)
+        if state.open and not state.has_arguments:
+            yield self._call(choice, state.calls - 1, None, None, "{}")
+        state.open = False
 
     def ended(self, choice: int, reason: str, stop: str | None = None) -> Iterator[Entry]:
-        """Yield the end of a choice. Raises HttpFaultRaised where the provider would not answer."""
+        """Yield the end of a choice. Raises HttpFaultRaised if the provider refused to answer."""
         if reason in FILTERED:
             text = f"the provider '{self._provider}' refused to answer ({reason})"
             raise HttpFaultRaised(HttpFault(400, "content_filter", text))
-        known = self.choice(choice)
-        if known.ended:
+        state = self.choice(choice)
+        if state.ended:
             return
-        if known.open and reason in ("length", "max_tokens"):
-            known.open = False  # it was cut off: there is no whole object to be made of it
-        yield from self.closed(choice)
-        known.ended = True
-        told = _REASONS.get(reason, "stop")
-        if told == "stop" and known.calls and stop is None:
-            told = "tool_calls"
-        yield ChoiceEnd(self._request_id, self._next(), choice, told, stop)
+        if state.open and reason in ("length", "max_tokens"):
+            state.open = False  # truncated arguments cannot be completed
+        yield from self.close_call(choice)
+        state.ended = True
+        finish = _REASONS.get(reason, "stop")
+        if finish == "stop" and state.calls and stop is None:
+            finish = "tool_calls"
+        yield ChoiceEnd(self._request_id, self._next(), choice, finish, stop)
 
     def last(self, usage: Usage) -> Iterator[Entry]:
-        """Yield the ends that did not come, and the terminal."""
+        """Yield the missing ends of choices and the terminal entry."""
         for number in sorted(self._choices or {0: _Choice()}):
             yield from self.ended(number, "stop")
         yield Finished(self._request_id, self._next(), usage)
@@ -165,17 +168,17 @@ class _Entries:
 
 
 class OpenAIHearing:
-    """The chunks of a chat completion."""
+    """Translates the chunks of a chat completion."""
 
     def __init__(self, request_id: RequestId, provider: str) -> None:
         self._entries = _Entries(request_id, provider)
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
-        """Return what a chunk has."""
+        """Return the entries of a chunk."""
         return [entry for choice in objects_in(event.get("choices")) for entry in self._of(choice)]
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the ends that are still to come."""
+        """Return the remaining ends of choices and the terminal entry."""
         return list(self._entries.last(usage))
 
     def _of(self, choice: dict[str, Any]) -> Iterator[Entry]:
@@ -183,9 +186,9 @@ class OpenAIHearing:
         index = choice.get("index")
         number = index if isinstance(index, int) else 0
         thought = delta.get("reasoning_content") or delta.get("reasoning")
-        yield from entries.said(number, "reasoning", thought)
-        yield from entries.said(number, "text", delta.get("content"))
-        yield from entries.said(number, "text", delta.get("refusal"))
+        yield from entries.add_text(number, "reasoning", thought)
+        yield from entries.add_text(number, "text", delta.get("content"))
+        yield from entries.add_text(number, "text", delta.get("refusal"))
         for call in objects_in(delta.get("tool_calls")):
             yield from self._part_of_call(number, call)
         reason = choice.get("finish_reason")
@@ -193,18 +196,18 @@ class OpenAIHearing:
             yield from entries.ended(number, reason)
 
     def _part_of_call(self, number: int, call: dict[str, Any]) -> Iterator[Entry]:
-        """Yield a part of a call. Some servers give all calls one index, and others none: another
-        id begins another call."""
-        known, function = self._entries.choice(number), _object(call.get("function"))
+        """Yield a part of a call. Some servers give all calls one index and others give none, so
+        another id begins another call."""
+        state, function = self._entries.choice(number), _object(call.get("function"))
         call_id, index = call.get("id"), call.get("index")
-        is_other = bool(call_id) and call_id != known.call_id
-        if not known.open or is_other or (index is not None and index != known.place):
-            yield from self._entries.begun(number, index, call_id, function.get("name"))
-        yield from self._entries.argued(number, function.get("arguments"))
+        is_other = bool(call_id) and call_id != state.call_id
+        if not state.open or is_other or (index is not None and index != state.place):
+            yield from self._entries.begin_call(number, index, call_id, function.get("name"))
+        yield from self._entries.add_arguments(number, function.get("arguments"))
 
 
 class AnthropicHearing:
-    """The events of a message."""
+    """Translates the events of a message."""
 
     def __init__(self, request_id: RequestId, provider: str) -> None:
         self._entries = _Entries(request_id, provider)
@@ -216,12 +219,12 @@ class AnthropicHearing:
         }
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
-        """Return what an event has; nothing for one that says nothing of the answer."""
+        """Return the entries of an event; none if it is not about the answer."""
         act = self._acts.get(event.get("type"))
         return [] if act is None else list(act(event))
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the ends that are still to come."""
+        """Return the remaining ends of choices and the terminal entry."""
         return list(self._entries.last(usage))
 
     def _begun(self, event: Mapping[str, Any]) -> Iterator[Entry]:
@@ -229,30 +232,30 @@ class AnthropicHearing:
         match block.get("type"):
             case "tool_use":
                 place = event.get("index")
-                yield from self._entries.begun(0, place, block.get("id"), block.get("name"))
+                yield from self._entries.begin_call(0, place, block.get("id"), block.get("name"))
                 if given := _object(block.get("input")):
-                    yield from self._entries.argued(0, json_bytes(given).decode())
+                    yield from self._entries.add_arguments(0, json_bytes(given).decode())
             case "thinking":
-                yield from self._entries.said(0, "reasoning", block.get("thinking"))
+                yield from self._entries.add_text(0, "reasoning", block.get("thinking"))
             case _:
-                yield from self._entries.said(0, "text", block.get("text"))
+                yield from self._entries.add_text(0, "text", block.get("text"))
 
     def _delta(self, event: Mapping[str, Any]) -> Iterator[Entry]:
         delta = _object(event.get("delta"))
         match delta.get("type"):
             case "text_delta":
-                yield from self._entries.said(0, "text", delta.get("text"))
+                yield from self._entries.add_text(0, "text", delta.get("text"))
             case "thinking_delta":
-                yield from self._entries.said(0, "reasoning", delta.get("thinking"))
+                yield from self._entries.add_text(0, "reasoning", delta.get("thinking"))
             case "input_json_delta":
                 if self._entries.choice(0).place == event.get("index"):
-                    yield from self._entries.argued(0, delta.get("partial_json"))
+                    yield from self._entries.add_arguments(0, delta.get("partial_json"))
             case _:
                 return
 
     def _stopped(self, event: Mapping[str, Any]) -> Iterator[Entry]:
         if self._entries.choice(0).place == event.get("index"):
-            yield from self._entries.closed(0)
+            yield from self._entries.close_call(0)
 
     def _ended(self, event: Mapping[str, Any]) -> Iterator[Entry]:
         delta = _object(event.get("delta"))

@@ -1,9 +1,8 @@
-"""What an answer of a provider's tells in passing: the tokens it used, and whether it is whole.
+"""Reads a provider's answer as it passes through: its token counts, and whether it is complete.
 
-Pure. Bytes are given on as they come, but of a stream only whole lines, so that what breaks off can
-be followed by a word about that. A provider of OpenAI's kind tells the tokens of a stream only
-where its client asks for that (`stream_options`); else the events that have a piece of the answer
-are counted.
+Pure. Bytes pass unchanged, but a stream passes in whole lines, so that an error event can follow
+where it breaks off. A provider of OpenAI's kind reports token counts of a stream only if its client
+asks (`stream_options`). Otherwise the events with a piece of the answer are counted.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ from bus.wire.messages.requests import Usage
 DONE = b"[DONE]"
 """The last data of a stream of OpenAI's kind."""
 MOST_LINE_BYTES = 4 << 20
-"""A line that is longer is given on without being read."""
+"""A longer line is passed on without being read."""
 
 
 class ToldInPassing:
-    """What one answer has told so far. `whole`: its end was seen; `finish` is why it ended."""
+    """The state of one answer so far. `whole`: its end has arrived. `finish`: why it ended."""
 
     def __init__(self, *, is_stream: bool) -> None:
         self.usage = Usage()
         self.whole = False
         self.finish: str | None = None
         self.in_event = False
-        """Whether what was given on last leaves an event open."""
+        """Whether the last bytes that were passed on leave an event open."""
         self._is_stream = is_stream
         self._rest = b""
         self._events = 0
-        self._told = False
+        self._has_usage = False
 
     def spent(self) -> int:
-        """Return how many tokens were used, as far as that is known."""
+        """Return the tokens used, as far as they are known."""
         return self.usage.prompt_tokens + self.usage.completion_tokens
 
     def passed(self, piece: bytes) -> bytes:
-        """Take what came of a stream; return what of it, and of what was held back, is given on."""
+        """Add bytes of a stream; return the bytes to pass on, in whole lines."""
         self._rest += piece
         lines, newline, rest = self._rest.rpartition(b"\n")
         if not newline:
@@ -52,14 +51,14 @@ class ToldInPassing:
         return lines + newline
 
     def ended(self) -> bytes:
-        """Take the end of a stream; return what was held back."""
+        """End a stream; return the bytes that were held back."""
         held, self._rest = self._rest, b""
         if held:
             self._line(held.rstrip(b"\r"))
         return held
 
     def read_whole(self, body: bytes) -> None:
-        """Take an answer that came in one piece."""
+        """Read an answer that arrived in one piece."""
         self._object(body)
         self.whole = True
 
@@ -73,65 +72,66 @@ class ToldInPassing:
 
     def _object(self, data: bytes) -> None:
         try:
-            told: Any = json.loads(data)
+            value: Any = json.loads(data)
         except (ValueError, RecursionError):
             return
-        if not isinstance(told, dict):
+        if not isinstance(value, dict):
             return
-        found = cast(dict[str, Any], told)
-        if found.get("type") == "message_stop":
+        event = cast(dict[str, Any], value)
+        if event.get("type") == "message_stop":
             self.whole = True
-        self._read_usage(found.get("usage"))
-        message = found.get("message")
+        self._read_usage(event.get("usage"))
+        message = event.get("message")
         if isinstance(message, dict):
             self._read_usage(cast(dict[str, Any], message).get("usage"))
-        delta = found.get("delta")
-        for one in (found, delta, *objects_in(found.get("choices"))):
-            if isinstance(one, dict):
-                self._read_finish(cast(dict[str, Any], one))
-        if self._is_stream and not self._told and any(map(_says, objects_in(found.get("choices")))):
+        delta = event.get("delta")
+        choices = objects_in(event.get("choices"))
+        for part in (event, delta, *choices):
+            if isinstance(part, dict):
+                self._read_finish(cast(dict[str, Any], part))
+        if self._is_stream and not self._has_usage and any(map(_has_piece, choices)):
             self._events += 1
             self.usage = self.usage.model_copy(update={"completion_tokens": self._events})
 
-    def _read_finish(self, told: dict[str, Any]) -> None:
-        reason = told.get("finish_reason") or told.get("stop_reason")
+    def _read_finish(self, part: dict[str, Any]) -> None:
+        reason = part.get("finish_reason") or part.get("stop_reason")
         if isinstance(reason, str):
             self.finish = reason[:64]
-            # a server that forgets the last line has said all the same that it was done
-            self.whole = self.whole or "finish_reason" in told
+            # a server that forgets the last line has still reported its end
+            self.whole = self.whole or "finish_reason" in part
 
     def _read_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        told = cast(dict[str, Any], usage)
-        cached = _count(told, "cache_read_input_tokens")
-        written = _count(told, "cache_creation_input_tokens")
-        details = told.get("prompt_tokens_details")
+        counts = cast(dict[str, Any], usage)
+        cached = _count(counts, "cache_read_input_tokens")
+        written = _count(counts, "cache_creation_input_tokens")
+        details = counts.get("prompt_tokens_details")
         if isinstance(details, dict):
             cached = _count(cast(dict[str, Any], details), "cached_tokens")
-        known = self.usage
-        prompt = _count(told, "prompt_tokens")
-        if "input_tokens" in told:
-            prompt = _count(told, "input_tokens") + cached + written
-        made = _count(told, "completion_tokens") or _count(told, "output_tokens")
-        self._told = self._told or bool(made)
+        before = self.usage
+        prompt = _count(counts, "prompt_tokens")
+        if "input_tokens" in counts:
+            prompt = _count(counts, "input_tokens") + cached + written
+        completion = _count(counts, "completion_tokens") or _count(counts, "output_tokens")
+        self._has_usage = self._has_usage or bool(completion)
         self.usage = Usage(
-            prompt_tokens=prompt or known.prompt_tokens,
-            completion_tokens=made or known.completion_tokens,
-            cached_tokens=min(cached, prompt) or known.cached_tokens,
-            reasoning_tokens=_reasoning(told) or known.reasoning_tokens,
+            prompt_tokens=prompt or before.prompt_tokens,
+            completion_tokens=completion or before.completion_tokens,
+            cached_tokens=min(cached, prompt) or before.cached_tokens,
+            reasoning_tokens=_reasoning(counts) or before.reasoning_tokens,
         )
 
 
 def data_of(line: bytes) -> bytes:
-    """Return the data of a line of a stream; nothing where it has none."""
+    """Return the data of a stream's line; empty if it has none."""
     return line[5:].strip() if line.startswith(b"data:") else b""
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a list; none where it is no list."""
-    found = cast(list[Any], value) if isinstance(value, list) else []
-    return [one for one in found if isinstance(one, dict)]
+    """Return the objects in a list; empty if the value is not a list."""
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, dict)]
 
 
 def _reasoning(usage: dict[str, Any]) -> int:
@@ -141,14 +141,14 @@ def _reasoning(usage: dict[str, Any]) -> int:
     return _count(cast(dict[str, Any], details), "reasoning_tokens")
 
 
-def _says(choice: dict[str, Any]) -> bool:
-    """Return whether a choice of an event has a piece of an answer."""
+def _has_piece(choice: dict[str, Any]) -> bool:
+    """Return whether a choice of an event has a piece of the answer."""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return False
     return any(value for name, value in cast(dict[str, Any], delta).items() if name != "role")
 
 
-def _count(told: dict[str, Any], name: str) -> int:
-    value = told.get(name)
+def _count(counts: dict[str, Any], name: str) -> int:
+    value = counts.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,4 +1,4 @@
-"""Which translation a kind of provider needs.
+"""Selects the translation for a kind of provider.
 
 Pure.
 """
@@ -25,11 +25,11 @@ _HEARINGS: Mapping[ProviderKind, Callable[[RequestId, str], Hearing]] = {
 }
 
 
-def translated(asked: ProviderModel, request: GenerationRequest) -> TranslatedBody:
-    """Return the body that asks a provider for a streamed answer. Raises HttpFaultRaised."""
-    return _BODIES[asked.settings.kind](asked, request)
+def translated(target: ProviderModel, request: GenerationRequest) -> TranslatedBody:
+    """Return the body of a request for a streamed answer. Raises HttpFaultRaised."""
+    return _BODIES[target.settings.kind](target, request)
 
 
-def hearing_of(asked: ProviderModel, request_id: RequestId) -> Hearing:
-    """Return what makes entries of the answer's events."""
-    return _HEARINGS[asked.settings.kind](request_id, asked.provider)
+def hearing_of(target: ProviderModel, request_id: RequestId) -> Hearing:
+    """Return the translator of the answer's events into entries."""
+    return _HEARINGS[target.settings.kind](request_id, target.provider)

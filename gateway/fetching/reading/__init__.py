@@ -1,6 +1,6 @@
-"""Talks to a process of its own for each page: HTML in, its title, text and links out.
+"""Talks to one process per page: HTML in; title, text and links out.
 
-Knows no URL but what links are relative to, and fetches nothing.
+It fetches nothing, and knows only the URL that links are relative to.
 """
 
 from gateway.fetching.reading.reader import PageQuestion, PageReader, ReadLimits

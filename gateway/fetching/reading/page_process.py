@@ -1,9 +1,8 @@
-"""Talks to the gateway that started it: reads one page of HTML from standard input, and ends.
+"""Talks to the gateway that started it: parses one page of HTML from standard input, then ends.
 
-Run as a script, so that it loads the parser and nothing of shoal. A page is a stranger's, the
-parser native code: it gets a process for itself, with limits that the system keeps, and no page
-meets another. The first line is a question in JSON; the page follows, to the end. The answer is
-JSON.
+It runs as a script, so it loads only the parser and nothing of shoal. A page comes from a stranger
+and the parser is native code. So each page has its own process, with limits that the system
+enforces. The first line of the input is a question in JSON; the page follows. The answer is JSON.
 """
 
 # pyright: reportMissingModuleSource=false
@@ -28,16 +27,16 @@ ADDRESS_CHARACTERS = 4096
 
 def main() -> None:
     """Answer one question."""
-    asked: dict[str, Any] = json.loads(sys.stdin.buffer.readline(65536))
-    _limit(asked["memory_bytes"], asked["processor_s"], asked["wall_s"])
+    question: dict[str, Any] = json.loads(sys.stdin.buffer.readline(65536))
+    _limit(question["memory_bytes"], question["processor_s"], question["wall_s"])
     page = sys.stdin.buffer.read()
-    sys.stdout.buffer.write(json.dumps(_read(page, asked)).encode())
+    sys.stdout.buffer.write(json.dumps(_read(page, question)).encode())
     sys.stdout.buffer.flush()
 
 
 def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
-    """Hold this process to its share: memory where the system has that, processor, time, no
-    files."""
+    """Limit this process: processor time, wall time, no written files, and memory where the system
+    can."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
@@ -46,21 +45,21 @@ def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
 
 
-def _read(page: bytes, asked: dict[str, Any]) -> dict[str, Any]:
-    tree = HTMLTree.parse(_decoded(page, asked["charset"]))
+def _read(page: bytes, question: dict[str, Any]) -> dict[str, Any]:
+    tree = HTMLTree.parse(_decoded(page, question["charset"]))
     text = ""
-    if asked["main"]:
+    if question["main"]:
         text = _text(tree, main_content=True)
     if not text:
         text = _text(tree, main_content=False)
-    most = asked["characters"]
-    links = _links(tree, asked["base"], asked["links"])
+    most = question["characters"]
+    links = _links(tree, question["base"], question["links"])
     title = " ".join((tree.title or "").split())[:LINK_CHARACTERS]
     return {"title": title, "text": text[:most], "truncated": len(text) > most, "links": links}
 
 
 def _decoded(page: bytes, charset: str | None) -> str:
-    """Return the page's letters: by its mark, by what the server says, by what it says itself."""
+    """Decode the page by its byte order mark, by the server's charset or by its own declaration."""
     if page.startswith(codecs.BOM_UTF8):
         return page.decode("utf-8-sig", "replace")
     if charset is not None:
@@ -74,25 +73,25 @@ def _text(tree: HTMLTree, *, main_content: bool) -> str:
 
 def _links(tree: HTMLTree, base: str, most: int) -> list[dict[str, str]]:
     document = tree.document
-    found: dict[str, str] = {}
+    links: dict[str, str] = {}
     if document is None or not most:
         return []
     stem = document.query_selector("base[href]")
     if stem is not None:
         base = _joined(base, stem.getattr("href") or "") or base
-    # `values`, for a list of the library takes a time for each step that grows with its length
-    for one in document.query_selector_all("a[href]").values():
-        href = one.getattr("href") or ""
+    # `values`: iteration over the library's list is quadratic
+    for anchor in document.query_selector_all("a[href]").values():
+        href = anchor.getattr("href") or ""
         url = "" if href.startswith("#") else _joined(base, href)
-        if url and url not in found:
-            found[url] = " ".join((one.text or "").split())[:LINK_CHARACTERS]
-        if len(found) >= most:
+        if url and url not in links:
+            links[url] = " ".join((anchor.text or "").split())[:LINK_CHARACTERS]
+        if len(links) >= most:
             break
-    return [{"url": url, "text": text} for url, text in found.items()]
+    return [{"url": url, "text": text} for url, text in links.items()]
 
 
 def _joined(base: str, href: str) -> str:
-    """Return where a link leads, without its fragment; "" for what is no page of the web."""
+    """Return a link's target without its fragment; empty if it is not a web page."""
     try:
         url = urljoin(base, href.strip()).partition("#")[0]
     except ValueError:

@@ -1,8 +1,8 @@
-"""Talks to the process that reads a page (`page_process`): starts it, asks it, ends it.
+"""Talks to the process that parses a page (`page_process`): starts it, asks it and ends it.
 
-One process a page, held to a share of processor, time and memory by itself, by the system and by
-this: what breaks a limit, or the parser, is killed, and the page is refused. What it says is JSON
-of a bounded length and of one shape, else nothing.
+Each page has one process. The process itself, the system and this module limit its processor time,
+wall time and memory. If a page exceeds a limit or crashes the parser, the process is killed and the
+page is refused. The answer must be JSON of bounded length and one shape.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from gateway.fetching.refusals import FetchRefused
 
 PROGRAM = Path(__file__).with_name("page_process.py")
 AT_ONCE = 2
-"""Pages that are read at once, in one HTTP process."""
+"""Pages that one HTTP process parses at once."""
 LOOKS_S = 0.05
 PASSED_ON = ("PATH", "TZ", "LANG", "LC_ALL")
-"""Of the environment: no keys, and no libraries to be loaded first."""
+"""Environment variables of the process: no keys, and no libraries to preload."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """What the reading of one page may take."""
+    """Limits for parsing one page."""
 
     processor_s: int = 5
     wall_s: float = 10.0
@@ -42,7 +42,8 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class PageQuestion:
-    """What is asked of a page: `main` is the main text alone; `base` is where it came from."""
+    """The question about a page. `main`: return only the main text. `base`: the page's URL, for
+    links."""
 
     base: str
     charset: str | None
@@ -52,64 +53,65 @@ class PageQuestion:
 
 
 class PageReader:
-    """Reads pages, some at once."""
+    """Parses pages, at most `AT_ONCE` at a time."""
 
     def __init__(self, limits: ReadLimits | None = None) -> None:
         self._limits = limits or ReadLimits()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def read(self, page: bytes, question: PageQuestion) -> PageParts:
-        """Return what a page says. Raises FetchRefused where it is not read within the limits."""
+        """Return the parts of a page. Raises FetchRefused if parsing fails or exceeds a limit."""
         limits = self._limits
-        asked = {
+        fields = {
             "base": question.base, "charset": question.charset, "characters": question.characters,
             "links": question.links, "main": question.main, "memory_bytes": limits.memory_bytes,
             "processor_s": limits.processor_s, "wall_s": limits.wall_s,
         }  # fmt: skip
         async with self._turns:
-            said = await self._answer(json.dumps(asked).encode() + b"\n" + page)
+            answer = await self._answer(json.dumps(fields).encode() + b"\n" + page)
         try:
-            return PageParts.model_validate_json(said)
+            return PageParts.model_validate_json(answer)
         except ValidationError:
             raise FetchRefused("unreadable", "the page crashes the reader") from None
 
-    async def _answer(self, asked: bytes) -> bytes:
+    async def _answer(self, question: bytes) -> bytes:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-I", str(PROGRAM), stdin=PIPE, stdout=PIPE, stderr=DEVNULL, cwd="/",
             env={name: os.environ[name] for name in PASSED_ON if name in os.environ},
         )  # fmt: skip
-        told = asyncio.ensure_future(_told(process, asked))
-        watched = asyncio.ensure_future(self._watched(process))
-        heard = asyncio.ensure_future(self._heard(process))
+        sending = asyncio.ensure_future(_send(process, question))
+        watching = asyncio.ensure_future(self._watch(process))
+        receiving = asyncio.ensure_future(self._receive(process))
         try:
             async with asyncio.timeout(self._limits.wall_s):
-                await asyncio.wait([watched, heard], return_when=asyncio.FIRST_COMPLETED)
-                if watched.done():
-                    watched.result()
-                return await heard
+                await asyncio.wait([watching, receiving], return_when=asyncio.FIRST_COMPLETED)
+                if watching.done():
+                    watching.result()
+                return await receiving
         except TimeoutError:
             text = f"the page was not read within {self._limits.wall_s:g} s"
             raise FetchRefused("unreadable", text) from None
         finally:
-            for job in (told, watched, heard):
+            for job in (sending, watching, receiving):
                 job.cancel()
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            await asyncio.gather(told, watched, heard, return_exceptions=True)
+            await asyncio.gather(sending, watching, receiving, return_exceptions=True)
 
-    async def _heard(self, process: Process) -> bytes:
-        """Return all that it says."""
+    async def _receive(self, process: Process) -> bytes:
+        """Return the whole output."""
         assert process.stdout is not None
-        said = bytearray()
+        output = bytearray()
         while piece := await process.stdout.read(1 << 16):
-            said += piece
-            if len(said) > self._limits.answer_bytes:
+            output += piece
+            if len(output) > self._limits.answer_bytes:
                 raise FetchRefused("unreadable", "the text of the page is too long")
-        return bytes(said)
+        return bytes(output)
 
-    async def _watched(self, process: Process) -> None:
-        """Raise FetchRefused where it takes more memory than it may; the system may not look."""
+    async def _watch(self, process: Process) -> None:
+        """Raise FetchRefused if the process uses too much memory. Do nothing if the system hides
+        its memory."""
         try:
             watched = psutil.Process(process.pid)
             while process.returncode is None:
@@ -124,10 +126,10 @@ class PageReader:
             return
 
 
-async def _told(process: Process, asked: bytes) -> None:
-    """Send it all; it may end before."""
+async def _send(process: Process, question: bytes) -> None:
+    """Send all bytes; the process may end earlier."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
-        process.stdin.write(asked)
+        process.stdin.write(question)
         await process.stdin.drain()
         process.stdin.close()

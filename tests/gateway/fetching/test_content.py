@@ -117,16 +117,16 @@ def test_a_byte_order_mark_says_more_than_a_header() -> None:
 
 def test_places_are_so_many_and_so_many_for_one() -> None:
     places = Places(3, 2)
-    with places.taken("a"), places.taken("a"):
-        with pytest.raises(FetchRefused), places.taken("a"):
+    with places.take("a"), places.take("a"):
+        with pytest.raises(FetchRefused), places.take("a"):
             pass
-        with places.taken("b"):
-            with pytest.raises(FetchRefused) as refused, places.taken("c"):
+        with places.take("b"):
+            with pytest.raises(FetchRefused) as refused, places.take("c"):
                 pass
             assert refused.value.rule == "busy"
-        with places.taken("c"):
+        with places.take("c"):
             pass
-    with places.taken("a"):
+    with places.take("a"):
         pass
 
 
