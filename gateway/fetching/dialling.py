@@ -72,7 +72,7 @@ def trusted() -> ssl.SSLContext:
 
 
 class JudgedBackend(httpcore.AsyncNetworkBackend):
-    """Dials the judged addresses in order, whatever the host name."""
+    """Dials the judged addresses in order; the host name is not used."""
 
     def __init__(self, addresses: Sequence[Address], most_bytes: int) -> None:
         self._addresses = addresses

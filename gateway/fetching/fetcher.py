@@ -1,5 +1,4 @@
-"""Talks to web servers: fetches one page within the policy, and reaches nothing else of this
-machine.
+"""Talks to web servers: fetches one page within the policy.
 
 Each redirect is treated like the first URL: parsed, judged, resolved, judged again and dialled. No
 cookies, credentials or referrer are sent. A page beyond the largest size is truncated, and its

@@ -2,8 +2,8 @@
 
 Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`), fetched at public
 addresses. It may be a network or an address (`10.0.0.0/8`), fetched under any name, public or not.
-Either may have a port; without one, 80 and 443 are allowed. A single name or address with a port
-may also be private: an operator who writes `nas.lan:8080` means that.
+Either may have a port; without one, 80 and 443 are allowed. A single name with a port is fetched at
+a private address, too: an operator who writes `nas.lan:8080` means that.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from bus.wire.errors import ShoalError
 UrlRule = Literal["url", "scheme", "credentials", "host", "port"]
 """The URL itself is not valid here."""
 PolicyRule = Literal["disabled", "not_allowed", "address"]
-"""The node's settings forbid it, or the address of the name does."""
+"""The node's settings or the address behind the name forbid it."""
 AnswerRule = Literal["redirects", "content_type", "encoding", "unpacked", "unreadable"]
 """The answer is not acceptable."""
 FailureRule = Literal["unresolved", "unreachable", "broken", "late"]

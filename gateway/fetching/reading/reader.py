@@ -113,9 +113,9 @@ class PageReader:
         """Raise FetchRefused if the process uses too much memory. Do nothing if the system hides
         its memory."""
         try:
-            watched = psutil.Process(process.pid)
+            usage = psutil.Process(process.pid)
             while process.returncode is None:
-                if watched.memory_info().rss > self._limits.memory_bytes:
+                if usage.memory_info().rss > self._limits.memory_bytes:
                     text = (
                         "the page needs too much memory; the limit is "
                         f"{self._limits.memory_bytes >> 20} MiB"
