@@ -1,8 +1,8 @@
 """Selects the requests to recall from instances that are evicted for an urgent request.
 
-Pure: time arrives as `now`. After `RECALL_S`, which lets short requests end, requests that wait at
-the instance are requeued, and running requests of the batch class as well. Other running rows
-finish, because only requests without urgency give up minimum residency.
+Pure: time arrives as `now`. During the first `RECALL_S`, short requests may end. Then requests that
+wait at the instance are requeued, and so are running requests of the batch class. Other running
+rows finish: only work without urgency loses its minimum residency.
 """
 
 from __future__ import annotations

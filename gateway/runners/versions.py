@@ -26,7 +26,8 @@ ADAPTER_PROTOCOL = 7
 INPUTS_PROTOCOL = 4
 """First version with requests for embeddings."""
 DISPLACED_PROTOCOL = 8
-"""First version in which a runner may requeue a request; requests say how long they have waited."""
+"""First version in which a runner may return a request that has not begun; requests say how long
+they have waited."""
 TRACE_PROTOCOL = 9
 """First version in which a runner reports the times of a request's stages."""
 RECALL_PROTOCOL = 10
