@@ -1,10 +1,10 @@
 """Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
 
 Each process takes the lowest free number and binds `gateway-<number>.ask`. A request id names the
-number of its owner. There are five questions: stop a request, list open requests, stop a stored
-answer of an owner, list problems of the records, and list clients. A sibling that does not answer
-within a second counts as gone. One message needs no question: which clients are in cooldown or
-wait.
+number of its owner. A process can ask five things: stop a request, list open requests, stop a
+request whose answer is stored, list problems of the records, and list clients. A sibling that does
+not answer within a second counts as gone. One message is sent unasked: which clients are in
+cooldown or wait.
 """
 
 from __future__ import annotations

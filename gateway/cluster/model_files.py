@@ -155,7 +155,7 @@ def _header(folder: Path, name: str, most: int) -> bytes:
 
 def _config(folder: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError, RecursionError):
-        # not orjson: configurations may hold infinities
+        # not orjson: configurations may contain infinities
         return _object(json.loads(_bytes(folder, "config.json", CONFIG_BYTES)))
     return {}
 

@@ -103,7 +103,7 @@ def _as_in_tables(host: str) -> str:
 def _is_of_own_processes(client: End, server: End) -> bool:
     mine = os.getuid()
     for process in psutil.process_iter():
-        # one that ends meanwhile, or that the system hides, is not shown to be ours
+        # a process that ends meanwhile, or that the system hides, does not count as ours
         with contextlib.suppress(psutil.Error):
             if process.uids().effective == mine and _holds(process, client, server):
                 return True

@@ -186,7 +186,7 @@ def test_a_node_that_is_not_there_is_named_with_the_reason(two: Cluster) -> None
     answer = eventually(named, 60, "the node that was killed is named as down")
     assert answer.headers["x-shoal-missing-nodes"] == "box1 (down)"
     found = {one["name"]: one for one in answer.json()["nodes"]}
-    assert "diagnostics" in found["box0"] and "box1 is not there" in found["box1"]["message"]
+    assert "diagnostics" in found["box0"] and "box1 is not connected" in found["box1"]["message"]
 
     def missing() -> dict[str, Any] | None:
         files = captured(first)
@@ -195,4 +195,4 @@ def test_a_node_that_is_not_there_is_named_with_the_reason(two: Cluster) -> None
         return told if told["why"] == "down" else None
 
     told = eventually(missing, 120, "the capture names it as down")
-    assert "box1 is not there" in told["message"]
+    assert "box1 is not connected" in told["message"]

@@ -196,7 +196,7 @@ def test_a_node_that_is_gone_is_named(pair: Cluster) -> None:
         found = {one["name"]: one for one in timeline(first)["unreached"]}
         return found["kelp"] if found.get("kelp", {}).get("why") == "down" else None
 
-    assert "kelp is not there" in eventually(unreached, 60, "it is named as down")["message"]
+    assert "kelp is not connected" in eventually(unreached, 60, "it is named as down")["message"]
     answer = first.http.get(f"{LOOK}/kelp/processes/bus/stacks", timeout=30)
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "owner_down")
     second.up(180.0)

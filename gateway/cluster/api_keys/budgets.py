@@ -18,7 +18,7 @@ from bus.wire.messages.readings import KeyUse, KeyUseReading
 WINDOW_S = 60.0
 DAY_S = 86_400.0
 BUSY_RETRY_S = 1.0
-"""Retry time if the most requests are running: one of them may end at any time."""
+"""Retry time if a key has its most running requests: one of them may end at any time."""
 ELSEWHERE_RETRY_S = 5.0
 """Retry time if other processes filled the minute; only they know when it has room again."""
 FRESH_S = 15.0

@@ -20,10 +20,10 @@ from bus.wire.errors import BadMessage
 
 FILE_BYTES = 4 << 20
 NODE_BYTES = 12 << 20
-"""The most bytes of one node's files together, before compression."""
+"""Most bytes of all files of one node, before compression."""
 NODE_FILES = 1024
 TEXT_CHARACTERS = 500
-"""The most characters of a reason."""
+"""Longest reason, in characters."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*(/[A-Za-z0-9_][A-Za-z0-9_.:-]*)*")
 _OTHER = re.compile(r"[^A-Za-z0-9_.-]+")
 

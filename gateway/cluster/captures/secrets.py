@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 
 LEAST = 6
 LEAST_OF_FILE = 16
-"""The least characters of a secret word in a key file. Shorter words describe the file."""
+"""Shortest secret word in a key file, in characters. Shorter words describe the file."""
 REMOVED = b"[removed]"
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASS(W|PHRASE)|CREDENTIAL|AUTH|COOKIE|HEADERS", re.IGNORECASE

@@ -30,14 +30,14 @@ def go_on(folder: Path, version: str) -> None:
     """Keep the counts of this process and its forks in a folder, and continue the counts already
     there. The folder is created if it is missing. Unreadable files are deleted."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
-    # the library chose when it was imported, which may have been before the folder was known
+    # the library chose its class at import, perhaps before the folder was set
     values.ValueClass = values.get_value_class()
     counted = _counted(folder, version)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, mode=0o700)
     (folder / VERSION_FILE).write_text(version)
     for kind, sums in counted.items():
-        # processes are called by their numbers there
+        # the library's own files have process ids here, so this name cannot clash
         file = MmapedDict(str(folder / f"{kind}_earlier.db"))
         for key, value in sums.items():
             file.write_value(key, value, 0.0)
@@ -57,7 +57,7 @@ def _counted(folder: Path, version: str) -> dict[str, dict[str, float]]:
             try:
                 rows = list(MmapedDict.read_all_values_from_file(str(file)))
             except (OSError, ValueError, RuntimeError, struct.error):
-                continue  # its process was killed as it made the file
+                continue  # its process was killed while it created the file
             for key, value, *_ in rows:
                 sums[key] += value
         if sums:

@@ -28,7 +28,7 @@ from gateway.cluster.pulling.workers import Hold, Workers
 from gateway.cluster.readings import ClusterReadings
 
 ANSWER_S = 6.0
-"""Wait for the leader; shorter than a worker waits for a repeated question."""
+"""Time for the leader's answer. A worker waits longer for a repeated question."""
 FORECAST_S = 60.0
 """Longest wait of a dry run, even if the hub asks for a longer one."""
 

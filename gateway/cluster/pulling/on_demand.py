@@ -72,7 +72,7 @@ class PullsOnDemand:
             async with contextlib.aclosing(pulled) as states:
                 async for state in states:
                     self._states[model] = state
-            # who waits for it sees it listed, and leaves
+            # waiting requests see it listed meanwhile, and `keep` cancels this task
             await asyncio.sleep(LISTED_S)
             text = f"{node} pulled {model} but does not list it; see `shoal ls`"
         except OwnerSilent as silent:

@@ -83,7 +83,7 @@ class EventFeed:
         self._wake()
 
     async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries behind a place; without a place, the last ones. May wait for this
+        """Return the entries after a place; without a place, the last ones. May wait for this
         process to catch up."""
         if after is None:
             return self._ring.latest(limit)
@@ -93,8 +93,8 @@ class EventFeed:
     async def read(
         self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the entries behind a place (without one, the last `limit`), then new ones. Yields
-        an empty batch after `quiet_s` without an event. Ends when the client disconnects or after
+        """Yield the entries after a place (without one, the last `limit`), then new ones. Yields an
+        empty batch after `quiet_s` without an event. Ends when the client disconnects or after
         `close`."""
         with self._readers.reader() as reader:
             gone.add_done_callback(self._wake)

@@ -49,7 +49,7 @@ from bus.wire.messages.events import (
 )
 
 MOST_NAME, MOST_WHY = 200, 1000
-"""The most characters of a name and of a reason."""
+"""Longest name and longest reason, in characters."""
 GAP = "gap"
 """The kind of an entry that stands for missing events."""
 
@@ -81,8 +81,8 @@ def event_told(event: Event, before: ClusterState, after: ClusterState) -> Event
 def gap_told(
     index: int, term: int, after: int | None, why: str, at_s: float | None = None
 ) -> EventTold:
-    """Return a gap in an event's form: this process lacks the events behind `after` (None: all) up
-    to `index`."""
+    """Return a gap in an event's form: this process lacks the events that follow `after` (None:
+    all) up to `index`."""
     about = {"after": after}
     return {"index": index, "term": term, "at_s": at_s, "kind": GAP, "about": about, "why": why}
 
@@ -152,8 +152,8 @@ def _about(body: EventBody, before: ClusterState, after: ClusterState) -> dict[s
 def _about_instance(body: Any, before: ClusterState, after: ClusterState) -> dict[str, Any]:
     placed: Instance | None = body.instance if isinstance(body, InstancePlaced) else None
     name = str(body.instance if placed is None else placed.instance)
-    held = placed or after.instances.get(name) or before.instances.get(name)
-    about = {"instance": name, "model": None if held is None else held.model[:MOST_NAME]}
+    subject = placed or after.instances.get(name) or before.instances.get(name)
+    about = {"instance": name, "model": None if subject is None else subject.model[:MOST_NAME]}
     match body:
         case InstancePlaced(instance=instance):
             nodes = dict.fromkeys(shard.node for shard in instance.shards)

@@ -61,7 +61,7 @@ class EventRing:
         self._most_bytes = most_bytes
         self._entries: deque[Entry] = deque()
         self._bytes = 0
-        self._before: LogPlace | None = None  # what the oldest entry follows, where that is known
+        self._before: LogPlace | None = None  # place before the oldest entry, if known
         self._last: tuple[LogPlace, NodeId | None] | None = None
         self._state = ClusterState()
 
@@ -88,7 +88,7 @@ class EventRing:
         return self._from(max(0, len(self._entries) - limit), limit)
 
     def after(self, place: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries behind a place (None: from the oldest on), oldest first. They begin
+        """Return the entries after a place (None: from the oldest on), oldest first. They begin
         with a gap if the ring lacks the place, or if another log has it."""
         last = self.last
         if place is None or last is None:
@@ -107,8 +107,8 @@ class EventRing:
         return self._from(at, limit)
 
     def _anew(self, after: int, why: str, limit: int) -> list[Entry]:
-        """Return the entries from the oldest on, behind a gap. If the place before the oldest is
-        unknown, they already begin with a gap."""
+        """Return a gap, then the entries from the oldest on. If the place before the oldest is
+        unknown, the entries already begin with a gap."""
         gap = [] if self._before is None else [_gap(self._before, after, why)]
         return [*gap, *self._from(0, limit - len(gap))][:limit]
 

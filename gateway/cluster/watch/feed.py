@@ -15,7 +15,7 @@ from bus.links.reactor import Reactor
 from gateway.cluster.watch.readers import Readers
 
 FRESH_RATIO = 0.95
-"""A loop may wake slightly early, so a snapshot counts as due at this part of its period."""
+"""A snapshot is due after this share of its period, because a loop may wake slightly early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SnapshotFeed:
                 return self._made
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())
-        # who goes away meanwhile does not take it from the others
+        # a reader that disconnects meanwhile must not cancel the build for the others
         return await asyncio.shield(self._making)
 
     async def read(self) -> AsyncGenerator[bytes]:

@@ -3,8 +3,8 @@ that outlives the gateway.
 
 Each line is one point, as JSON. At twice `most` lines the file is rewritten with the last `most`. A
 truncated line is skipped. A point has the figures that the page draws. Means cover the time since
-the previous point. A counter that fell was restarted, so that point has no figure from it. A
-missing value is None.
+the previous point. If a counter fell, it was restarted, and the point has no mean of it. A missing
+value is None.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HistoryFile:
         except FileNotFoundError:
             return []
         points = [point for point in map(_point, text.splitlines()) if point is not None]
-        # the last that were written: a clock that was ahead for a while keeps out none behind it
+        # select by order in the file: a clock that was ahead for a while must hide no later points
         return sorted(points[-self._most :], key=lambda point: point["at_s"])
 
     def append(self, point: HistoryPoint) -> None:

@@ -1,8 +1,8 @@
 """Loads and unloads of the last hour, from the log as this process's replica applied it.
 
 Pure. Times are wall times of the leaders that wrote the events, for people only. A snapshot may
-replace events, at the start or behind a gap. The record is complete only since then; `since_s` says
-when.
+replace events, at the start or after a gap. The record is complete only after the snapshot;
+`since_s` says when that was.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Nodes:
 
     async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
         if node not in self.removals:
-            raise RecordsElsewhere(node, "down", f"node {node} is not there: silent")
+            raise RecordsElsewhere(node, "down", f"node {node} is not connected: silent")
         return await self.removals[node](arguments)
 
 
