@@ -1,1 +1,1 @@
-"""Every HTTP API that shoal speaks, one pure file each: parse in, render out."""
+"""The HTTP APIs of shoal, one pure file or folder each: parse a body, render an answer."""

@@ -1,6 +1,6 @@
-"""An HTTP API as a table: its paths, what each of them does, and how its failures are told.
+"""An HTTP API as a table: its paths, their purpose, and the shape of its failures.
 
-Pure. `http.routes` makes the application and the OpenAPI document of these rows, and knows no API
+Pure. `http.routes` makes the application and the OpenAPI document from these rows and knows no API
 by name.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of an API, and its line in the reference."""
+    """A path of an API and its line in the reference."""
 
     path: str
     summary: str
@@ -42,9 +42,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Generates(Endpoint):
-    """`POST path` generates text; `body` is the model that parses it, `answer` the type of a whole
-    answer, `event` that of the JSON in each event or line of a stream, but for failures;
-    `ends_with` is the data of a stream's last event, where that is no JSON."""
+    """`POST path` generates text.
+
+    `body` is the model that parses the body. `answer` is the type of a whole answer, `event` the
+    type of the JSON in each event or line of a stream, except failures. `ends_with` is the data of
+    a stream's last event if that is not JSON.
+    """
 
     dialect: Dialect
     body: type[BaseModel]
@@ -55,8 +58,8 @@ class Generates(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ReadsPrompt(Endpoint):
-    """`POST path` tells of a prompt as the model would read it; `body` is the model that parses
-    it, `answer` the type of its answer. Its requests have a question, and nothing is generated."""
+    """`POST path` reports a prompt as the model reads it. `body` is the model that parses the body,
+    `answer` the type of the answer. Its requests carry a question and generate nothing."""
 
     dialect: WholeDialect
     body: type[BaseModel]
@@ -65,8 +68,8 @@ class ReadsPrompt(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Embeds(Endpoint):
-    """`POST path` makes vectors of texts; `body` is the model that parses it, `answer` the type of
-    its answer."""
+    """`POST path` makes vectors from texts. `body` is the model that parses the body, `answer` the
+    type of the answer."""
 
     dialect: WholeDialect
     body: type[BaseModel]
@@ -75,8 +78,8 @@ class Embeds(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ListsModels(Endpoint):
-    """`GET path` tells of all models; `answer` is the type of its answer. `waits`: until it is
-    known which there are."""
+    """`GET path` lists all models; `answer` is the type of its answer. `waits`: the answer waits
+    until the list is complete."""
 
     render: Callable[[Sequence[ModelListing], float], bytes]
     answer: Any
@@ -85,8 +88,8 @@ class ListsModels(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class PagesModels(Endpoint):
-    """`GET path` tells of a page of all models, as its query asks; `render` gets that, raises
-    `BadRequest` naming one of its fields. `answer` is the type of its answer."""
+    """`GET path` lists one page of the models; `answer` is the type of its answer. `render` gets
+    the query and raises `BadRequest` naming one of its fields."""
 
     render: Callable[[Sequence[ModelListing], Mapping[str, str]], bytes]
     answer: Any
@@ -94,7 +97,7 @@ class PagesModels(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ShowsModel(Endpoint):
-    """`GET path` tells of the model that is the `{name}` in it; `answer` is the type of its
+    """`GET path` describes the model named by the path's `{name}`; `answer` is the type of its
     answer."""
 
     render: Callable[[ModelListing], bytes]
@@ -103,8 +106,8 @@ class ShowsModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """What a body about one model says: its name, and whether all of it, or a stream, is wanted;
-    and the paths of fields without effect (`Extras.ignored`)."""
+    """A body about one model: its name, whether the answer is verbose or a stream, and the paths of
+    fields without effect (`Extras.ignored`)."""
 
     name: str
     verbose: bool = False
@@ -114,7 +117,8 @@ class AskedModel:
 
 @dataclass(frozen=True, slots=True)
 class AsksOfModel(Endpoint):
-    """A path whose body, as `body` has it, names a model: `parse` finds it there."""
+    """A path whose body names a model. `body` is the model that parses the body; `parse` returns
+    the name."""
 
     parse: Callable[[bytes, Limits], AskedModel]
     body: type[BaseModel]
@@ -122,7 +126,7 @@ class AsksOfModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ShowsAsked(AsksOfModel):
-    """`POST path` tells of the model; `shown` is the type of its answer."""
+    """`POST path` describes the model; `shown` is the type of its answer."""
 
     render: Callable[[ModelListing], bytes]
     shown: Any
@@ -130,9 +134,11 @@ class ShowsAsked(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
-    """`POST path` has a model pulled: `answer` says that it is here, `line` how far it is in a line
-    of a stream, `error_line` that it failed. `shown` is the type of the answer, `event` that of a
-    line."""
+    """`POST path` pulls a model.
+
+    `answer` reports that it is here. `line` reports progress in a line of a stream, `error_line` a
+    failure. `shown` is the type of the answer, `event` the type of a line.
+    """
 
     answer: Callable[[], bytes]
     line: Callable[[PullState], bytes]
@@ -149,10 +155,12 @@ class DeletesModel(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class AskedDerivation:
-    """What a body about a new derived model says: its name, what it is made of, and what it has
-    (`DerivedModel`) beside its source's. `system` None: as its source. `adapter` names one of the
-    model's that answers; empty: as its source. `is_copy`: it is what its source is, under another
-    name."""
+    """A body about a new derived model: its name, its source, and its changes to the source
+    (`DerivedModel`).
+
+    `system`: None keeps the source's. `adapter` names an adapter of the base model; empty keeps the
+    source's. `is_copy`: the model equals its source and only has another name.
+    """
 
     name: ModelId
     source: str
@@ -167,14 +175,14 @@ class AskedDerivation:
 
 
 Derive = Callable[[AskedDerivation, ModelId, DerivedModel | None, float], DerivedModel]
-"""Makes a derived model of what is asked, the model that answers, the source where that is derived
-itself, and the time in seconds since 1970. Raises BadRequest."""
+"""Makes a derived model from the body, the base model, the source if that is itself derived, and
+the time in seconds since 1970. Raises BadRequest."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivesModel(Endpoint):
-    """`POST path` makes a derived model. `lines` are those of a stream, the last of which is the
-    answer of one piece; none: the answer is empty. `shown` is the type of a line."""
+    """`POST path` makes a derived model. `lines` are the lines of a stream; the last is also the
+    whole answer. Without lines the answer is empty. `shown` is the type of a line."""
 
     parse: Callable[[bytes, Limits], AskedDerivation]
     body: type[BaseModel]
@@ -186,9 +194,12 @@ class DerivesModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class MadeInBackground:
-    """How answers are told that are made without their clients: as one stands whose job is in a
-    state and failed with an error, whether anything made it, and where nothing did, the last event
-    of its stream, by its number."""
+    """How to render answers that are made in the background.
+
+    `stands` renders an answer with the state and the error of its job. `is_made` reports whether an
+    answer is complete. `last_event` renders the last event, with its number, of the stream of an
+    answer that was never made.
+    """
 
     stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]
     is_made: Callable[[bytes], bool]
@@ -197,9 +208,8 @@ class MadeInBackground:
 
 @dataclass(frozen=True, slots=True)
 class KeptShapes:
-    """The types of what is told of kept answers: of one, of its removal, of a list of its items, of
-    an event of its stream (None: it has none), and of a list of them (None: they are not listed).
-    """
+    """The types of the answers about stored answers: one answer, its deletion, a list of its items,
+    an event of its stream (None: no stream), and a list of answers (None: not listed)."""
 
     answer: Any
     deleted: Any
@@ -210,12 +220,13 @@ class KeptShapes:
 
 @dataclass(frozen=True, slots=True)
 class KeepsAnswers(Endpoint):
-    """Below `path` kept answers are told, removed and stopped by their ids, and the items that they
-    were made from told.
+    """Below `path` clients read, delete and cancel stored answers by their ids, and list their
+    input items.
 
-    `what` is an answer's name in a refusal. `items` renders them, as a query has it; their path
-    below an answer's ends with `items_at`. `replayed` tells an answer as a stream of events, as a
-    query has it; None: none is told so. `background` None: none is made without its client.
+    `what` is an answer's name in a refusal. `items` renders the input items for a query, at the
+    path `items_at` below the answer's. `told` renders the answer; `replayed` renders it as a stream
+    of events for a query (None: not offered). `background`: None if no answer is made in the
+    background.
     """
 
     what: str
@@ -230,7 +241,7 @@ class KeepsAnswers(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A piece of a list of objects that have ids, and whether there is more behind it."""
+    """One page of a list of objects with ids. `has_more`: more objects follow."""
 
     shown: Sequence[Mapping[str, Any]]
     has_more: bool
@@ -238,8 +249,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class AskedList:
-    """What a query about a list of answers says: at most so many, behind the one of that id, of
-    this model, with these labels among theirs."""
+    """A query about a list of answers: at most `limit`, after the answer with the id `after`, of
+    this model, with these labels."""
 
     limit: int
     descends: bool
@@ -250,12 +261,12 @@ class AskedList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepsListed(KeepsAnswers):
-    """Kept answers that `GET path` lists beside where they are made (a `Generates` of that path),
-    and that `POST` below it labels; none is stopped there.
+    """Stored answers that `GET path` lists. Their path is also a `Generates`. `POST` below it sets
+    an answer's labels; none is cancelled.
 
-    What they are listed by has their `created`, `id` and `model`. `asked` reads what a query asks
-    for, `listing` renders a page; `labels` reads those of a body, as `body` has it. `asked` and
-    `labels` raise `BadRequest`.
+    Each listed answer has `created`, `id` and `model`. `asked` parses the query; `listing` renders
+    a page. `labels` parses the labels of a body; `body` is the model that parses the body. `asked`
+    and `labels` raise `BadRequest`.
     """
 
     asked: Callable[[Mapping[str, str]], AskedList]
@@ -266,7 +277,7 @@ class KeepsListed(KeepsAnswers):
 
 @dataclass(frozen=True, slots=True)
 class AskedItems:
-    """What a body about a conversation says: items as JSON, named after `request`, `named` as in
+    """A body about a conversation: items as JSON, with ids made from `request`; `named` as in
     `ToKeep`; labels as a JSON object; paths without effect (`Extras.ignored`)."""
 
     request: RequestId
@@ -278,8 +289,8 @@ class AskedItems:
 
 @dataclass(frozen=True, slots=True)
 class AskedPage:
-    """What a query about a list says: at most so many, behind the one of that id (empty: from the
-    first on), and what of them is told beside the usual."""
+    """A query about a list: at most `limit`, after the item with the id `after` (empty: from the
+    first). `includes` names optional parts of the items."""
 
     limit: int
     descends: bool
@@ -289,10 +300,11 @@ class AskedPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationShapes:
-    """How a dialect reads and tells conversations; what reads raises `BadRequest`.
+    """How a dialect parses and renders conversations. The parsers raise `BadRequest`.
 
-    `item_named` finds an item of a kept answer by its id, `resolved` puts such in the place of
-    those that are named alone. A conversation is told by its request, its time and its labels.
+    `begun` and `added` parse bodies; `page` parses a query. `item_named` returns an item of a
+    stored answer by its id. `resolved` replaces references by the stored items. `told` renders a
+    conversation from its request, its time in seconds since 1970 and its labels.
     """
 
     begun: Callable[[bytes, ParseContext], AskedItems]
@@ -309,10 +321,12 @@ class ConversationShapes:
 
 @dataclass(frozen=True, slots=True)
 class KeepsConversations(Endpoint):
-    """At `path` conversations are begun, below it told, labelled and removed by their ids; below
-    each of them its items are added, listed, told and removed. `body`, `labels_body` and
-    `items_body` are the models that parse the bodies; `answer`, `removed` and `listing` the
-    types of a conversation, of its removal, and of a list of its items."""
+    """At `path` clients begin conversations; below it they read, label and delete one by its id,
+    and add, list, read and delete its items.
+
+    `body`, `labels_body` and `items_body` are the models that parse the bodies. `answer`, `removed`
+    and `listing` are the types of a conversation, of its deletion and of a list of its items.
+    """
 
     shapes: ConversationShapes
     body: type[BaseModel]
@@ -325,7 +339,7 @@ class KeepsConversations(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Says(Endpoint):
-    """`GET path` always says the same, of the type `shown`."""
+    """`GET path` always gives the same answer, of the type `shown`."""
 
     answer: bytes
     shown: Any
@@ -333,9 +347,9 @@ class Says(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """How failures are told: the type of their bodies, and what makes one.
+    """The shape of an API's failures: `shape` is the type of their bodies, `body` makes one.
 
-    `id_key` is where a body has the id of its request, beside the failure; empty: nowhere.
+    `id_key` is the key of the request's id in a body, beside the failure; empty: none.
     """
 
     shape: type
@@ -343,7 +357,7 @@ class ErrorEnvelope:
     id_key: str = ""
 
     def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
-        """Return the answer to a failure before anything was sent."""
+        """Return the answer to a failure before any bytes were sent."""
         named = {self.id_key: request_id} if self.id_key and request_id else {}
         body = json_bytes({**self.body(fault), **named})
         return ErrorAnswer(fault.status, headers_of(fault), body)
@@ -351,13 +365,13 @@ class ErrorEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One HTTP API. The first three endpoints are named at the root.
+    """One HTTP API. The root path names its first three endpoints.
 
-    Failures of paths that begin with one of `prefixes` are in its envelope. `also_under` is a
-    path below which all endpoints answer a second time. `id_prefixes` stand before a request's id
-    in the id of an answer. Requests with the header `marked_by` to a path of another API that this
-    one has too are answered by this one, as are failures of paths below `marked_prefixes`. Its
-    clients look for the id of each request in the header `id_header`, beside `x-request-id`.
+    Failures of paths that begin with one of `prefixes` use its envelope. All endpoints also answer
+    below the path `also_under`. `id_prefixes` come before a request's id in the id of an answer. If
+    another API shares a path, requests with the header `marked_by` go to this API. So do failures
+    below `marked_prefixes`. Its clients read the request id from `id_header` as well as from
+    `x-request-id`.
     """
 
     title: str

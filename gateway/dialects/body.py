@@ -1,11 +1,11 @@
 """From bytes to a closed model: JSON, limits, `x_*` fields, and errors that name the field.
 
-Pure. Every dialect reads bodies through here, so that all of them refuse alike: the first
-fault is said with its path in the client's terms (`messages[2].content[0].text`). A field that is
-accepted without effect stands in the dialect's own table with the reason why; of what no type
-knows, slips are refused and the rest is named to the client (`unknown_fields`).
+Pure. Every dialect parses its bodies here, so all refuse alike. The error reports the first fault
+with its path in the client's terms (`messages[2].content[0].text`). The dialect's own table lists
+the fields that are accepted without effect, each with the reason. Unknown fields are refused if
+they look like misspellings; the others are named to the client (`unknown_fields`).
 
-Unions are told apart by functions whose tags begin with `~`, so that a path never shows them.
+Functions choose a union's member. Their tags begin with `~`, so that paths never show them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from gateway.dialects.unknown_fields import (
 )
 
 _BY_FIELD = "union_by_"
-"""Begins the type of an error that lies in a field which tells a union's members apart."""
+"""Begins the error type of a field that distinguishes a union's members."""
 MAX_PATH = 200
-"""Characters of a path that are said back; field names are the client's, of any length."""
+"""Most characters of a path in a refusal. Field names are the client's and may be of any length."""
 EXTRAS: Mapping[str, str] = {
     "x_client_id": "the client, 1 to 200 characters; rows are shared between keys, then clients",
     "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
@@ -43,20 +43,21 @@ EXTRAS: Mapping[str, str] = {
     "x_timeout_s": "deadline in seconds, above 0; at most 7 days",
     "x_trace": "true: record a trace of the request",
 }
-"""Fields of ours that every body may have -> what they say."""
+"""Descriptions of shoal's own fields, which every body may have."""
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
-"""The bytes of JSON that neither separate values nor open anything."""
+"""The bytes of JSON that neither separate values nor open a text, an array or an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """What a dialect does with fields that its model does not have.
+    """How a dialect treats fields that its model does not have.
 
-    `harmless`: accepted without effect -> why. `neutral`: known to the dialect's parser, which
-    refuses all but these values. `refused`: known and not offered -> advice, but a null asks for
-    nothing, nor, where `empty_asks_nothing`, do an empty text, list or object, 0 and
-    false: clients written in Go send what they were not given as such.
+    - `harmless`: accepted without effect; each with the reason.
+    - `neutral`: fields of the dialect's parser, which refuses all values but these.
+    - `refused`: unsupported; each with advice. A null requests nothing and passes.
+    - `empty_asks_nothing`: an empty text, list or object, 0 and false pass, too. Clients written in
+      Go send unset fields that way.
     """
 
     harmless: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -65,17 +66,17 @@ class FieldTable:
     empty_asks_nothing: bool = False
 
     def asks(self, value: Any) -> bool:
-        """Return whether the value of a refused field asks for something."""
+        """Return whether the value of a refused field requests anything."""
         return bool(value) if self.empty_asks_nothing else value is not None
 
 
 class Closed(BaseModel):
-    """A client's object: types exact, numbers finite; keys that it does not know are kept apart,
-    for `validate` to judge.
+    """A client's object: types exact, numbers finite. Unknown keys are kept apart for `validate`.
 
-    `table` is about the fields that the object does not have. `apart` has the types of fields that
-    are validated by themselves. `others` says why keys are taken unnamed, where all are;
-    `reads_others` that its parser has a use for them.
+    - `table`: how to treat fields that the object does not have.
+    - `apart`: types of fields that are validated separately.
+    - `others`: why the object accepts every key; empty if it does not.
+    - `reads_others`: its parser uses the unknown keys.
     """
 
     model_config = ConfigDict(
@@ -90,48 +91,48 @@ class Closed(BaseModel):
 Unused = Any
 """The type of a field that is accepted without effect."""
 ACCEPTED, EFFECT = "x-accepted", "x-effect"
-"""Where the schema of a field says which values alone it takes, and that it has no effect."""
+"""Keys in a field's schema: the only values that it accepts, and that it has no effect."""
 
 
 def honoured(words: str) -> Any:
-    """Make a field that may be left out and changes what is done; `words` say what it means."""
+    """Make an optional field that has an effect; `words` describe it."""
     return Field(default=None, description=words)
 
 
 def no_effect(why: str) -> Any:
-    """Make a field that is taken in its place and changes nothing, with the reason."""
+    """Make an optional field that is accepted without effect; `why` is the reason."""
     return Field(default=None, description=why, json_schema_extra={EFFECT: "none"})
 
 
 def refused(why: str) -> Any:
-    """Make a field of an object that is refused whole, once it is known for what it is."""
+    """Make a field whose object is refused once its kind is clear."""
     return Field(description=why, json_schema_extra={ACCEPTED: []})
 
 
 def only(*accepted: Any, why: str, alias: str | None = None) -> Any:
-    """Make a field that asks for nothing, in these values and in null, and is refused with others;
-    its parser, or its type, refuses them."""
-    told: dict[str, Any] = {ACCEPTED: list(accepted)}
-    return Field(default=None, description=why, alias=alias, json_schema_extra=told)
+    """Make a field without effect that accepts these values and null. Its parser or its type
+    refuses all others."""
+    schema: dict[str, Any] = {ACCEPTED: list(accepted)}
+    return Field(default=None, description=why, alias=alias, json_schema_extra=schema)
 
 
 Model = TypeVar("Model", bound=Closed)
 
 
-def by_field(name: str, *known: str, also: Mapping[str, str] | None = None) -> Discriminator:
-    """Tell the members of a union apart by the value of one of their fields. `also` are values that
-    refusals do not tell of, with the tags of the members that they are."""
-    tags = {**{one: f"~{one}" for one in known}, **(also or {})}
+def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> Discriminator:
+    """Distinguish a union's members by the value of one of their fields. `also` maps values that
+    refusals do not mention to the tags of their members."""
+    tags = {**{choice: f"~{choice}" for choice in values}, **(also or {})}
 
     def tag(value: Any) -> str | None:
-        """Return the tag of the member that `value` is, None for none."""
+        """Return the tag of the member that `value` belongs to; None if there is none."""
         if isinstance(value, Mapping):
-            found = cast(Mapping[str, Any], value).get(name)
+            choice = cast(Mapping[str, Any], value).get(name)
         else:
-            found = getattr(value, name, None)
-        return tags.get(found) if isinstance(found, str) else None
+            choice = getattr(value, name, None)
+        return tags.get(choice) if isinstance(choice, str) else None
 
-    choices = ", ".join(f"'{one}'" for one in known)
+    choices = ", ".join(f"'{choice}'" for choice in values)
     return Discriminator(
         tag,
         custom_error_type=f"{_BY_FIELD}{name}",
@@ -140,25 +141,25 @@ def by_field(name: str, *known: str, also: Mapping[str, str] | None = None) -> D
 
 
 def by_shape(expected: str, tag: Callable[[object], str | None]) -> Discriminator:
-    """Tell the members of a union apart by what the JSON value is like. Tags begin with `~`."""
+    """Distinguish a union's members by the shape of the JSON value. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
 
 
 def by_type(expected: str, tags: Mapping[type, str]) -> Discriminator:
-    """Tell the members of a union apart by the type of the JSON value."""
+    """Distinguish a union's members by the type of the JSON value."""
     return by_shape(expected, lambda value: tags.get(type(value)))
 
 
 def bad_field(path: str, text: str) -> BadRequest:
-    """Return the refusal of what a field holds; `text` says what is wrong with it."""
+    """Return the refusal of a field's value; `text` says what is wrong with it."""
     return BadRequest(f"{path}: {text}", field=path)
 
 
 def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
-    """Return the body's top-level object. BadRequest for anything else, for too deep a one, or
-    for one of too many values."""
+    """Return the body's top-level object. Raises BadRequest for anything else, and for a body that
+    is nested too deep or has too many values."""
     body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         raise BadRequest("missing request body: send a JSON object")
@@ -169,24 +170,24 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
         value = _with_odd_numbers(body, error)
     if not isinstance(value, dict):
         raise BadRequest("the request body must be a JSON object")
-    found = cast(dict[str, Any], value)
-    if _deeper_than(found, limits.depth):
+    fields = cast(dict[str, Any], value)
+    if _deeper_than(fields, limits.depth):
         raise BadRequest(f"the request body is nested deeper than {limits.depth} levels")
-    return found
+    return fields
 
 
 def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, Extras]:
-    """Return a body as `model`, and what its `x_*` fields say, with the names of what is ignored.
+    """Return a body as `model`, and its `x_*` fields with the paths of ignored fields. Raises
     BadRequest for the first fault."""
     fields = read_object(body, limits)
     extras = take_extras(fields)
     strict = limits.strict_fields
-    asked, ignored = validate(model, fields, known=EXTRAS, strict=strict)
-    return asked, replace(extras, ignored=ignored) if ignored else extras
+    parsed, ignored = validate(model, fields, known_fields=EXTRAS, strict=strict)
+    return parsed, replace(extras, ignored=ignored) if ignored else extras
 
 
 def take_extras(fields: dict[str, Any]) -> Extras:
-    """Take those `x_*` fields out of `fields` that we know, and read them."""
+    """Remove the known `x_*` fields from `fields` and return their values."""
     client_id = fields.pop("x_client_id", None)
     if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
         raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")
@@ -213,15 +214,14 @@ def validate(
     fields: dict[str, Any],
     *,
     within: str = "",
-    known: Iterable[str] = (),
+    known_fields: Iterable[str] = (),
     strict: bool = False,
 ) -> tuple[Model, tuple[str, ...]]:
-    """Return `fields` as `model`, without the harmless ones, and the paths of what is ignored: of
-    `MAX_NAMED` fields at most, that no type knows.
+    """Return `fields` as `model` without the harmless ones, and the paths of ignored unknown
+    fields, at most `MAX_NAMED`.
 
-    BadRequest for the first fault; with `strict`, for any unknown field. `within` is the path of
-    the object that `fields` are, when it is not the body itself; `known` are names that `fields`
-    may have had.
+    Raises BadRequest for the first fault, and for any unknown field if `strict`. `within` is the
+    path of the object if it is not the body itself. `known_fields` are further valid names.
     """
     for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
@@ -234,7 +234,7 @@ def validate(
     names = known_names(model)
     for name in [name for name in fields if name not in names]:
         if fields.pop(name) is not None:
-            near = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known))
+            near = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known_fields))
             ignored.append(_ignored((within, name), near, strict=strict))
     try:
         made = model.model_validate(fields)
@@ -251,8 +251,8 @@ def validate(
 
 
 def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) -> Extras:
-    """Return the extras with paths of more that has no effect; `text` says why, and is the refusal
-    of the first where unknown fields are refused too. BadRequest."""
+    """Return the extras with more paths of fields without effect. `text` says why. Raises
+    BadRequest for the first if unknown fields are refused."""
     if not paths:
         return extras
     if limits.strict_fields:
@@ -261,7 +261,7 @@ def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) ->
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """Return a path in words: `("messages", 2, "~parts", "text")` -> `messages[2].text`."""
+    """Return a location as a path: `("messages", 2, "~parts", "text")` -> `messages[2].text`."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -272,7 +272,8 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 
 def _ignored(location: Location, near: str | None, *, strict: bool) -> str:
-    """Return the path of an unknown field. BadRequest for a slip, and for any with `strict`."""
+    """Return the path of an unknown field. Raises BadRequest for a misspelling, or for any if
+    `strict`."""
     path = path_of(location)[:MAX_PATH]
     if near is not None:
         raise BadRequest(f"unknown field '{path}'; did you mean '{near}'?", field=path)
@@ -288,20 +289,20 @@ def _translate(error: ValidationError, within: str) -> NoReturn:
     if first["type"].startswith(_BY_FIELD):
         path = f"{path}.{first['type'].removeprefix(_BY_FIELD)}"
     if first["type"] == "missing":
-        said = f"{path} is required"
+        text = f"{path} is required"
     else:
-        said = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
+        text = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}"
     more = len(errors) - 1
     if more:
-        said += f" (and {more} more)"
-    raise BadRequest(said, field=path or None) from error
+        text += f" (and {more} more)"
+    raise BadRequest(text, field=path or None) from error
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """Raise BadRequest naming the field of the NaN or infinity in a body that is JSON but for it.
+    """Raise BadRequest naming the NaN or infinity in a body that is otherwise valid JSON.
 
-    Raises BadRequest with the parser's own words for every other fault, and whenever nothing odd is
-    found that the model would refuse.
+    Raises BadRequest with the parser's own message for every other fault, and if the model would
+    not refuse the value.
     """
     refusal = BadRequest(f"the request body is not valid JSON: {error}")
     if not any(word in body for word in (b"NaN", b"Infinity")):
@@ -315,27 +316,28 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
 
 
 def _odd_number(value: Any) -> str | None:
-    """Return the path of the first NaN or infinity, or None. Iterative: bodies may be deep."""
+    """Return the path of the first NaN or infinity, or None. Iterative, since bodies may be nested
+    deep."""
     waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
     while waiting:
-        location, one = waiting.pop()
-        if isinstance(one, float) and (one != one or one in (float("inf"), float("-inf"))):
+        location, node = waiting.pop()
+        if isinstance(node, float) and (node != node or node in (float("inf"), float("-inf"))):
             return path_of(location) or None
-        if isinstance(one, dict):
-            inner = cast(dict[str, Any], one)
+        if isinstance(node, dict):
+            inner = cast(dict[str, Any], node)
             waiting.extend(((*location, name), inner[name]) for name in reversed(inner))
-        elif isinstance(one, list):
-            items = cast(list[Any], one)
+        elif isinstance(node, list):
+            items = cast(list[Any], node)
             waiting.extend(((*location, index), item) for index, item in enumerate(items))
     return None
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
-    """Count what a body is made of, outside of its texts. BadRequest where it is too much.
+    """Count a body's values outside of its texts. Raises BadRequest if there are too many.
 
-    Done before anything is parsed: millions of values take seconds and gigabytes as Python's
-    objects, and their parser lets nothing else run meanwhile. A few passes over the bytes suffice:
-    without escaped quotes every second piece between quotes is text.
+    This comes before parsing: as Python objects, millions of values take seconds and gigabytes, and
+    the parser blocks everything else meanwhile. A few passes over the bytes suffice: once escaped
+    quotes are gone, every second piece between quotes is text.
     """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BETWEEN)
     texts = plain.count(b'"') // 2
@@ -343,13 +345,13 @@ def _check_counts(body: bytes, limits: Limits) -> None:
         raise BadRequest(f"the request body has too many values; the limit is {limits.values}")
     outside = b"".join(plain.split(b'"')[::2])
     objects = outside.count(b"{") + outside.count(b"[")
-    for count, limit, what in (
+    for count, limit, noun in (
         (outside.count(b":"), limits.keys, "keys"),
         (objects, limits.objects, "arrays and objects"),
         (outside.count(b",") + objects, limits.values, "values"),
     ):
         if count > limit:
-            raise BadRequest(f"the request body has {count} {what}; the limit is {limit}")
+            raise BadRequest(f"the request body has {count} {noun}; the limit is {limit}")
 
 
 def _deeper_than(value: Any, limit: int) -> bool:

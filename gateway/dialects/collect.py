@@ -1,8 +1,8 @@
-"""Entries folded into whole answers, for clients that do not stream.
+"""Folds entries into whole answers, for clients that do not stream.
 
-Pure. Holds the same entries that a stream would have rendered, in the order they came, so
-that the two can only say the same. Entries of requests it was not told of are refused.
-A prompt that is no conversation has no channel for reasoning: all that comes is text.
+Pure. It holds the same entries that a stream renders, in order of arrival, so the two answers
+agree. It refuses entries of unknown requests. A raw prompt has no reasoning channel: all its output
+is text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from bus.wire.messages.tokens import (
 
 @dataclass(slots=True)
 class CollectedCall:
-    """One tool call; `arguments` is JSON text, unless the choice ran out of length."""
+    """One tool call; `arguments` is JSON text, incomplete if the choice reached its length
+    limit."""
 
     call_id: str = ""
     name: str = ""
@@ -45,8 +46,8 @@ class CollectedCall:
 
 @dataclass(slots=True)
 class CollectedChoice:
-    """One choice. `logprobs` are those of the text, not of the reasoning; `prompt` and
-    `prompt_text` are the prompt's, where it was asked about."""
+    """One choice. `logprobs` belong to the text, not to the reasoning. `prompt` and `prompt_text`
+    describe the prompt if the request asked for it."""
 
     text: str = ""
     reasoning: str = ""
@@ -60,9 +61,9 @@ class CollectedChoice:
 
 @dataclass(slots=True)
 class Collected:
-    """One request, whole. `failed` is set when it ended early, `prompt` where there was a question
-    about its prompt. `vectors` are those of its inputs, `cut` the numbers of those of which only a
-    part was read."""
+    """One complete request. `failed` is set if it ended early, `prompt` if the request had a
+    question about its prompt. `vectors` has one vector per input; `cut` are the numbers of
+    truncated inputs."""
 
     request_id: RequestId
     choices: list[CollectedChoice]
@@ -74,7 +75,7 @@ class Collected:
 
 
 class Collector:
-    """Folds the entries of some requests. Done when each has had its terminal."""
+    """Folds the entries of several requests. Done when each has had its terminal."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
         self._open = {
@@ -84,7 +85,7 @@ class Collector:
             for request in requests
         }
         self._all = tuple(self._open.values())
-        self._raw = {one.request_id for one in requests if one.prompt.kind != "chat"}
+        self._raw = {item.request_id for item in requests if item.prompt.kind != "chat"}
         self._pieces: dict[tuple[RequestId, int, str], list[str]] = {}
 
     @property
@@ -94,20 +95,20 @@ class Collector:
 
     @property
     def collected(self) -> tuple[Collected, ...]:
-        """Return what came, in the order of the requests; complete once `ended`."""
+        """Return the answers in the order of the requests; complete once `ended`."""
         for (request_id, choice, channel), pieces in self._pieces.items():
-            for one in self._all:
-                if one.request_id == request_id:
-                    setattr(one.choices[choice], channel, "".join(pieces))
+            for request in self._all:
+                if request.request_id == request_id:
+                    setattr(request.choices[choice], channel, "".join(pieces))
         return self._all
 
     @property
     def failed(self) -> Failed | None:
         """Return the failure of the first request that failed, or None."""
-        return next((one.failed for one in self._all if one.failed is not None), None)
+        return next((request.failed for request in self._all if request.failed is not None), None)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Fold these in. KeyError for a request that has ended or was never ours."""
+        """Fold these entries in. Raises KeyError for an ended or unknown request."""
         for entry in entries:
             whole = self._open[entry.request_id]
             match entry:

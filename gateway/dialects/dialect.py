@@ -1,12 +1,12 @@
-"""The seam between HTTP and the bus: what every dialect takes and what it gives.
+"""The seam between HTTP and the bus: the input and output of every dialect.
 
-Pure. A dialect parses a body into `GenerationRequest`s and renders the entries of the data
-plane back into its own shapes; it knows neither sockets nor models nor the clock. The shell
-draws request ids, says what time it is, submits, and sends the bytes.
+Pure. A dialect parses a body into `GenerationRequest`s and renders data-plane entries into its own
+shapes. It knows no sockets, models or clock. The shell draws request ids, passes the time, submits
+the requests and sends the bytes.
 
-Order of a stream: `open` once, then `render` and `comment` in any order, then `close` once.
-After an error has been rendered (a `Failed` entry or `error`) the stream has ended: all
-later calls give no bytes. `ended` is true once every request has had its terminal.
+Order of a stream: `open` once, then `render` and `comment` in any order, then `close` once. A
+rendered error (a `Failed` entry or `error`) ends the stream: all later calls return no bytes.
+`ended` becomes true once every request has had its terminal.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from bus.wire.ids import RequestId
 from bus.wire.messages.derived import DerivedModel
@@ -23,24 +23,22 @@ from bus.wire.messages.tokens import Entry
 from gateway.dialects.collect import Collected
 from gateway.dialects.faults import HttpFault
 
-if TYPE_CHECKING:
-    pass
-
 RETRIED = frozenset((409, 501, 507))
-"""What OpenAI's and Anthropic's libraries ask again, unless `x-should-retry` says otherwise, and
-what will be the same until somebody changes something."""
+"""Statuses that OpenAI's and Anthropic's libraries retry unless `x-should-retry` is false. Here
+they mean failures that a retry cannot mend."""
 
 Intent = Literal["generate", "load", "unload"]
-"""`load` and `unload` carry no request: the answer is rendered from nothing collected."""
+"""`load` and `unload` have no requests: the answer is rendered without collected entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one body may ask for, beside its size in bytes.
+    """Limits of one body beside its size in bytes.
 
-    `values` are those of all arrays and objects, `keys` all names in objects, `objects` all arrays
-    and objects; a prompt as token numbers takes a value each. Reading a body of that many holds
-    the interpreter for less than 0.25 s. `strict_fields` refuses fields that no type knows.
+    `values` counts the values of all arrays and objects, `keys` all names in objects, `objects` all
+    arrays and objects. A prompt given as token numbers counts one value per token. Parsing a body
+    at these limits holds the interpreter for less than 0.25 s. `strict_fields` refuses unknown
+    fields.
     """
 
     depth: int = 64
@@ -57,10 +55,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """All that a parser may know beside the body.
+    """A parser's input beside the body.
 
-    `ids` is drawn from once per request made. `context_tokens` is what the cards say, for the
-    text models that are known.
+    The parser draws one of `ids` per request. `context_tokens` maps known text models to the
+    context on their cards.
     """
 
     ids: Iterator[RequestId]
@@ -72,12 +70,12 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What a client may ask of shoal beyond its dialect (`x_*`, Ollama's `keep_alive`).
+    """Requests to shoal beyond the dialect: `x_*` fields and Ollama's `keep_alive`.
 
-    `keep_alive_s` is infinite for "for ever". `says_priority`: the priority is the body's own, and
-    no profile or model's card changes it. For `cooldown_s` after the request its client's next one
-    is refused. `ignored` are the paths of fields that no type knows, which had no effect;
-    `for_thinking` of those that have one in models that think, and in no others.
+    `keep_alive_s` is infinite for "for ever". `says_priority`: the body sets the priority, so no
+    profile or card changes it. The client's next request is refused for `cooldown_s` after this
+    one. `ignored` are the paths of unknown fields, which had no effect. `for_thinking` are the
+    paths of fields that have an effect only in thinking models.
     """
 
     client_id: str | None = None
@@ -93,17 +91,17 @@ class Extras:
 
     @property
     def wish_s(self) -> float | None:
-        """Return how long the model is wished to stay; None where nothing is said of it."""
+        """Return how long to keep the model loaded; None if the body does not say."""
         return self.stay_warm_s if self.keep_alive_s is None else self.keep_alive_s
 
 
 @dataclass(frozen=True, slots=True)
 class KeptAnswer:
-    """An answer that later requests may go on from, and the items that it was made from, its own
-    and those before, as JSON.
+    """A stored answer that later requests may continue, and its input items as JSON, including
+    those of the answers before it.
 
-    `listed` is what a list of answers tells it by, as JSON; empty: it is in none. `labels` are its
-    client's, as a JSON object, which may change.
+    `listed` is its row in a list of answers, as JSON; empty if no list contains it. `labels` are
+    the client's, as a JSON object; they may change.
     """
 
     answer: bytes
@@ -118,8 +116,8 @@ NamedItem = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
-    """What a conversation gains by a request: its `items`, and those that `said` finds in its
-    answer; None where that adds nothing, and neither does the request."""
+    """The items that a request adds to its conversation. `items` are from the request. `said` reads
+    the answer's items from its JSON; None: neither answer nor request adds anything."""
 
     conversation: str
     said: Callable[[bytes], tuple[NamedItem, ...] | None]
@@ -128,11 +126,12 @@ class ConversationTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToKeep:
-    """What is to be kept with an answer, where `keep` asks for it. `previous` names the answer that
-    it goes on from; `items` are as in `KeptAnswer`, without those before until it was found.
-    `named` are the ids of items that stand for those of kept answers, with the requests of these.
-    `listed` and `labels` are as in `KeptAnswer`. `turn` is None where it is of no conversation; its
-    items are those of the body, once it was found.
+    """The data to store with an answer if `keep` is true.
+
+    `previous` names the answer that this one continues. `items` are as in `KeptAnswer`; those of
+    `previous` are missing until it has been read. `named` are ids of stored items that the body
+    refers to, each with its request. `listed` and `labels` are as in `KeptAnswer`. `turn` is None
+    outside a conversation; its items are the body's once the conversation has been read.
     """
 
     items: tuple[bytes, ...]
@@ -146,8 +145,7 @@ class ToKeep:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A body whose answer is made without its client: the body, and the answer as it is before
-    anything of it is."""
+    """A body whose answer is made in the background: the body, and the answer before it starts."""
 
     body: bytes
     shown: bytes
@@ -155,18 +153,21 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A body understood. `model` is the name as the client wrote it, echoed in answers.
+    """A parsed body. `model` is the name as the client wrote it; answers echo it.
 
-    The requests are answered together, in order: choice c of request r is choice
-    r * n + c of the answer. `echoes` has the text to put before each request's choices
-    (empty when none was asked for); None where the runner tells it. `said_back` are members of the
-    answer that the body decides; `to_keep` is None where the dialect keeps no answers. `tells` is
-    what an answer has that others have not, in the dialect's own words. `manner` is a sentence that
-    ends the system prompt of a conversation, `affinity` a text that requests share which are best
-    asked of one instance; empty: none. `cuts`: the oldest turns go of a conversation that is too
-    long. `background` is None where the client waits for the answer.
-    `prompt_tokens` is how many tokens the prompts have together: the shell sets it for a stream,
-    once the runners have said so; 0 until then.
+    The requests are answered together, in order: choice c of request r is choice r * n + c of the
+    answer.
+
+    - `echoes`: the text before each request's choices (empty: none; None: the runner reports it).
+    - `said_back`: members of the answer that the body determines.
+    - `to_keep`: None if the dialect stores no answers.
+    - `tells`: optional parts of the answer, named in the dialect's own words.
+    - `manner`: a sentence that ends a conversation's system prompt; empty: none.
+    - `affinity`: a text shared by requests that are best sent to one instance; empty: none.
+    - `cuts`: if the conversation is too long, its oldest turns are cut.
+    - `background`: None if the client waits for the answer.
+    - `prompt_tokens`: total of all prompts. The shell sets it for a stream once the runners
+      reported it; 0 until then.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -190,7 +191,7 @@ class Parsed:
 
     @property
     def choices(self) -> int:
-        """Return the choices per request; the same for all of them."""
+        """Return the choices per request; all requests have the same number."""
         return self.requests[0].n if self.requests else 1
 
 
@@ -204,8 +205,9 @@ class ErrorAnswer:
 
 
 def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
-    """Return the headers that every dialect sends: `Retry-After` in whole seconds, at least one, or
-    that asking again is of no use, where clients would do so by the status alone."""
+    """Return the headers of a failure for every dialect. `Retry-After` is in whole seconds, at
+    least 1. Without it, `x-should-retry: false` stops clients that would retry by the status alone.
+    """
     headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
     if fault.retry_after_s is not None:
         headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))
@@ -217,7 +219,8 @@ def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
 
 
 class StreamRenderer(Protocol):
-    """One streamed answer. Holds only what rendering needs; the shell holds the socket."""
+    """One streamed answer. Holds only the state that rendering needs; the shell holds the
+    socket."""
 
     @property
     def ended(self) -> bool:
@@ -233,29 +236,29 @@ class StreamRenderer(Protocol):
         ...
 
     def comment(self, text: str) -> bytes:
-        """Return a keep-alive or a word of progress; empty where the dialect has no comments."""
+        """Return a keep-alive or progress message; empty if the dialect has no comments."""
         ...
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the bytes of a failure after the status has been sent; ends the stream."""
+        """Return the bytes of a failure after the status was sent. Ends the stream."""
         ...
 
     def close(self) -> bytes:
-        """Return the last bytes of a stream that ended well; empty after an error."""
+        """Return the last bytes of a complete stream; empty after an error."""
         ...
 
 
 @runtime_checkable
 class DatedRenderer(StreamRenderer, Protocol):
-    """A streamed answer that says when each piece of it was made; others are told no time."""
+    """A streamed answer that dates each of its pieces. Other renderers get no time."""
 
     def at(self, now_s: float) -> None:
-        """Take the seconds since 1970 at which all that is rendered from here on is made."""
+        """Set the time of all pieces rendered from now on, in seconds since 1970."""
         ...
 
 
 class WholeDialect(Protocol):
-    """One way of asking whose answers come in one piece, as `application/json`."""
+    """An API whose answers come in one piece, as `application/json`."""
 
     @property
     def name(self) -> str:
@@ -269,16 +272,16 @@ class WholeDialect(Protocol):
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the answer in one piece; no request of `collected` may have failed."""
+        """Return the answer in one piece. No request of `collected` may have failed."""
         ...
 
 
 class Dialect(WholeDialect, Protocol):
-    """One HTTP API for text: answers come in one piece, or as a stream."""
+    """One HTTP API for text; its answers come in one piece or as a stream."""
 
     @property
     def stream_content_type(self) -> str:
-        """Return the content type of streamed answers; whole ones are `application/json`."""
+        """Return the content type of streamed answers; whole answers are `application/json`."""
         ...
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> StreamRenderer:
@@ -287,19 +290,19 @@ class Dialect(WholeDialect, Protocol):
 
 
 class KeepingStream(StreamRenderer, Protocol):
-    """A stream whose answer may be kept."""
+    """A stream whose answer may be stored."""
 
     @property
     def answer(self) -> bytes | None:
-        """Return the answer as it would be told whole, once the stream has ended; else None."""
+        """Return the whole answer once the stream has ended; None before."""
         ...
 
 
 class RecallingDialect(Protocol):
-    """A dialect whose bodies may go on from answers that are kept, or name items of them."""
+    """A dialect whose bodies may continue stored answers or refer to their items."""
 
-    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a kept answer, or of what that was made from; None without it."""
+    def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a stored answer or of its input; None without it."""
         ...
 
     def continued(
@@ -310,15 +313,15 @@ class RecallingDialect(Protocol):
         named: Mapping[str, bytes],
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return a body that goes on from `previous`, with all that it was made from, or from the
-        items of a conversation, and with the items of `named` where it has their ids. Raises
-        `BadRequest` where they are too much together, or one is there twice."""
+        """Return the body continued from `previous` with its input, or from a conversation's items.
+        `named` are the stored items that the body refers to by id. Raises `BadRequest` if the items
+        together exceed a limit or an item is there twice."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCopy:
-    """One loaded copy. `expires_at_s` None or infinite: it stays."""
+    """One instance of a model. `expires_at_s`: None or infinite if it does not expire."""
 
     size_bytes: int
     accelerator_bytes: int
@@ -328,13 +331,13 @@ class LoadedCopy:
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """What the listings tell of one model.
+    """One model in the listings.
 
-    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion,
-    tools, thinking, insert, vision, embedding. `config` is the model's own configuration, `tensors`
-    are (name, type, shape): they, the template and the license are empty where its files are not on
-    this node's disk. `max_tokens` is what an answer may have unless its request says it.
-    `derived`: it is made of another, of which all else is told.
+    `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion, tools,
+    thinking, insert, vision, embedding. `config` is the model's own configuration. `tensors` are
+    (name, type, shape). `config`, `tensors`, `template` and `license` are empty if the files are
+    not on this node's disk. `max_tokens` is an answer's limit unless its request sets one.
+    `derived` is set for a derived model; all other fields then describe its source.
     """
 
     id: str

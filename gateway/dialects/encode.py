@@ -1,8 +1,8 @@
-"""JSON bytes that survive every client's idea of a line.
+"""JSON bytes without characters that some client takes for a line break.
 
-Pure. JSON allows U+0085, U+2028 and U+2029 as they stand inside strings, but clients that
-split a stream with `str.splitlines` (the official `ollama` one among them) break there, so
-they leave here escaped. Log-probabilities leave finite, because JSON has no infinities.
+Pure. JSON allows U+0085, U+2028 and U+2029 unescaped in strings. Clients that split a stream with
+`str.splitlines`, such as the official `ollama`, break lines there, so this module escapes them. It
+also clamps log-probabilities to finite numbers, since JSON has no infinities.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pydantic_core import CoreSchema, from_json
 from bus.wire.messages.tokens import TokenLogprob
 
 LEAST_LOGPROB = -9999.0
-"""Stands for "impossible", as OpenAI's reference says."""
+"""The value for "impossible" in OpenAI's reference."""
 
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
-"""What has fewer digits in a row fits into 64 bits."""
+"""A number with fewer consecutive digits fits into 64 bits."""
 _BREAKS = re.compile(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
 _ESCAPES = {b"\xc2\x85": b"\\u0085", b"\xe2\x80\xa8": b"\\u2028", b"\xe2\x80\xa9": b"\\u2029"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Annotates a plain object that `model_dump(mode="json")` made: its schema is the model's, but
-    for the fields `without`. `adds` are names and types of what stands
-    beside its fields. The model may be a dataclass whose fields are told by their names."""
+    """Annotates a plain object made by `model_dump(mode="json")`. Its schema is the model's without
+    the fields `without`. `adds` are the names and JSON types of additional fields. `model` may be a
+    dataclass."""
 
     model: type
     without: frozenset[str] = frozenset()
@@ -50,7 +50,7 @@ class Dump:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Return the model's schema, or what is left of it."""
+        """Return the model's schema with the fields removed and added."""
         shown = handler(core_schema)
         if not (self.without or self.adds):
             return shown
@@ -69,8 +69,8 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return `text` as a JSON string, quotes included, without a byte that could end a line."""
-    # the three are outside ASCII and none is printable: both questions are nearly free
+    """Return `text` as a JSON string with its quotes, and without bytes that could end a line."""
+    # the three characters are neither ASCII nor printable, and both checks are cheap
     if text.isascii() or text.isprintable():
         return orjson.dumps(text)
     return _BREAKS.sub(_escaped, orjson.dumps(text))
@@ -83,9 +83,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
-    """Return a call's arguments as an object that `json_bytes` writes; None for text that is none.
+    """Return a call's arguments as an object for `json_bytes`; None if `text` is not a JSON object.
 
-    Whole numbers beyond 64 bits, which orjson would round, stay what they are.
+    Integers beyond 64 bits, which orjson would round, keep their value.
     """
     try:
         value = orjson.loads(text or "{}")
@@ -99,8 +99,8 @@ def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
 
 
 def partial_object(text: str) -> dict[str, Any] | orjson.Fragment:
-    """Return what is whole in arguments that break off, as clients of streams read them: members
-    without the last one where that is not complete. An empty object where there are none."""
+    """Return the complete members of truncated arguments, as clients of streams read them; an empty
+    object if there are none."""
     whole = arguments_object(text)
     if whole is not None:
         return whole
@@ -110,13 +110,13 @@ def partial_object(text: str) -> dict[str, Any] | orjson.Fragment:
         return {}
     if not isinstance(value, dict):
         return {}
-    found = cast(dict[str, Any], value)
-    return orjson.Fragment(json.dumps(found)) if _LONG_NUMBER.search(text) else found
+    members = cast(dict[str, Any], value)
+    return orjson.Fragment(json.dumps(members)) if _LONG_NUMBER.search(text) else members
 
 
 def vector_list(vector: bytes) -> orjson.Fragment:
-    """Return 32-bit floats, the least byte first, as an array of numbers that `json_bytes` writes.
-    What is not finite is null."""
+    """Return 32-bit floats, little-endian, as an array of numbers for `json_bytes`. NaN and
+    infinities become null."""
     numbers = array("f", vector)
     if sys.byteorder == "big":
         numbers.byteswap()
@@ -124,26 +124,26 @@ def vector_list(vector: bytes) -> orjson.Fragment:
 
 
 def finite_logprob(logprob: float) -> float:
-    """Return `logprob`, or -9999.0 where it is minus infinity or not a number."""
+    """Return `logprob`, or -9999.0 if it is minus infinity or NaN."""
     return max(LEAST_LOGPROB, logprob)
 
 
 def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return the log-probabilities of some text, in the shape that all but one dialect have."""
+    """Return a text's log-probabilities in the shape of all dialects but one."""
     return [
         {
-            "token": one.text,
-            "logprob": finite_logprob(one.logprob),
-            "bytes": token_bytes(one.text),
+            "token": token.text,
+            "logprob": finite_logprob(token.logprob),
+            "bytes": token_bytes(token.text),
             "top_logprobs": [
                 {"token": text, "logprob": finite_logprob(logprob), "bytes": token_bytes(text)}
-                for _, text, logprob in one.top
+                for _, text, logprob in token.top
             ],
         }
-        for one in logprobs
+        for token in logprobs
     ]
 
 
 def token_bytes(text: str) -> list[int] | None:
-    """Return the UTF-8 bytes of a token, or None for one that is only part of a character."""
+    """Return a token's UTF-8 bytes, or None if it is only part of a character."""
     return None if "\ufffd" in text else list(text.encode())

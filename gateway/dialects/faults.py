@@ -1,8 +1,7 @@
-"""What went wrong, as HTTP sees it: one table from our reasons to statuses and codes.
+"""Failures as HTTP sees them: one table from our reasons to statuses and codes.
 
-Pure. A `HttpFault` is in no dialect; each dialect puts it in its own envelope. Its message is
-fit for the client and says what to do now. `Retry-After` is there exactly when trying again
-may help.
+Pure. An `HttpFault` belongs to no dialect; each dialect puts it in its own envelope. Its message is
+for the client and says what to do now. `Retry-After` is set exactly if a retry may help.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
-"""Said with a full queue, when the refusal does not know better."""
+"""The retry time for a full queue if the refusal has none."""
 UNAVAILABLE_RETRY_S = 5.0
-"""Said when a model is loading, draining or lost."""
+"""The retry time for a model that is loading, draining or lost."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpFault:
-    """A failure. `code` is stable and meant for programs; `field` is in the client's terms.
+    """A failure. `code` is stable and for programs; `field` is in the client's terms.
 
     `facts` are numbers that explain it (position, prompt_tokens, limit_tokens, ...).
     """
@@ -43,7 +42,7 @@ class HttpFault:
 
 
 class HttpFaultRaised(errors.ShoalError):
-    """A request that ends with `fault`; raised only while no bytes of its answer are sent."""
+    """Ends a request with `fault`. Raised only before any bytes of the answer are sent."""
 
     def __init__(self, fault: HttpFault) -> None:
         super().__init__(fault.message)
@@ -81,7 +80,7 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
     "pending": _Row(503, "model_loading", UNAVAILABLE_RETRY_S),
 }
 
-_PINNED = _Row(507, "no_capacity")  # none of it is given back, however long one waits
+_PINNED = _Row(507, "no_capacity")  # waiting cannot help: pinned memory is never released
 
 PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "bad_name": _Row(400, "invalid_value"),
@@ -102,7 +101,7 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
     "broken": _Row(500, "internal_error"),
 }
-"""What a hub refuses is no refusal of ours: 401 and 403 would speak of the client's key."""
+"""A hub's refusal is not ours: a 401 or 403 would refer to the client's API key."""
 
 _OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 
@@ -119,7 +118,7 @@ FAILURES: Mapping[errors.FailReason, _Row] = {
 
 
 def of_refusal(refusal: errors.Refusal) -> HttpFault:
-    """Return the fault of a refusal, with its retry time and queue position where it has them."""
+    """Return the fault for a refusal, with its retry time and queue position if it has them."""
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
@@ -129,30 +128,31 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
 
 
 def of_pull(state: PullState | SearchRefused) -> HttpFault:
-    """Return the fault of a pull, or of a search of the hub, that failed."""
+    """Return the fault for a failed pull or a failed hub search."""
     row = PULL_FAILURES[state.reason or "broken"]
     field = "model" if row.status in (400, 404) else None
     return _by_row(row, state.message, field, state.retry_after_s, {})
 
 
 def of_failed(failed: Failed) -> HttpFault:
-    """Return the fault of a request that ended early; `details` may name the retry and field."""
+    """Return the fault for a request that ended early; `details` may contain the retry time and
+    field."""
     row = FAILURES[failed.reason]
     facts = dict(failed.details)
     named = facts.pop("field", None)
     retry_after_s = facts.pop("retry_after_s", None)
     field = named if isinstance(named, str) else None
-    known_s = float(retry_after_s) if isinstance(retry_after_s, int | float) else None
-    return _by_row(row, failed.message, field, known_s, facts)
+    detail_s = float(retry_after_s) if isinstance(retry_after_s, int | float) else None
+    return _by_row(row, failed.message, field, detail_s, facts)
 
 
 def of_bad_request(error: errors.BadRequest) -> HttpFault:
-    """Return the 400 for a body that cannot be honoured as it stands."""
+    """Return the 400 for a body that cannot be honoured."""
     return HttpFault(400, "invalid_value", error.message, field=error.field)
 
 
 def of_overflow(error: errors.ContextOverflow) -> HttpFault:
-    """Return the 400 for a prompt that does not fit, in the words that clients parse."""
+    """Return the 400 for a prompt that does not fit, in the wording that clients parse."""
     return HttpFault(
         400,
         "context_length_exceeded",
@@ -162,8 +162,8 @@ def of_overflow(error: errors.ContextOverflow) -> HttpFault:
 
 
 def of_error(error: Exception) -> HttpFault | None:
-    """Return the fault that an error stands for; None for one that nothing here raises on purpose,
-    which is our own failure."""
+    """Return the fault for an error; None for an error that nothing raises on purpose: our own
+    failure."""
     match error:
         case HttpFaultRaised():
             return error.fault
@@ -176,19 +176,22 @@ def of_error(error: Exception) -> HttpFault | None:
 
 
 def unknown_model(
-    model: str, known: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
+    model: str, names: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
 ) -> HttpFault:
-    """Return the 404 for an unknown model. Never a surprise download: it names the command. `seen`
-    is what lies on a node's disk under that name and is not taken, or whose refused card has it."""
+    """Return the 404 for an unknown model. It names the download command; nothing is downloaded.
+
+    `names` are the known models. `seen` is a node and an unusable file of that name on its disk, or
+    a file whose card was refused and has that name.
+    """
     if seen is not None:
-        node, one = seen
-        if one.taken:
-            said = f"model '{model}' not found: {not_in_force(one, node)}; {one.remedy}"
-            return HttpFault(404, "model_not_found", said, field="model")
-        kind = "a usable adapter" if ":" in one.name else "a model"
-        said = f"model '{model}' not found: {one.path} on {node} is not {kind}, "
-        return HttpFault(404, "model_not_found", f"{said}{one.why}; {one.remedy}", field="model")
-    near = difflib.get_close_matches(model, known, n=1)
+        node, file = seen
+        if file.taken:
+            text = f"model '{model}' not found: {not_in_force(file, node)}; {file.remedy}"
+            return HttpFault(404, "model_not_found", text, field="model")
+        kind = "a usable adapter" if ":" in file.name else "a model"
+        text = f"model '{model}' not found: {file.path} on {node} is not {kind}, "
+        return HttpFault(404, "model_not_found", f"{text}{file.why}; {file.remedy}", field="model")
+    near = difflib.get_close_matches(model, names, n=1)
     hint = f"did you mean '{near[0]}'? Otherwise download it with" if near else "download it with"
     return HttpFault(
         404,
@@ -198,15 +201,15 @@ def unknown_model(
     )
 
 
-def unknown_adapter(name: str, model: str, adapter: str, known: Iterable[str]) -> HttpFault:
-    """Return the 404 for a name behind that of a model, none of whose adapters has it."""
-    text = f"model '{name}' not found: {no_such_adapter(model, adapter, known)}"
+def unknown_adapter(name: str, model: str, adapter: str, adapters: Iterable[str]) -> HttpFault:
+    """Return the 404 for `model:adapter` if the model has no such adapter."""
+    text = f"model '{name}' not found: {no_such_adapter(model, adapter, adapters)}"
     return HttpFault(404, "model_not_found", text, field="model")
 
 
 def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:
-    """Return the 400 for a model that makes text and is asked for vectors, or the other way round;
-    `embedders` are the embedding models that are here."""
+    """Return the 400 for a text model asked for vectors, or an embedding model asked for text.
+    `embedders` are the cluster's embedding models."""
     if makes == "embedding":
         text = (
             f"'{model}' does not support chat or completions: it is an embedding model, which "
@@ -222,13 +225,13 @@ def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault
 
 
 def not_found(what: str) -> HttpFault:
-    """Return the 404 for a path, or a thing named in one, that does not exist."""
+    """Return the 404 for a path, or a thing named in a path, that does not exist."""
     return HttpFault(404, "not_found", f"{what} does not exist")
 
 
 def answer_not_found(what: str, answer_id: str, field: str | None = None) -> HttpFault:
-    """Return the fault for an answer that is not kept here; the 400 of a body that goes on from it
-    where `field` names it."""
+    """Return the fault for an answer that is not stored here: 404, or 400 if the body's `field`
+    names it."""
     text = (
         f"{what} with id '{answer_id[:200]}' not found: an answer is stored on the node that made "
         "it, for the API key of its request, until it is deleted, too old, or replaced "
@@ -242,20 +245,19 @@ def answer_not_found(what: str, answer_id: str, field: str | None = None) -> Htt
 
 
 def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> HttpFault:
-    """Return the 400 for a body that goes on from an answer that is not there yet, or never will
-    be."""
-    told = "in_progress" if state in ("loading", "running") else state
+    """Return the 400 for a body that continues an answer which is not complete yet or failed."""
+    status = "in_progress" if state in ("loading", "running") else state
     rest = (
         f"wait until it has ended (GET /v1/responses/{answer_id[:200]}), then continue from it"
         if is_open
         else "it has no answer to continue from; continue from the response before it"
     )
-    text = f"Previous response with id '{answer_id[:200]}' is '{told}': {rest}"
+    text = f"Previous response with id '{answer_id[:200]}' is '{status}': {rest}"
     return HttpFault(400, "previous_response_not_completed", text, field)
 
 
 def item_not_found(item_id: str) -> HttpFault:
-    """Return the 404 for an item that a body names by its id alone, of no answer that is kept."""
+    """Return the 404 for an item id in a body that no stored answer contains."""
     text = (
         f"Item with id '{item_id[:200]}' not found. Items are stored with their answers, but not "
         "if `store` is false: send the item itself, or remove it from your input"
@@ -264,7 +266,7 @@ def item_not_found(item_id: str) -> HttpFault:
 
 
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
-    """Return the 504 for a request that cannot be stopped: the owner does not answer."""
+    """Return the 504 for a request that cannot be cancelled because its owner does not answer."""
     return HttpFault(
         504,
         "owner_silent",
@@ -275,18 +277,18 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
     )
 
 
-def records_elsewhere(why: str, said: str, waited_s: float) -> HttpFault:
-    """Return the fault for what another node keeps and does not tell: 503 for one that is `down` or
-    has `refused`, 504 for one that is silent."""
+def records_elsewhere(why: str, message: str, waited_s: float) -> HttpFault:
+    """Return the fault for records that another node does not send. `why`: `down` and `refused`
+    give 503, `silent` gives 504."""
     if why == "silent":
         facts = {"waited_s": waited_s}
-        return HttpFault(504, "owner_silent", said, None, OVERLOADED_RETRY_S, facts)
+        return HttpFault(504, "owner_silent", message, None, OVERLOADED_RETRY_S, facts)
     code = "owner_down" if why == "down" else "records_unavailable"
-    return HttpFault(503, code, said, retry_after_s=UNAVAILABLE_RETRY_S)
+    return HttpFault(503, code, message, retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
-    """Return the 405 for a path that exists, asked in a way that it does not answer."""
+    """Return the 405 for an existing path with a method that it does not support."""
     names = ", ".join(sorted(allowed))
     return HttpFault(
         405,
@@ -297,17 +299,17 @@ def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
 
 
 def unauthorized(message: str) -> HttpFault:
-    """Return the 401 for no key, or one that is not ours."""
+    """Return the 401 for a missing or unknown API key."""
     return HttpFault(401, "invalid_api_key", message, headers=(("www-authenticate", "Bearer"),))
 
 
 def forbidden(message: str) -> HttpFault:
-    """Return the 403 for a key that is ours and may not do this."""
+    """Return the 403 for one of the cluster's API keys without the right to do this."""
     return HttpFault(403, "forbidden", message)
 
 
 def insufficient_scope(scope: str, needed: str, what: str) -> HttpFault:
-    """Return the 403 for a key whose scope does not open what was asked for."""
+    """Return the 403 for an API key whose scope is too small."""
     return HttpFault(
         403,
         "insufficient_scope",
@@ -317,17 +319,17 @@ def insufficient_scope(scope: str, needed: str, what: str) -> HttpFault:
 
 
 def over_budget(code: str, message: str, limit: int, retry_after_s: float) -> HttpFault:
-    """Return the 429 for a key that has used up one of its budgets, which `code` names."""
+    """Return the 429 for an API key that used up the budget named by `code`."""
     return HttpFault(429, code, message, retry_after_s=retry_after_s, facts={"limit": limit})
 
 
 def key_not_found(word: str) -> HttpFault:
-    """Return the 404 for an API key that is none of the cluster's."""
+    """Return the 404 for an unknown API key."""
     return HttpFault(404, "key_not_found", f"no API key {word[:80]!r}", field="key")
 
 
 def too_large(limit_bytes: int) -> HttpFault:
-    """Return the 413 for a body beyond the limit; it has not been read to its end."""
+    """Return the 413 for a body beyond the limit. The rest of the body was not read."""
     return HttpFault(
         413,
         "body_too_large",
@@ -337,13 +339,13 @@ def too_large(limit_bytes: int) -> HttpFault:
 
 
 def no_websocket(path: str) -> HttpFault:
-    """Return the 404 for a path that is asked for by WebSocket, which none answers."""
+    """Return the 404 for a WebSocket request to a path; no path supports it."""
     text = f"{path} has no WebSocket; use HTTP with a stream"
     return HttpFault(404, "not_there_yet", text)
 
 
 def packed_body(encoding: str) -> HttpFault:
-    """Return the 415 for a body that is compressed: how large it is would show too late."""
+    """Return the 415 for a compressed body, whose real size would show too late."""
     return HttpFault(
         415,
         "unsupported_encoding",
@@ -353,20 +355,22 @@ def packed_body(encoding: str) -> HttpFault:
 
 
 def internal(reference: str) -> HttpFault:
-    """Return the 500 for our own failure. Its text says only where to look in the log."""
+    """Return the 500 for our own failure. Its text only names the reference in the log."""
     return HttpFault(500, "internal_error", f"internal error; see reference {reference} in the log")
 
 
 def records_unavailable(why: str) -> HttpFault:
-    """Return the 503 while what the node remembers cannot be read."""
+    """Return the 503 for node records that cannot be read."""
     text = f"cannot read the node's records: {why}"
     return HttpFault(503, "records_unavailable", text, retry_after_s=UNAVAILABLE_RETRY_S)
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
-    """Return a field as the client knows it: its first step, or its first step of a list and what
-    follows (`tools[].parameters`), as `words` has it. Runners speak of requests in OpenAI's terms,
-    whichever API the request came through."""
+    """Return a field in the client's terms.
+
+    `words` maps its first step, or a list and its member (`tools[].parameters`). Runners name
+    fields in OpenAI's terms, whichever API the request came through.
+    """
     if field is None:
         return None
     listed = _OF_LIST.match(field)
@@ -377,8 +381,8 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
 
 
 def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
-    """Return (tokens of the prompt, most that it may have) of a prompt that does not fit; None of
-    every other failure. Each dialect has words for it that its clients search for."""
+    """Return (prompt tokens, limit) of a prompt that does not fit; None for every other failure.
+    Each dialect has its own wording, which its clients search for."""
     prompt = fault.facts.get("prompt_tokens")
     limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
     if fault.code != "context_length_exceeded":
@@ -391,6 +395,6 @@ def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
 def _by_row(
     row: _Row, message: str, field: str | None, retry_after_s: float | None, facts: dict[str, Any]
 ) -> HttpFault:
-    """Return a fault of the row's kind; it may know better than the row when to come again."""
+    """Return a fault of the row's kind. A given retry time replaces the row's."""
     again_s = row.retry_after_s if retry_after_s is None else retry_after_s
     return HttpFault(row.status, row.code, message, field, again_s, facts)

@@ -1,14 +1,14 @@
-"""Names of the fields that published schemas have, on the day that stands here.
+"""Field names in the published schemas of other servers, as of the day in `READ_ON`.
 
-Pure. Read from the types of the official clients by `tests/harness/published_fields.py`, and from
-the documentation of servers that speak OpenAI's dialect with fields of their own. A name that is
-here is never taken for a slip of another one (`unknown_fields`), whether we honour it or not.
+Pure. `tests/harness/published_fields.py` reads them from the types of the official clients. More
+come from the documentation of servers that extend OpenAI's dialect. A name listed here never counts
+as a misspelling (`unknown_fields`), whether shoal supports it or not.
 """
 
 from __future__ import annotations
 
 READ_ON = "2026-11-23"
-"""When the schemas were read: openai 3.52, anthropic 2.12, ollama 0.6."""
+"""The day on which the schemas were read: openai 3.52, anthropic 2.12, ollama 0.6."""
 
 _CLIENTS = """
     access_programs acknowledged_safety_checks action actions active allowed_callers
@@ -66,7 +66,7 @@ _CLIENTS = """
     web_search_options width working_directory workspace_id x y zoom
 """
 CLIENTS = frozenset(_CLIENTS.split())
-"""What OpenAI's, Anthropic's and Ollama's clients may send, at any depth."""
+"""Fields that OpenAI's, Anthropic's and Ollama's clients may send, at any depth."""
 
 _SERVERS = """
     add_generation_prompt add_special_tokens allowed_token_ids api_key bad_words cache_prompt
@@ -88,6 +88,6 @@ _SERVERS = """
     truncate_prompt_tokens typical use_beam_search vllm_xargs xtc_probability xtc_threshold
 """
 SERVERS = frozenset(_SERVERS.split())
-"""What vLLM, SGLang, llama.cpp's server, OpenRouter and LiteLLM take beyond them."""
+"""Additional fields of vLLM, SGLang, llama.cpp's server, OpenRouter and LiteLLM."""
 
 PUBLISHED_FIELDS = CLIENTS | SERVERS

@@ -1,7 +1,7 @@
-"""Every HTTP API that is spoken, by name; nothing else knows which there are.
+"""All HTTP APIs by name. No other module lists them.
 
-Pure. A new one is a folder beside the others, with its bodies, its renderer, its table `Api`, and a
-line here.
+Pure. To add an API, write a folder beside the others with its bodies, its renderer and its table
+`Api`, and add a line to `APIS`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.dialects.to_come import not_offered, to_come
 
 APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS)
 DEFAULT_ENVELOPE = OPENAI.envelope
-"""That of paths which are in no API."""
+"""The error envelope of paths outside every API."""
 
 
 def never(_header: str) -> bool:
@@ -27,20 +27,20 @@ def never(_header: str) -> bool:
 
 
 def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
-    """Return the envelope for failures of a path, also of one that is known and not answered; `has`
-    says which headers the request has. A path that two APIs have is that of the one whose client
-    asks."""
+    """Return the error envelope of a path, including planned and unsupported paths (`to_come`).
+    `has` reports whether the request has a header. If two APIs share the path, the headers decide.
+    """
     if (marked := _marked(path, has)) is not None:
         return marked.envelope
-    known = to_come(path) or not_offered(path)
-    if known is not None:
-        return known.envelope
+    row = to_come(path) or not_offered(path)
+    if row is not None:
+        return row.envelope
     api = api_of(path, has)
     return DEFAULT_ENVELOPE if api is None else api.envelope
 
 
 def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
-    """Return the API that a request is of, by its path or its headers; None for none."""
+    """Return the API of a request by its path, else by its headers; None outside every API."""
     owners = (api for api in APIS if path.startswith(api.prefixes))
     return next(owners, None) or _marked(path, has)
 
@@ -51,7 +51,7 @@ def _marked(path: str, has: Callable[[str], bool]) -> Api | None:
 
 
 def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
-    """Return what a `POST` of a path asks a model for; None where it asks none."""
+    """Return the endpoint that answers a `POST` of this path with a model; None if none does."""
     for api in APIS:
         own = path.removeprefix(api.also_under) if api.also_under else path
         for endpoint in api.endpoints:
@@ -61,7 +61,7 @@ def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
 
 
 def request_id_of(answer_id: str) -> RequestId:
-    """Return the request that an answer's id names, with an API's prefix or without."""
+    """Return the request id in an answer's id, with or without an API's prefix."""
     for prefix in (prefix for api in APIS for prefix in api.id_prefixes):
         if answer_id.startswith(prefix):
             return RequestId(answer_id.removeprefix(prefix))

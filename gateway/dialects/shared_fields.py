@@ -1,6 +1,6 @@
-"""Fields that mean the same in every dialect, checked alike.
+"""Fields with the same meaning in every dialect, checked alike.
 
-Pure. Each function returns what a body says, or raises `BadRequest` naming the field.
+Pure. Each function returns a field's value or raises `BadRequest` naming the field.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from gateway.dialects.dialect import Extras, Limits
 
 MAX_STOP_CHARACTERS = 1000
 LEAST_TOP_P = 1e-9
-"""A nucleus this small holds the likeliest token alone, which is what `top_p: 0` asks for."""
+"""A nucleus this small holds only the likeliest token, which is the meaning of `top_p: 0`."""
 LEAST_TEMPERATURE = 1e-3
-"""Below it every draw is the likeliest token, and its inverse would soon leave float32."""
+"""Below it every draw is the likeliest token, and its inverse soon leaves float32's range."""
 LEAST_REPETITION = 0.01
 TEXT_ONLY = "the models read only text"
 NO_SUCH_TOOL = "only function tools are supported"
 NO_THINKING = "it has no effect if thinking is off"
 
-Said = TypeVar("Said")
+Value = TypeVar("Value")
 
 
 def named_model(name: str, field: str = "model") -> ModelId:
-    """Return a name as a model's. BadRequest for what cannot be one, like a folder's with a blank
-    in it."""
+    """Return a name as a model id. Raises BadRequest for an invalid name, such as a folder's name
+    with a space."""
     if not is_model_id(name):
         text = (
             f"'{name[:80]}' is not a valid model name: use letters a to z, digits, '.', '_' "
@@ -46,24 +46,25 @@ def named_model(name: str, field: str = "model") -> ModelId:
     return ModelId(name)
 
 
-def sampling_of(said: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:
-    """Return how tokens are chosen: as the client said, where that is not None, else by the
-    dialect's `defaults`, else by Sampling's own. Its `model_fields_set` are those that were said.
-    """
-    given = {name: value for name, value in said.items() if value is not None}
+def sampling_of(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:
+    """Return the sampling settings: the client's value unless None, else the dialect's default,
+    else Sampling's own. `model_fields_set` has only the client's fields."""
+    given = {name: value for name, value in values.items() if value is not None}
     if not defaults:
         return Sampling(**given)
     made = Sampling(**{**defaults, **given})
     return Sampling.model_construct(_fields_set=set(given), **dict(made))
 
 
-def temperature_of(asked: float) -> float:
-    """Return the temperature to draw with: 0, the likeliest token, for all that amount to it."""
-    return asked if asked >= LEAST_TEMPERATURE else 0.0
+def temperature_of(temperature: float) -> float:
+    """Return the temperature to sample with: 0, the likeliest token, for all values that amount to
+    it."""
+    return temperature if temperature >= LEAST_TEMPERATURE else 0.0
 
 
 def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> tuple[str, ...]:
-    """Return the stop strings, in order, without repeats. BadRequest for too many, or a bad one."""
+    """Return the stop strings in order, without repeats. Raises BadRequest for too many or an
+    invalid one."""
     if isinstance(stops, str):
         named = {field: stops}
     else:
@@ -77,7 +78,7 @@ def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> t
 
 
 def top_logprobs_of(wanted: bool | None, count: int | None) -> int | None:
-    """Return how many alternatives to show; None for no log-probabilities."""
+    """Return the number of alternatives to show; None without log-probabilities."""
     if wanted:
         return count or 0
     if count:
@@ -91,8 +92,9 @@ def tools_of(
     name: str = "function.name",
     field: str = "tools",
 ) -> dict[str, ToolSpec]:
-    """Return the tools by name, in order, without those that are None. BadRequest for too many, or
-    two of one name; `name` is where a tool's body has it, `field` where the body has them."""
+    """Return the tools by name, in order, without None. Raises BadRequest for too many tools or for
+    two with one name. `name` is the path of the name in a tool, `field` the path of the tools in
+    the body."""
     if len(tools) > limits.tools:
         raise bad_field(field, f"at most {limits.tools}")
     named: dict[str, ToolSpec] = {}
@@ -108,21 +110,21 @@ def tools_of(
 def foreign_in(
     tools: Sequence[object] | None, foreign: type, field: str = "tools"
 ) -> tuple[str, ...]:
-    """Return the paths of the tools that are of another kind, which the model is not offered."""
+    """Return the paths of the tools of another kind, which are not offered to the model."""
     return tuple(f"{field}[{n}]" for n, tool in enumerate(tools or ()) if isinstance(tool, foreign))
 
 
 def unseen(kind: str) -> TextPart:
-    """Return what the model reads in the place of something in a tool's answer that is no text."""
+    """Return the text that replaces non-text content in a tool's answer."""
     return TextPart(text=f"[{kind} left out: only text can be read here]")
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingAsked:
-    """How much to think, as a body says it, by one name or by several that agree.
+    """The amount of thinking that a body requests, in one field or in several that agree.
 
-    `effort` is None where thinking is switched on or off without one. `unheeded` are the paths of
-    what has no effect as thinking is off, `for_thinking` of what has one in models that think.
+    `effort` is None if thinking is only on or off. `unheeded` are the paths of fields without
+    effect because thinking is off; `for_thinking` those with an effect only in thinking models.
     """
 
     thinking: bool | None
@@ -131,18 +133,18 @@ class ThinkingAsked:
     unheeded: tuple[str, ...] = ()
     for_thinking: tuple[str, ...] = ()
 
-    def asked_of(self, request: GenerationRequest) -> GenerationRequest:
-        """Return the request with how much to think."""
-        told = {
+    def set_in(self, request: GenerationRequest) -> GenerationRequest:
+        """Return the request with this amount of thinking."""
+        fields = {
             "thinking": self.thinking,
             "effort": self.effort,
             "thinking_budget": self.budget,
         }
-        return request.model_copy(update=told)
+        return request.model_copy(update=fields)
 
-    def told_in(self, extras: Extras, limits: Limits) -> Extras:
-        """Return the extras with what has no effect, or may have none. BadRequest where fields
-        without effect are refused."""
+    def report_in(self, extras: Extras, limits: Limits) -> Extras:
+        """Return the extras with the fields that have no effect, or possibly none. Raises
+        BadRequest if fields without effect are refused."""
         extras = ignoring(extras, self.unheeded, NO_THINKING, limits)
         return replace(extras, for_thinking=self.for_thinking) if self.for_thinking else extras
 
@@ -153,8 +155,9 @@ def thinking_asked(
     efforts: Mapping[str, Effort | Literal["none"] | None],
     budgets: Mapping[str, int | None] | None = None,
 ) -> ThinkingAsked:
-    """Return how much to think; each mapping has what the paths of a body say of one thing. A
-    budget below 0 is none. BadRequest, naming the second, for two that differ."""
+    """Return the amount of thinking. Each mapping has paths of a body with their values, all for
+    the same setting. A budget below 0 counts as none. Raises BadRequest for two that differ, naming
+    the second."""
     switch_path, switch = _agreed(switches)
     effort_path, effort = _agreed(efforts)
     budget_path, budget = _agreed(budgets or {})
@@ -162,8 +165,8 @@ def thinking_asked(
         text = f"{switch_path} contradicts {effort_path} '{effort}'"
         raise BadRequest(text, field=switch_path)
     thinking = False if effort == "none" else switch
-    found = (effort_path, "" if effort in (None, "none") else effort), (budget_path, budget)
-    paths = tuple(path for path, said in found if said not in (None, ""))
+    amounts = (effort_path, "" if effort in (None, "none") else effort), (budget_path, budget)
+    paths = tuple(path for path, amount in amounts if amount not in (None, ""))
     if thinking is False:
         return ThinkingAsked(False, None, None, unheeded=paths)
     return ThinkingAsked(
@@ -174,21 +177,21 @@ def thinking_asked(
     )
 
 
-def _agreed(said: Mapping[str, Said | None]) -> tuple[str, Said | None]:
-    """Return the first path that says something, and what all that do say."""
-    found = [(path, one) for path, one in said.items() if one is not None]
-    for path, one in found[1:]:
-        if one != found[0][1]:
-            raise BadRequest(f"{path} contradicts {found[0][0]}", field=path)
-    return found[0] if found else ("", None)
+def _agreed(values: Mapping[str, Value | None]) -> tuple[str, Value | None]:
+    """Return the first path with a value, and the value. All values must agree."""
+    present = [(path, value) for path, value in values.items() if value is not None]
+    for path, value in present[1:]:
+        if value != present[0][1]:
+            raise BadRequest(f"{path} contradicts {present[0][0]}", field=path)
+    return present[0] if present else ("", None)
 
 
 def tool_tag(own: str, *others: str) -> Callable[[object], str | None]:
-    """Return what tells a tool that the client runs, whose `type` is `own` or left out (`~own`) or
-    one of `others` (`~` and that), from one of another kind (`~foreign`)."""
+    """Return a function that tags tools by their `type`: `~own` if it is `own` or missing, `~` and
+    the type for one of `others`, else `~foreign`. The client runs all but foreign tools."""
 
     def tag(value: object) -> str | None:
-        """Return the tag of a tool; None for what is no object."""
+        """Return a tool's tag; None if it is not an object."""
         if not isinstance(value, Mapping):
             return None
         kind = cast(Mapping[str, object], value).get("type")

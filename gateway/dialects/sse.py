@@ -1,7 +1,7 @@
 """Server-sent events: how bytes are framed for a browser's or a client's event reader.
 
-Pure. A frame is complete or not sent: payloads are JSON on one line, so a frame never holds
-a line break but its own.
+Pure. Every frame is complete. A payload is JSON on one line, so the only line breaks are the
+frame's own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ HEADERS: tuple[tuple[str, str], ...] = (
     ("cache-control", "no-cache"),
     ("x-accel-buffering", "no"),
 )
-"""What keeps proxies from holding a stream back."""
+"""Keep proxies from buffering a stream."""
 
 LAST = "[DONE]"
 """The data of the event that ends an OpenAI stream."""
@@ -30,11 +30,12 @@ def named_frame(event: str, payload: bytes) -> bytes:
 
 
 def placed_frame(place: str, event: str, payload: bytes) -> bytes:
-    """Return one event with its name and its id, from which a reader goes on. None may hold a line
-    break."""
+    """Return one event with its name and its id; a reader can resume after that id. Neither may
+    hold a line break."""
     return b"id: " + place.encode() + b"\n" + named_frame(event, payload)
 
 
 def comment(text: str) -> bytes:
-    """Return a line that readers skip: keeps a connection warm, shows progress to a human."""
+    """Return a line that readers skip. It keeps the connection open and shows progress to a
+    person."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -1,7 +1,7 @@
-"""Paths that clients know and that are not answered: they say why, unlike a misspelt path.
+"""Paths that clients know but shoal does not answer. Their 404 says why, unlike a misspelt path's.
 
-Pure. What is to come says so: its row goes when the path is answered, and `docs/plans.md` lists it.
-What no engine here does, and what is never offered, says that.
+Pure. `TO_COME` has planned paths: delete a row once its path is answered; `docs/plans.md` lists
+them. `NOT_OFFERED` has paths that no engine supports, and paths that shoal never offers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ HISTORY = "send the whole conversation each time, to /v1/chat/completions"
 
 
 class ToCome(NamedTuple):
-    """What a path, and every path below it, would offer; what to use today; whose errors it has."""
+    """A planned path, with all paths below it: its purpose, what to use today, and its error
+    envelope."""
 
     offers: str
     instead: str
@@ -40,7 +41,8 @@ TO_COME: Mapping[str, ToCome] = {
 
 
 class NotOffered(NamedTuple):
-    """What a path, and every path below it, is for; what to do instead; whose errors it has."""
+    """An unsupported path, with all paths below it: its error code, the reason, what to do instead,
+    and its error envelope."""
 
     code: Literal["no_such_engine", "not_offered"]
     why: str
@@ -104,22 +106,23 @@ NOT_OFFERED: Mapping[str, NotOffered] = {
 
 
 def to_come(path: str) -> ToCome | None:
-    """Return what will be at a path; None where nothing is planned."""
-    return next((row for known, row in TO_COME.items() if _is_below(path, known, row)), None)
+    """Return the plan for a path; None if nothing is planned."""
+    return next((row for prefix, row in TO_COME.items() if _is_below(path, prefix, row)), None)
 
 
 def not_offered(path: str) -> NotOffered | None:
-    """Return why a path that clients know is not offered; None for any other."""
-    return next((row for known, row in NOT_OFFERED.items() if _is_below(path, known, row)), None)
+    """Return why a path that clients know is not offered; None for any other path."""
+    return next((row for prefix, row in NOT_OFFERED.items() if _is_below(path, prefix, row)), None)
 
 
-def _is_below(path: str, known: str, row: ToCome | NotOffered) -> bool:
-    asked = path.removeprefix(OLLAMA.also_under) if row.envelope is OLLAMA.envelope else path
-    return asked == known or asked.startswith(f"{known}/")
+def _is_below(path: str, prefix: str, row: ToCome | NotOffered) -> bool:
+    own = path.removeprefix(OLLAMA.also_under) if row.envelope is OLLAMA.envelope else path
+    return own == prefix or own.startswith(f"{prefix}/")
 
 
 def absence(path: str) -> HttpFault | None:
-    """Return the fault for a path that clients know and is not answered; None for any other."""
+    """Return the fault for a path that clients know but shoal does not answer; None for any other
+    path."""
     planned, never = to_come(path), not_offered(path)
     if planned is not None:
         return not_there_yet(path, planned)
@@ -127,11 +130,11 @@ def absence(path: str) -> HttpFault | None:
 
 
 def not_there_yet(path: str, row: ToCome) -> HttpFault:
-    """Return the 404 for a path that is to come: clients that try several take the next one."""
+    """Return the 404 for a planned path. Clients that try several paths then try the next."""
     text = f"{path} is not available yet, but {row.offers} will be; {row.instead}"
     return HttpFault(404, "not_there_yet", text)
 
 
 def not_here(path: str, row: NotOffered) -> HttpFault:
-    """Return the fault for a path that is not offered; of a 404 no client asks again."""
+    """Return the fault for a path that is not offered. Clients do not retry a 404."""
     return HttpFault(404, row.code, f"{path} is not supported: {row.why}; {row.instead}")

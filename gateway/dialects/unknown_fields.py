@@ -1,10 +1,10 @@
-"""Fields that a body has and its type has not: what is a slip is refused, the rest is named.
+"""Fields of a body that its type does not have: misspellings are refused, the others are reported.
 
-Pure. A slip is a name one letter away from a known one of at least five letters, two from nine
-letters on, unless the name stands in a published schema of a dialect that we speak
-(`published_fields`): then a client meant it. Keys of a conversation's turns are never slips, for
-clients send back all that they know of them. What is taken without effect is named to the client in
-a header; null asks for nothing, and is not named.
+Pure. A misspelling is one letter away from a known name of at least five letters, or two letters
+away from one of at least nine. A name in a published schema (`published_fields`) is never a
+misspelling: the client meant it. Neither are keys of a conversation's turns, since clients send
+back every key that they received. A response header names the fields without effect. A null
+requests nothing and is not reported.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from gateway.dialects.published_fields import PUBLISHED_FIELDS
 CONVERSATION = ("messages", "input", "system")
 """The fields that hold a conversation."""
 ONE_LETTER_FROM, TWO_LETTERS_FROM = 5, 9
-"""Letters of a known name that other names may be slips of, by one letter and by two."""
+"""Least letters of a known name for misspellings by one letter and by two."""
 MAX_NAMED = 64
-"""Ignored fields of one body that are remembered by name."""
+"""Most ignored fields of one body that are reported by name."""
 HEADER = "x-shoal-ignored"
 HEADER_BYTES = 1024
 MORE = "+more"
-"""Ends a header that has no room for all names; `quote` leaves no plus sign in a name."""
+"""Ends a header that has no room for all names. `quote` escapes plus signs, so no name contains
+one."""
 
 _PLAIN = frozenset((str, int, float, bool, dict, type(None)))
-"""Types of values that hold no objects with a type: most of a body, and told apart cheaply."""
+"""Types of values without typed objects inside: most of a body, and cheap to check."""
 
 Location = tuple[int | str, ...]
 
@@ -42,21 +43,21 @@ def known_names(model: type[BaseModel]) -> frozenset[str]:
     return frozenset(field.alias or name for name, field in model.model_fields.items())
 
 
-def slip_of(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that `name` is a slip of, the nearest first; None if it is none."""
+def slip_of(name: str, names: Iterable[str]) -> str | None:
+    """Return the nearest known name that `name` misspells; None if there is none."""
     if name in PUBLISHED_FIELDS:
         return None
-    found = [
+    matches = [
         (distance, candidate)
-        for candidate in known
+        for candidate in names
         if (distance := OSA.distance(name, candidate, score_cutoff=2)) <= _letters_off(candidate)
     ]
-    return min(found)[1] if found else None
+    return min(matches)[1] if matches else None
 
 
 def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]]]:
-    """Yield where the objects inside of a validated one have keys that their types do not know and
-    that are not null, with the type; not the outermost object's own. In order, not recursive."""
+    """Yield the location and type of each unknown key, unless null, in the objects inside a
+    validated object; not in the object itself. In order, not recursive."""
     waiting: list[tuple[Location, object]] = [((), model)]
     while waiting:
         location, value = waiting.pop()
@@ -67,9 +68,9 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
                     if extra is not None:
                         yield (*location, name), type(value)
             inner = [
-                ((*location, name), held)
-                for name, held in value.__dict__.items()
-                if type(held) not in _PLAIN
+                ((*location, name), child)
+                for name, child in value.__dict__.items()
+                if type(child) not in _PLAIN
             ]
         elif isinstance(value, list):
             items = cast(list[object], value)
@@ -82,38 +83,39 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
 
 
 def may_be_slip(location: Location) -> bool:
-    """Return whether a key there may be a slip: it is not a conversation's."""
+    """Return whether a key at this location may be a misspelling: it is outside the
+    conversation."""
     return location[0] not in CONVERSATION
 
 
 def header_of(names: Sequence[str]) -> str:
-    """Return the names as a header's value: escaped as in URLs, `HEADER_BYTES` at most."""
-    said = ""
+    """Return the names as a header's value: escaped as in URLs, at most `HEADER_BYTES`."""
+    value = ""
     for name in names:
-        more = f", {_escaped(name)}" if said else _escaped(name)
-        if len(said) + len(more) > HEADER_BYTES - len(MORE) - 2:
-            return f"{said}, {MORE}" if said else MORE
-        said += more
-    return said
+        more = f", {_escaped(name)}" if value else _escaped(name)
+        if len(value) + len(more) > HEADER_BYTES - len(MORE) - 2:
+            return f"{value}, {MORE}" if value else MORE
+        value += more
+    return value
 
 
 def labels_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Return how many of the ignored fields go by each label of a counter: the last key of a path
-    where it is published, `other` where it is not."""
-    found: dict[str, int] = {}
+    """Return the number of ignored fields per counter label: a published field's last key, else
+    `other`."""
+    counts: dict[str, int] = {}
     for name in names:
         key = name.rpartition(".")[2]
         label = key if key in PUBLISHED_FIELDS else "other"
-        found[label] = found.get(label, 0) + 1
-    return found
+        counts[label] = counts.get(label, 0) + 1
+    return counts
 
 
 def _escaped(name: str) -> str:
     return quote(name, safe="[]", errors="replace")
 
 
-def _letters_off(known: str) -> int:
-    letters = sum(character.isalpha() for character in known)
+def _letters_off(name: str) -> int:
+    letters = sum(character.isalpha() for character in name)
     if letters >= TWO_LETTERS_FROM:
         return 2
     return 1 if letters >= ONE_LETTER_FROM else -1

@@ -1,6 +1,6 @@
-"""Anthropic's messages: bodies, turns, rendering.
+"""Anthropic's messages API: bodies, turns, rendering.
 
-Pure. Entered by its table alone.
+Pure. Other packages import only its table.
 """
 
 from gateway.dialects.anthropic.api import ANTHROPIC

@@ -1,6 +1,6 @@
-"""What messages and their counts answer, whole and in events, as types.
+"""Types of the answers to messages and token counts, whole and as events.
 
-Pure. The OpenAPI document shows these; what is rendered is held to them.
+Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ StopWord = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]
 
 
 class ThinkingTokens(TypedDict):
-    """How many of an answer's tokens were thinking."""
+    """The number of an answer's tokens that were thinking."""
 
     thinking_tokens: int
 
 
 class AnthropicUsage(TypedDict):
-    """What an answer took, in tokens; `input_tokens` are without those that were cached."""
+    """Tokens of an answer. `input_tokens` excludes the cached ones."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -29,14 +29,14 @@ class AnthropicUsage(TypedDict):
 
 
 class SaidBlock(TypedDict):
-    """What the assistant said."""
+    """Text of the assistant."""
 
     type: Literal["text"]
     text: str
 
 
 class ThoughtBlock(TypedDict):
-    """What the assistant thought; the signature says nothing."""
+    """Thinking of the assistant. The signature carries no information."""
 
     type: Literal["thinking"]
     thinking: str
@@ -44,7 +44,7 @@ class ThoughtBlock(TypedDict):
 
 
 class UseBlock(TypedDict):
-    """A call."""
+    """A tool call."""
 
     type: Literal["tool_use"]
     id: str
@@ -56,7 +56,7 @@ AnsweredBlock = SaidBlock | ThoughtBlock | UseBlock
 
 
 class AnthropicEnd(TypedDict):
-    """Why an answer ended; null while it goes on."""
+    """Why an answer ended; null until then."""
 
     stop_reason: StopWord | None
     stop_sequence: str | None
@@ -74,7 +74,7 @@ class AnthropicAnswer(AnthropicEnd):
 
 
 class MessageStart(TypedDict):
-    """The first event: the message before anything was said."""
+    """The first event: the message, still empty."""
 
     type: Literal["message_start"]
     message: AnthropicAnswer
@@ -103,7 +103,7 @@ class ThoughtDelta(TypedDict):
 
 
 class SignatureDelta(TypedDict):
-    """The end of some thinking."""
+    """The end of a thinking block."""
 
     type: Literal["signature_delta"]
     signature: str
@@ -132,7 +132,7 @@ class BlockStop(TypedDict):
 
 
 class MessageDelta(TypedDict):
-    """Why the answer ended, and what it took."""
+    """Why the answer ended, and its usage."""
 
     type: Literal["message_delta"]
     delta: AnthropicEnd
@@ -146,7 +146,7 @@ class MessageStop(TypedDict):
 
 
 class PingEvent(TypedDict):
-    """Nothing; the connection is alive."""
+    """Keeps the connection alive."""
 
     type: Literal["ping"]
 
@@ -157,13 +157,13 @@ AnthropicEvent = (
 
 
 class CountAnswer(TypedDict):
-    """How many tokens a prompt has."""
+    """The number of tokens of a prompt."""
 
     input_tokens: int
 
 
 class AnthropicErrorText(TypedDict):
-    """An error; `details` where clients know by them that they have to ask in another way."""
+    """An error. `details` is set if clients use it to decide how to retry."""
 
     type: str
     message: str
@@ -179,7 +179,7 @@ class AnthropicError(TypedDict):
 
 
 class AnthropicModel(TypedDict):
-    """A model; its limits are left out where they are not known."""
+    """A model; unknown limits are omitted."""
 
     type: Literal["model"]
     id: str
@@ -191,7 +191,7 @@ class AnthropicModel(TypedDict):
 
 
 class AnthropicModels(TypedDict):
-    """A page of the models; the ids are null where it is empty."""
+    """A page of the models; the ids are null if it is empty."""
 
     data: list[AnthropicModel]
     has_more: bool

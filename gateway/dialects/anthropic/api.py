@@ -1,6 +1,6 @@
 """Anthropic's API as a table.
 
-Pure. Clients that were given a base URL with `/v1` at its end say it twice; they are answered.
+Pure. A client whose base URL ends with `/v1` sends `/v1/v1/...`; those paths answer, too.
 """
 
 from __future__ import annotations

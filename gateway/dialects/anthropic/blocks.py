@@ -1,8 +1,8 @@
-"""What Anthropic's clients send as messages: the closed types of blocks and of turns.
+"""Messages from Anthropic's clients: the closed types of blocks and of turns.
 
-Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
-means nothing in a prompt is typed `Unused`, with its reason. Blocks and documents that models of
-text cannot read are known here, so that the parser refuses them in words.
+Pure. Shapes only. Clients send shoal's own answers back with extra fields; a field without meaning
+in a prompt is typed `Unused`, with the reason. Blocks and documents that text models cannot read
+have types here, so that the parser can refuse them with a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ProvidedType = Literal[
     "mcp_tool_result",
     "container_upload",
 ]
-"""What an answer of the provider's has of the tools that it runs itself, and what those get."""
+"""Types of the blocks in which Anthropic's server tools are called and answer."""
 _PROVIDED = dict.fromkeys(get_args(ProvidedType), "~provided")
 
 # --- content ------------------------------------------------------------------------------
@@ -43,8 +43,8 @@ class AnthropicTextBlockBody(Closed):
 
 
 class AnthropicMediaBlockBody(Closed):
-    """An image, with all that it holds: refused by the parser, but in a tool's answer, where the
-    model is told that it was there."""
+    """An image, with all its fields. The parser refuses it. In a tool's result it is accepted, and
+    the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole block is refused"
@@ -52,7 +52,7 @@ class AnthropicMediaBlockBody(Closed):
 
 
 class AnthropicThinkingBlockBody(Closed):
-    """What the assistant thought earlier."""
+    """Earlier thinking of the assistant."""
 
     type: Literal["thinking"]
     thinking: str
@@ -60,15 +60,15 @@ class AnthropicThinkingBlockBody(Closed):
 
 
 class AnthropicRedactedBlockBody(Closed):
-    """Thinking that only its maker can read; dropped."""
+    """Thinking that only its provider can read; dropped."""
 
     type: Literal["redacted_thinking"]
     data: Unused = no_effect("only its provider can read it")
 
 
 class AnthropicProvidedBlockBody(Closed):
-    """What the provider's own tools were asked and answered: dropped, and named as ignored. What
-    the assistant made of it stands beside it."""
+    """A call or a result of the provider's server tools: dropped, and reported as ignored. The
+    assistant's own text is in the blocks beside it."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the block is dropped"
@@ -76,7 +76,7 @@ class AnthropicProvidedBlockBody(Closed):
 
 
 class AnthropicToolUseBody(Closed):
-    """A call that the assistant made."""
+    """A tool call by the assistant."""
 
     type: Literal["tool_use"]
     id: str = Field(min_length=1)
@@ -105,15 +105,15 @@ class AnthropicPlainSourceBody(Closed):
 
 
 class AnthropicBlocksSourceBody(Closed):
-    """The text of a document, in pieces."""
+    """The text of a document, in blocks."""
 
     type: Literal["content"]
     content: Content[AnthropicTextBlockBody]
 
 
 class AnthropicUnreadSourceBody(Closed):
-    """A document that is no text, or that lies elsewhere: refused by the parser, but in a tool's
-    answer, where the model is told that it was there."""
+    """A document that is not text, or only a link. The parser refuses it. In a tool's result it is
+    accepted, and the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole document is refused"
@@ -144,7 +144,7 @@ class AnthropicDocumentBlockBody(Closed):
 
 
 class AnthropicSearchResultBlockBody(Closed):
-    """What a search of the client's has found; the model reads all of it."""
+    """A result of the client's search; the model reads all of it."""
 
     type: Literal["search_result"]
     source: str
@@ -161,11 +161,11 @@ _Media = (
     | Annotated[AnthropicSearchResultBlockBody, Tag("~search_result")]
 )
 
-# --- what tools answered ------------------------------------------------------------------
+# --- tool results -------------------------------------------------------------------------
 
 
 class AnthropicToolReferenceBody(Closed):
-    """A tool that a search for tools has found; it stands among the request's tools, too."""
+    """A tool found by a tool search; the request's tools include it."""
 
     type: Literal["tool_reference"]
     tool_name: str = Field(min_length=1)
@@ -179,7 +179,7 @@ ResultBlock = Annotated[
 
 
 class AnthropicToolResultBody(Closed):
-    """What a tool answered; nothing at all is an answer too."""
+    """A tool's result; it may be empty."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
@@ -215,7 +215,7 @@ AssistantBlock = Annotated[
 
 
 class AnthropicUserMessageBody(Closed):
-    """What the user says, and what the tools answered."""
+    """A turn of the user: text and tool results."""
 
     role: Literal["user"]
     content: Content[UserBlock]
@@ -223,7 +223,7 @@ class AnthropicUserMessageBody(Closed):
 
 
 class AnthropicAssistantMessageBody(Closed):
-    """What the assistant said, as clients send our own answers back."""
+    """A turn of the assistant: an earlier answer that the client sends back."""
 
     role: Literal["assistant"]
     content: Content[AssistantBlock]
@@ -231,7 +231,7 @@ class AnthropicAssistantMessageBody(Closed):
 
 
 class AnthropicSystemMessageBody(Closed):
-    """What the model is told about its task in the middle of a conversation."""
+    """Instructions to the model in the middle of a conversation."""
 
     role: Literal["system"]
     content: Content[AnthropicTextBlockBody]

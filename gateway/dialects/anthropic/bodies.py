@@ -1,8 +1,8 @@
-"""What Anthropic's clients send to create a message, or to count its tokens: closed types.
+"""Bodies of Anthropic's clients that create a message or count its tokens, as closed types.
 
-Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
-combination of fields means is decided by the parser. Messages are in `blocks`. A field typed
-`Unused` is accepted in that place without effect, with its reason.
+Pure. It has only shapes and ranges, which also make the OpenAPI document; the parser decides what a
+combination of fields means. Messages are in `blocks`. A field typed `Unused` is accepted there
+without effect; its description is the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HARMLESS = {
     "user_profile_id": "concerns the provider's accounts",
     "workspace_id": "as user_profile_id",
 }
-"""Fields that change nothing about the text, and why."""
+"""Fields without effect on the text, each with the reason."""
 
 HARMLESS_COUNT = {
     **HARMLESS,
@@ -50,7 +50,7 @@ HARMLESS_COUNT = {
     "top_p": "nothing is generated",
     "top_k": "nothing is generated",
 }
-"""The same where tokens are counted; clients send the body of the message that is to come."""
+"""The same for token counts: clients send the body of the message that they are about to create."""
 
 REFUSED = {
     "prompt": "send 'messages'",
@@ -67,7 +67,7 @@ NAME = r"^[A-Za-z0-9_.:-]{1,128}$"
 
 
 class AnthropicOfferedBody(Closed):
-    """What every tool has that the client runs."""
+    """Fields of every tool that the client runs."""
 
     name: str = Field(pattern=NAME)
     strict: bool | None = None
@@ -95,7 +95,8 @@ class AnthropicClientToolBody(AnthropicOfferedBody):
 
 
 class AnthropicServerToolBody(Closed):
-    """A tool that the provider would run; skipped and named, so that the others are offered."""
+    """A tool that the provider would run. It is skipped and reported; the other tools are
+    offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
@@ -125,14 +126,14 @@ class AnthropicChoiceBody(Closed):
 
 
 class AnthropicNoChoiceBody(Closed):
-    """No tool."""
+    """No tool may be called."""
 
     type: Literal["none"]
     disable_parallel_tool_use: Unused = no_effect("does not exist")
 
 
 class AnthropicNamedChoiceBody(Closed):
-    """This tool and no other."""
+    """This tool and no other may be called."""
 
     type: Literal["tool"]
     name: str
@@ -171,7 +172,7 @@ class AnthropicFormatBody(Closed):
 
 
 class AnthropicOutputBody(Closed):
-    """What the text must be."""
+    """The form of the answer."""
 
     format: AnthropicFormatBody | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = honoured(
@@ -181,7 +182,7 @@ class AnthropicOutputBody(Closed):
 
 
 class AnthropicMetadataBody(Closed):
-    """Who asks; other labels are for the provider's own storage."""
+    """The client's user; other labels are for the provider's own storage."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "labels for the provider's own storage"
@@ -189,7 +190,7 @@ class AnthropicMetadataBody(Closed):
 
 
 class AnthropicPromptBody(Closed):
-    """All of a body that says what the model reads."""
+    """All fields of a body that determine the prompt."""
 
     model: str
     messages: Annotated[list[AnthropicMessageBody], Field(min_length=1, fail_fast=True)]

@@ -1,8 +1,8 @@
-"""Tools that Anthropic defines and the client runs: a shell, an editor of files, a memory of files.
+"""Tools that Anthropic defines and the client runs: a shell, a file editor, a memory in files.
 
-Pure. A body names such a tool by its type and version alone, for Anthropic's models know its
-schema. Other models do not, so they get it as a function, with what its commands take as Anthropic
-documents it. A later version of a kind is taken as the latest that is known here.
+Pure. A body gives only such a tool's type and version, since Anthropic's models know its schema.
+Other models do not, so they get it as a function with the parameters that Anthropic documents. A
+later version than the known ones is treated as the latest of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 KIND = re.compile(r"(bash|text_editor|memory)_(\d{8})")
 NEW_TEXT_FROM, UNDO_UNTIL = 20250728, 20250124
-"""The editor's versions: what is inserted is `insert_text` from the one on, and edits could be
-undone until the other."""
+"""Versions of the editor: from the first, inserted text is `insert_text`; until the second, edits
+could be undone."""
 
 _TEXT, _LINE = {"type": "string"}, {"type": "integer", "minimum": 0}
 _AFTER = {**_LINE, "description": "For insert: the line after which to add; 0: at the top."}
@@ -25,22 +25,22 @@ _VIEW_RANGE = {**_RANGE, "description": "For view: the first and the last line, 
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """What a model has to be told of such a tool."""
+    """Such a tool's description and parameters for the model."""
 
     description: str
     parameters: Mapping[str, Any]
 
 
 def is_client_tool(kind: str) -> bool:
-    """Return whether a tool's type is that of one which Anthropic defines and the client runs."""
+    """Return whether a tool's type is one that Anthropic defines and the client runs."""
     return KIND.fullmatch(kind) is not None
 
 
 def client_tool(kind: str) -> ClientTool:
-    """Return the tool of a type for which `is_client_tool`."""
-    found = KIND.fullmatch(kind)
-    assert found is not None, "told apart by its type"
-    name, version = found[1], int(found[2])
+    """Return the tool for a type that passes `is_client_tool`."""
+    match = KIND.fullmatch(kind)
+    assert match is not None, "is_client_tool checked the type"
+    name, version = match[1], int(match[2])
     if name == "bash":
         return _BASH
     return _editor(version) if name == "text_editor" else _MEMORY

@@ -1,10 +1,10 @@
-"""Anthropic's messages: a conversation in, one assistant turn out, or the count of its tokens.
+"""Anthropic's messages: takes a conversation, returns one assistant turn or its token count.
 
-Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
-with the reason. A conversation that ends with the assistant's turn is continued from there. Without
-`thinking` the model does not think, as this API has it; `adaptive` leaves it to the model's card.
-Tools that the provider would run are not offered to the model, and named; the others are, those
-that Anthropic defines with their known schemas.
+Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
+reasons. A conversation that ends with the assistant's turn is continued there. As in Anthropic's
+API, a model does not think without `thinking`; `adaptive` leaves it to the model's card. Tools that
+the provider would run are not offered to the model, but reported. All other tools are offered;
+those that Anthropic defines get their known schemas.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ class AnthropicMessages:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request of one choice."""
-        asked, extras = read_body(bodies.AnthropicMessagesBody, body, context.limits)
-        about = {
-            "max_tokens": asked.max_tokens,
-            "stop": stops_of("stop_sequences", asked.stop_sequences, context.limits),
-            "sampling": _sampling_of(asked),
+        """Return one request with one choice."""
+        parsed_body, extras = read_body(bodies.AnthropicMessagesBody, body, context.limits)
+        fields = {
+            "max_tokens": parsed_body.max_tokens,
+            "stop": stops_of("stop_sequences", parsed_body.stop_sequences, context.limits),
+            "sampling": _sampling_of(parsed_body),
         }
-        _check_budget(asked)
-        request = _request_of(asked, extras, context).model_copy(update=about)
-        return _parsed(request, asked, extras, context, stream=bool(asked.stream))
+        _check_budget(parsed_body)
+        request = _request_of(parsed_body, extras, context).model_copy(update=fields)
+        return _parsed(request, parsed_body, extras, context, stream=bool(parsed_body.stream))
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> MessagesStream:
-        """Return a renderer of named events; loading is told by pings only."""
+        """Return a renderer of named events. While the model loads, it sends only pings."""
         return MessagesStream(parsed)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return one `message`."""
+        """Return a `message` object."""
         return render_message(parsed, collected[0])
 
 
@@ -82,74 +82,74 @@ class AnthropicCount:
     name = "anthropic_count_tokens"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request that asks how many tokens its prompt has."""
-        asked, extras = read_body(bodies.AnthropicCountBody, body, context.limits)
+        """Return one request that counts the tokens of its prompt."""
+        parsed_body, extras = read_body(bodies.AnthropicCountBody, body, context.limits)
         question = {"question": PromptQuestion(wants="count")}
-        request = _request_of(asked, extras, context).model_copy(update=question)
-        return _parsed(request, asked, extras, context)
+        request = _request_of(parsed_body, extras, context).model_copy(update=question)
+        return _parsed(request, parsed_body, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return how many there are: all of the prompt, cached or not."""
+        """Return the number of prompt tokens, cached or not."""
         return json_bytes({"input_tokens": collected[0].usage.prompt_tokens})
 
 
 def _request_of(
-    asked: bodies.AnthropicPromptBody, extras: Extras, context: ParseContext
+    body: bodies.AnthropicPromptBody, extras: Extras, context: ParseContext
 ) -> GenerationRequest:
-    """Return the request as far as both bodies say it: what the model reads, and who asks."""
-    turns = _turns_of(asked, context.limits)
-    tools = tools_of([_tool_of(tool) for tool in asked.tools or ()], context.limits, "name")
+    """Return the request with the fields that both bodies share: the prompt and the client."""
+    turns = _turns_of(body, context.limits)
+    tools = tools_of([_tool_of(tool) for tool in body.tools or ()], context.limits, "name")
     return GenerationRequest(
         request_id=next(context.ids),
-        model=named_model(asked.model),
+        model=named_model(body.model),
         prompt=ChatPrompt(
             messages=turns,
-            tools=_deferred_last(asked, tools),
+            tools=_deferred_last(body, tools),
             continue_final=turns[-1].role == "assistant",
         ),
-        output=_output_of(asked),
-        tool_choice=_choice_of(asked, tools),
-        parallel_tool_calls=not _one_call(asked),
+        output=_output_of(body),
+        tool_choice=_choice_of(body, tools),
+        parallel_tool_calls=not _one_call(body),
         priority=extras.priority,
-        client_id=_client_of(asked, extras),
+        client_id=_client_of(body, extras),
     )
 
 
 def _parsed(
     request: GenerationRequest,
-    asked: bodies.AnthropicPromptBody,
+    body: bodies.AnthropicPromptBody,
     extras: Extras,
     context: ParseContext,
     *,
     stream: bool = False,
 ) -> Parsed:
-    thinking = _thinking_of(asked)
-    extras = thinking.told_in(extras, context.limits)
-    extras = ignoring(extras, provided_in(asked.messages), PROVIDED, context.limits)
-    foreign = foreign_in(asked.tools, bodies.AnthropicServerToolBody)
+    thinking = _thinking_of(body)
+    extras = thinking.report_in(extras, context.limits)
+    extras = ignoring(extras, provided_in(body.messages), PROVIDED, context.limits)
+    foreign = foreign_in(body.tools, bodies.AnthropicServerToolBody)
     extras = ignoring(extras, foreign, NO_SUCH_TOOL, context.limits)
     return Parsed(
-        requests=(thinking.asked_of(request),),
-        model=asked.model,
+        requests=(thinking.set_in(request),),
+        model=body.model,
         stream=stream,
         answer_id=f"msg_{request.request_id}",
         created_at_s=context.now_s,
         fingerprint=context.fingerprint,
         include_usage=True,
-        extras=ignoring(extras, unseen_of(asked.messages), TEXT_ONLY, context.limits),
+        extras=ignoring(extras, unseen_of(body.messages), TEXT_ONLY, context.limits),
     )
 
 
-def _turns_of(asked: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMessage, ...]:
-    if len(asked.messages) > limits.messages:
+def _turns_of(body: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMessage, ...]:
+    if len(body.messages) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
-    turns = turns_of(asked.system, asked.messages)
+    turns = turns_of(body.system, body.messages)
     if all(turn.role == "system" for turn in turns):
         raise bad_field("messages", "must contain a user or an assistant turn")
     if turns[-1].tool_calls:
-        field = f"messages[{len(asked.messages) - 1}].content"
+        field = f"messages[{len(body.messages) - 1}].content"
         raise bad_field(field, "cannot continue a last turn with tool_use; send a tool_result")
     return turns
 
@@ -159,11 +159,11 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
     if isinstance(tool, bodies.AnthropicServerToolBody):
         return None
     if isinstance(tool, bodies.AnthropicClientToolBody):
-        known = client_tool(tool.type)
+        defined = client_tool(tool.type)
         return ToolSpec(
             name=tool.name,
-            description=known.description,
-            parameters=dict(known.parameters),
+            description=defined.description,
+            parameters=dict(defined.parameters),
             strict=bool(tool.strict),
         )
     return ToolSpec(
@@ -175,20 +175,20 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
 
 
 def _deferred_last(
-    asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]
+    body: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]
 ) -> tuple[ToolSpec, ...]:
-    """Return the tools, those last that a client adds while it goes on: what stands before them in
-    the prompt is found again."""
+    """Return the tools, those with `defer_loading` last. A client may add more of them later; the
+    prompt before them stays the same, so the prefix cache still has it."""
     deferred = {
         tool.name
-        for tool in asked.tools or ()
+        for tool in body.tools or ()
         if isinstance(tool, bodies.AnthropicOfferedBody) and tool.defer_loading
     }
     return tuple(sorted(tools.values(), key=lambda tool: tool.name in deferred))
 
 
-def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
-    match asked.tool_choice:
+def _choice_of(body: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]) -> ToolChoice:
+    match body.tool_choice:
         case bodies.AnthropicNoChoiceBody():
             return ToolChoice(mode="none")
         case bodies.AnthropicNamedChoiceBody(name=name):
@@ -204,50 +204,52 @@ def _choice_of(asked: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec])
             return ToolChoice(mode="auto" if tools else "none")
 
 
-def _one_call(asked: bodies.AnthropicPromptBody) -> bool:
-    match asked.tool_choice:
+def _one_call(body: bodies.AnthropicPromptBody) -> bool:
+    match body.tool_choice:
         case None | bodies.AnthropicNoChoiceBody():
             return False
         case choice:
             return bool(choice.disable_parallel_tool_use)
 
 
-def _sampling_of(asked: bodies.AnthropicMessagesBody) -> Sampling:
+def _sampling_of(body: bodies.AnthropicMessagesBody) -> Sampling:
     return sampling_of(
         {
-            "temperature": None if asked.temperature is None else temperature_of(asked.temperature),
-            "top_p": None if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
-            "top_k": asked.top_k,
+            "temperature": None if body.temperature is None else temperature_of(body.temperature),
+            "top_p": None if body.top_p is None else max(LEAST_TOP_P, body.top_p),
+            "top_k": body.top_k,
         }
     )
 
 
-def _output_of(asked: bodies.AnthropicPromptBody) -> OutputFormat:
-    config = asked.output_config
-    wanted = asked.output_format if config is None or config.format is None else config.format
-    if asked.output_format not in (None, wanted):
+def _output_of(body: bodies.AnthropicPromptBody) -> OutputFormat:
+    config = body.output_config
+    wanted = body.output_format if config is None or config.format is None else config.format
+    if body.output_format not in (None, wanted):
         raise bad_field("output_format", "contradicts output_config.format; send only that")
     if wanted is None:
         return OutputFormat()
     return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
 
 
-def _check_budget(asked: bodies.AnthropicMessagesBody) -> None:
-    """Refuse a budget that leaves no token for the answer, as this API does."""
-    budget = None if asked.thinking is None else asked.thinking.budget_tokens
-    if budget is not None and budget >= asked.max_tokens:
+def _check_budget(body: bodies.AnthropicMessagesBody) -> None:
+    """Refuse a thinking budget that leaves no token for the answer, as Anthropic's API does."""
+    budget = None if body.thinking is None else body.thinking.budget_tokens
+    if budget is not None and budget >= body.max_tokens:
         text = f"must be above thinking.budget_tokens ({budget})"
         raise bad_field("max_tokens", text)
 
 
-def _thinking_of(asked: bodies.AnthropicPromptBody) -> ThinkingAsked:
-    """Return how much to think: not at all where the body does not say."""
-    said = asked.thinking or bodies.AnthropicThinkingBody(type="disabled")
-    config = asked.output_config
+def _thinking_of(body: bodies.AnthropicPromptBody) -> ThinkingAsked:
+    """Return the amount of thinking; none if the body does not say."""
+    settings = body.thinking or bodies.AnthropicThinkingBody(type="disabled")
+    config = body.output_config
     asks = thinking_asked(
-        switches={"thinking.type": None if said.type == "adaptive" else said.type == "enabled"},
+        switches={
+            "thinking.type": None if settings.type == "adaptive" else settings.type == "enabled"
+        },
         efforts={},
-        budgets={"thinking.budget_tokens": said.budget_tokens},
+        budgets={"thinking.budget_tokens": settings.budget_tokens},
     )
     effort = None if config is None else config.effort
     if effort is None:
@@ -259,6 +261,6 @@ def _thinking_of(asked: bodies.AnthropicPromptBody) -> ThinkingAsked:
     return replace(asks, effort=effort, for_thinking=hints)
 
 
-def _client_of(asked: bodies.AnthropicPromptBody, extras: Extras) -> str | None:
-    named = None if asked.metadata is None else asked.metadata.user_id
+def _client_of(body: bodies.AnthropicPromptBody, extras: Extras) -> str | None:
+    named = None if body.metadata is None else body.metadata.user_id
     return extras.client_id or named

@@ -1,6 +1,6 @@
-"""Models as Anthropic's clients list them: one at a time, or in pages.
+"""Models as Anthropic's clients list them: one, or a page.
 
-Pure. What is not known of a model is left out, never made up.
+Pure. Unknown properties of a model are omitted, never invented.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
 
 PAGE, MOST = 20, 1000
-"""How many models a page has: unless the query says so, and at most."""
+"""Models per page: by default, and at most."""
 
 
 def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) -> bytes:
-    """Return a page of the models, in order: the first, or the one `after_id` or `before_id`.
+    """Return a page of the models, in order: the first page, or the one of `after_id` or
+    `before_id`.
 
     Raises BadRequest naming the field of the query.
     """
@@ -36,7 +37,7 @@ def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) ->
         first = 0 if after is None else _place(ids, "after_id", after) + 1
         page, has_more = listings[first : first + limit], first + limit < len(ids)
     models: AnthropicModels = {
-        "data": [model_object(one) for one in page],
+        "data": [model_object(listing) for listing in page],
         "has_more": has_more,
         "first_id": page[0].id if page else None,
         "last_id": page[-1].id if page else None,
@@ -45,13 +46,14 @@ def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) ->
 
 
 def render_model(listing: ModelListing) -> bytes:
-    """Return one model."""
+    """Return a `model` object as JSON."""
     return json_bytes(model_object(listing))
 
 
 def model_object(listing: ModelListing) -> AnthropicModel:
-    """Return a model; its limits are those of its loaded copies, for any of them may be asked."""
-    served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
+    """Return a model. Its limits are the smallest of its instances, since any of them may
+    answer."""
+    served = min((item.context_tokens for item in listing.loaded), default=listing.context_tokens)
     created = datetime.fromtimestamp(int(listing.modified_at_s), UTC)
     model: AnthropicModel = {
         "type": "model",
@@ -61,7 +63,7 @@ def model_object(listing: ModelListing) -> AnthropicModel:
         "lifecycle": "active",
     }
     if served:
-        # a prompt leaves room for one token at least, and so does an answer for its prompt
+        # a prompt leaves room for at least one token of the answer, and the answer for the prompt
         model["max_input_tokens"] = model["max_tokens"] = served - 1
     return model
 

@@ -1,11 +1,14 @@
-"""Messages rendered: the stream of events, and the whole answer.
+"""Renders messages: the stream of events, and the whole answer.
 
-Pure. Promises to clients, each of which breaks one when it is broken: every event is named; a block
-is opened before its deltas and closed before the next is opened; indexes of blocks ascend by one;
-thinking is signed before it closes; a call's input comes as fragments of JSON text; the reason and
-the usage come in one event before the last. How many tokens of the prompt the prefix cache had is
-known at the end alone, so the first event counts all of them as read anew. The delta of text is the
-hot path: bytes made when the block opened, one JSON string between them.
+Pure. Clients rely on these promises:
+- Every event is named.
+- A block opens before its deltas and closes before the next one opens. Their indexes ascend by one.
+- Thinking is signed before its block closes.
+- A call's input comes in fragments of JSON text.
+- One event before the last has both the stop reason and the usage.
+
+The number of cached prompt tokens is known only at the end, so the first event counts none as
+cached. Text deltas are the hot path: a JSON string between bytes made when the block opened.
 """
 
 from __future__ import annotations
@@ -78,11 +81,11 @@ class MessagesStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal has been rendered, or an error."""
+        """Return whether the terminal or an error has been rendered."""
         return self._closed or self._usage is not None
 
     def open(self) -> bytes:
-        """Return the message as it is before anything was said."""
+        """Return the message, still empty."""
         usage = Usage(prompt_tokens=self._parsed.prompt_tokens)
         message = message_object(self._parsed, [], NOT_ENDED, usage)
         return _event("message_start", {"message": message})
@@ -104,11 +107,11 @@ class MessagesStream:
         return b"".join(out)
 
     def comment(self, text: str) -> bytes:
-        """Return a ping, which has no words; empty once the stream has ended."""
+        """Return a ping, which carries no text; empty once the stream has ended."""
         return b"" if self.ended else PING
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the error, the last event; empty after the last."""
+        """Return the error as the last event; empty if the stream is closed."""
         if self._closed:
             return b""
         self._closed = True
@@ -116,7 +119,7 @@ class MessagesStream:
         return sse.named_frame("error", json_bytes(named))
 
     def close(self) -> bytes:
-        """Return the reason and the usage, then the last event; empty after an error."""
+        """Return the stop reason and the usage, then the last event; empty after an error."""
         if self._closed:
             return b""
         ended = self._end_block()
@@ -152,7 +155,7 @@ class MessagesStream:
         return begun + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
 
     def _begin(self, block: Channel | int, start: dict[str, Any], head: bytes) -> bytes:
-        """Return the end of the open block and the beginning of this one."""
+        """Return the end of the open block and the start of this one."""
         ended = self._end_block()
         self._index += 1
         self._block = block
@@ -169,7 +172,7 @@ class MessagesStream:
 
 
 def render_message(parsed: Parsed, collected: Collected) -> bytes:
-    """Return one message: thinking, text, calls; nothing of what did not come."""
+    """Return a message with its thinking, text and calls; empty parts are omitted."""
     choice = collected.choices[0]
     content: list[dict[str, Any]] = []
     if choice.reasoning:
@@ -187,6 +190,6 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
-    """Return a call, as a stream's client has it at the end: one that was cut off has those members
-    of its input that are whole."""
+    """Return a call as a stream's client has it at the end. A truncated call keeps the complete
+    members of its input."""
     return call_object(call.call_id, call.name, partial_object(call.arguments))

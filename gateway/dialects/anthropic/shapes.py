@@ -1,7 +1,7 @@
-"""Shapes that Anthropic's answers share, whole or streamed: errors, usage, reasons, the head.
+"""Shapes shared by Anthropic's whole and streamed answers: errors, usage, stop reasons, the head.
 
-Pure. Of a prompt's tokens those that the prefix cache gave are told apart from the rest, as this
-API has it: `input_tokens` are without them.
+Pure. As in Anthropic's API, `input_tokens` excludes the prompt tokens from the prefix cache, which
+are counted separately.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
 
 SIGNATURE = "shoal"
-"""Stands where the provider vouches for its thinking; clients want one and send it back."""
+"""Takes the place of the provider's signature of its thinking. Clients require one and send it
+back."""
 
 _OUR_CALL, _CALL = "call_", "toolu_"
-"""What ids of calls begin with: as the rest of shoal makes them, and in this API."""
+"""Prefixes of call ids: inside shoal, and in Anthropic's API."""
 
 ID_KEY = "request_id"
-"""Where a failure has the id of its request."""
+"""The key of the request's id in the body of a failure."""
 
 STOP_REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
     "length": "max_tokens",
     "tool_calls": "tool_use",
-    # the dialect has no word for what somebody stopped, and its clients take no other
+    # the API has no reason for a cancelled request, and its clients accept no other
     "cancelled": "end_turn",
-    # nor for memory that was short: the text is cut, as at a limit
+    # nor for memory pressure: the text is truncated, as at a limit
     "memory_pressure": "max_tokens",
 }
 
@@ -39,11 +40,10 @@ FIELD_WORDS = {
     "response_format": "output_config.format",
     "tools[].parameters": "tools[].input_schema",
 }
-"""What the rest of shoal calls differently."""
+"""Shoal's field names with their names in this API."""
 
 DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
-"""What a refusal of a field has beside its words, by which clients know that they have to ask in
-another way."""
+"""`details` of an error about a field. Clients use them to send another kind of request."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -59,8 +59,8 @@ _TYPES = {
 
 
 def error_object(fault: HttpFault) -> AnthropicError:
-    """Return `{"type": "error", "error": {...}}`: clients show the message and read nothing else,
-    so the field at fault is in it."""
+    """Return `{"type": "error", "error": {...}}`. Clients show only the message, so it names the
+    field at fault."""
     other = "invalid_request_error" if fault.status < 500 else "api_error"
     kind = _TYPES.get(fault.status, other)
     error: AnthropicErrorText = {"type": kind, "message": _message_of(fault)}
@@ -70,7 +70,7 @@ def error_object(fault: HttpFault) -> AnthropicError:
 
 
 def usage_object(usage: Usage) -> AnthropicUsage:
-    """Return Anthropic's `usage`; caches are read without being asked, so none is written to."""
+    """Return Anthropic's `usage`. Caching is automatic, so no tokens count as cache creation."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -81,14 +81,14 @@ def usage_object(usage: Usage) -> AnthropicUsage:
 
 
 def call_object(call_id: str, name: str, arguments: object) -> dict[str, Any]:
-    """Return the block of a call; clients send its id back with what the tool answered."""
+    """Return the block of a call. Clients send its id back with the tool's result."""
     ours = call_id.startswith(_OUR_CALL)
     shown = _CALL + call_id.removeprefix(_OUR_CALL) if ours else call_id
     return {"type": "tool_use", "id": shown, "name": name, "input": arguments}
 
 
 def end_object(reason: FinishReason, stop: str | None) -> dict[str, str | None]:
-    """Return why an answer ended, and the stop sequence that ended it, if one did."""
+    """Return why an answer ended, and the stop sequence if one ended it."""
     if reason == "stop" and stop is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stop}
     return {"stop_reason": STOP_REASONS[reason], "stop_sequence": None}
@@ -100,7 +100,7 @@ def message_object(
     end: Mapping[str, str | None],
     usage: Usage,
 ) -> dict[str, Any]:
-    """Return a message, whole, or as it is before anything was said."""
+    """Return a message: complete, or still empty."""
     return {
         "id": parsed.answer_id,
         "type": "message",
@@ -113,7 +113,8 @@ def message_object(
 
 
 def _message_of(fault: HttpFault) -> str:
-    """Return what a failure says; of a prompt that does not fit, as clients parse it."""
+    """Return a failure's message. If a prompt does not fit, it has the wording that clients
+    parse."""
     overflow = overflow_of(fault)
     if overflow is not None:
         prompt, limit = overflow

@@ -1,10 +1,10 @@
-"""Anthropic's conversation as turns: one message of many blocks becomes one turn or several.
+"""Anthropic's conversation as turns: a message of many blocks becomes one turn or several.
 
-Pure. A tool's answer is a turn of its own, and text beside it keeps its place in the order. Earlier
-thinking goes where every dialect puts it; redacted thinking is dropped. Of documents and search
-results that are text the model reads that, after a title. Images and other documents are refused,
-naming the block; but in a tool's answer, which no one can take back, the model is told that they
-were there (`unseen_of`). What the provider's own tools did is dropped (`provided_in`).
+Pure. A tool's result is a turn of its own; text beside it keeps its place in the order. Earlier
+thinking goes where every dialect puts it; redacted thinking is dropped. The model reads text
+documents and search results after a title. Images and other documents are refused by their path. In
+a tool's result they are not, since the client cannot change it: the model reads a note instead
+(`unseen_of`). Calls and results of the provider's server tools are dropped (`provided_in`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 
 BILLING = "x-anthropic-billing-header:"
-"""Begins a line that a client puts before its system prompt for the provider's books. It changes
-with each prompt, and no prefix would ever be found with it."""
+"""Begins a line that a client puts before its system prompt for the provider's billing. It changes
+with each prompt, so no cached prefix would match."""
 PROVIDED = "about server tools of the provider; no model reads it"
-"""Why what those did is dropped."""
+"""Why blocks of server tools are dropped."""
 FAILED = "Error:"
-"""Stands before what a tool answered when it failed."""
+"""Precedes the result of a failed tool call."""
 
 
 def turns_of(
     system: str | Sequence[blocks.AnthropicTextBlockBody] | None,
     messages: Sequence[blocks.AnthropicMessageBody],
 ) -> tuple[ChatMessage, ...]:
-    """Return the conversation, the system prompt first. BadRequest naming a block that is no text,
-    or a turn that says nothing."""
+    """Return the conversation, the system prompt first. Raises BadRequest naming a block that is
+    not text, or an empty user turn."""
     made = list(_system_of(system))
     for index, message in enumerate(messages):
         field = f"messages[{index}].content"
@@ -47,7 +47,7 @@ def turns_of(
 
 
 def _system_of(system: str | Sequence[blocks.AnthropicTextBlockBody] | None) -> list[ChatMessage]:
-    """Return the system prompt as a turn, without the provider's line; no turn for no text."""
+    """Return the system prompt as a turn, without the billing line; no turn if it is empty."""
     parts = _texts_of(system or ())
     if parts and parts[0].text.startswith(BILLING):
         _, _, rest = parts[0].text.partition("\n")
@@ -112,11 +112,12 @@ _Held = (
 
 
 def _read(block: _Held) -> TextPart | None:
-    """Return what the model reads of something beside plain text; None where it cannot."""
+    """Return the text that the model reads for a block other than text; None if it can read
+    nothing."""
     match block:
         case blocks.AnthropicSearchResultBlockBody():
-            said = [f"Search result: {block.title} ({block.source})"]
-            return _lines(*said, *(one.text for one in block.content))
+            heading = f"Search result: {block.title} ({block.source})"
+            return _lines(heading, *(piece.text for piece in block.content))
         case blocks.AnthropicDocumentBlockBody(source=blocks.AnthropicPlainSourceBody() as source):
             return _lines(*_heading(block), source.data)
         case blocks.AnthropicDocumentBlockBody(source=blocks.AnthropicBlocksSourceBody() as source):
@@ -131,12 +132,12 @@ def _heading(block: blocks.AnthropicDocumentBlockBody) -> list[str]:
     return [title, *([block.context] if block.context else [])]
 
 
-def _lines(*said: str) -> TextPart:
-    return TextPart(text="\n".join(said))
+def _lines(*lines: str) -> TextPart:
+    return TextPart(text="\n".join(lines))
 
 
 def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
-    """Return the paths of what tools answered that is no text."""
+    """Return the paths of non-text content in tool results."""
     return [
         f"messages[{number}].content[{place}].content[{index}]"
         for number, message in enumerate(messages)
@@ -147,7 +148,7 @@ def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
 
 
 def provided_in(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
-    """Return the paths of what the provider's own tools did."""
+    """Return the paths of the blocks of server tools."""
     return [
         f"messages[{number}].content[{place}]"
         for number, message in enumerate(messages)
@@ -159,7 +160,7 @@ def provided_in(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
 def _results_of(
     message: blocks.AnthropicMessageBody,
 ) -> Iterator[tuple[int, Sequence[blocks.ResultBlock]]]:
-    """Yield the places of what tools answered in blocks, and those."""
+    """Yield the place and the blocks of each tool result that consists of blocks."""
     if not isinstance(message, blocks.AnthropicUserMessageBody):
         return
     for place, block in enumerate(() if isinstance(message.content, str) else message.content):
@@ -168,7 +169,7 @@ def _results_of(
 
 
 def _assistant_turns(content: str | Sequence[blocks.AssistantBlock]) -> Iterator[ChatMessage]:
-    """Yield the turn; none for an answer that had no content, as we send it ourselves."""
+    """Yield the turn; none for an answer without content, which shoal itself may send."""
     if isinstance(content, str):
         if content:
             yield ChatMessage(role="assistant", parts=_texts_of(content))

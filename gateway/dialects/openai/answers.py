@@ -1,6 +1,6 @@
-"""What chat completions and completions answer, whole and in chunks, as types.
+"""Types of the answers to chat completions and completions, whole and in chunks.
 
-Pure. The OpenAPI document shows these; what is rendered is held to them.
+Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ Tier = Literal["default", "flex", "priority"]
 
 
 class CachedTokens(TypedDict):
-    """How many of a prompt's tokens the prefix cache gave."""
+    """The number of a prompt's tokens that came from the prefix cache."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(TypedDict):
-    """How many of an answer's tokens were thinking."""
+    """The number of an answer's tokens that were thinking."""
 
     reasoning_tokens: int
 
 
 class TokenUsage(TypedDict):
-    """What an answer took, in tokens."""
+    """Tokens of an answer."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -37,7 +37,7 @@ class TokenUsage(TypedDict):
 
 
 class AnswerTiming(TypedDict):
-    """What an answer took, in seconds; beyond OpenAI's."""
+    """Seconds and speed of an answer; not in OpenAI's API."""
 
     seconds: float
     queue_seconds: float
@@ -48,7 +48,7 @@ class AnswerTiming(TypedDict):
 
 
 class LikelyToken(TypedDict):
-    """A token, and the logarithm of its probability; `bytes` is null in a part of a character."""
+    """A token and its log-probability. `bytes` is null if the token is part of a character."""
 
     token: str
     logprob: float
@@ -56,20 +56,20 @@ class LikelyToken(TypedDict):
 
 
 class ScoredToken(LikelyToken):
-    """A token of the answer, with the likeliest in its place."""
+    """A token of the answer, with its likeliest alternatives."""
 
     top_logprobs: list[LikelyToken]
 
 
 class ChatScores(TypedDict):
-    """The log-probabilities of some text."""
+    """Log-probabilities of a text."""
 
     content: list[ScoredToken]
     refusal: None
 
 
 class AnsweredFunction(TypedDict):
-    """A function that is called; `arguments` is JSON text."""
+    """A called function; `arguments` is JSON text."""
 
     name: str
     arguments: str
@@ -84,14 +84,14 @@ class AnsweredCall(TypedDict):
 
 
 class AnsweredCustom(TypedDict):
-    """A tool that takes text, as it is called."""
+    """A called custom tool and its text input."""
 
     name: str
     input: str
 
 
 class AnsweredCustomCall(TypedDict):
-    """A call of a tool that takes text."""
+    """A call of a custom tool."""
 
     id: str
     type: Literal["custom"]
@@ -99,8 +99,8 @@ class AnsweredCustomCall(TypedDict):
 
 
 class AnsweredMessage(TypedDict):
-    """The assistant's turn; `content` is null where there are calls alone. `function_call` is one
-    in the older form, where the body has functions."""
+    """The assistant's turn. `content` is null if there are only calls. `function_call` is the older
+    form of a call, used if the body has `functions`."""
 
     role: Literal["assistant"]
     content: str | None
@@ -110,7 +110,7 @@ class AnsweredMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One answer; `stop_reason` where it was cancelled."""
+    """One answer. `stop_reason` is set if it was cancelled or ended by memory pressure."""
 
     index: int
     message: AnsweredMessage
@@ -134,16 +134,19 @@ class ChatAnswer(TypedDict):
 
 
 class MemoryTaken(TypedDict):
-    """Bytes, by the name that exo's benchmarks read."""
+    """Bytes, under the name that exo's benchmarks read."""
 
     inBytes: int
 
 
 class GenerationStats(TypedDict):
-    """How fast an answer was: tokens of the prompt that were computed, over the seconds of prefill;
-    tokens after the first, over those of decoding. `ttft_s` is from the request's arrival to its
-    first token, null where none came; `peak_memory_usage` the most that the runners' arrays took
-    since the model was loaded, as they last told, null where that is not known."""
+    """The speed of an answer.
+
+    `prompt_tps` is computed prompt tokens per second of prefill. `generation_tps` is tokens after
+    the first per second of decoding. `ttft_s` is from the request's arrival to its first token;
+    null without tokens. `peak_memory_usage` is the runners' peak array memory since the model was
+    loaded, as last reported; null if unknown.
+    """
 
     prompt_tps: float
     generation_tps: float
@@ -155,20 +158,20 @@ class GenerationStats(TypedDict):
 
 
 class BenchAnswer(ChatAnswer):
-    """A chat completion, and how fast it was, where a model of the cluster made it."""
+    """A chat completion, and its speed if a model of the cluster made it."""
 
     generation_stats: NotRequired[GenerationStats]
 
 
 class FunctionDelta(TypedDict):
-    """A piece of a call: its name in the first alone."""
+    """A piece of a call; only the first has the name."""
 
     name: NotRequired[str]
     arguments: str
 
 
 class CallDelta(TypedDict):
-    """A piece of a call: its id in the first alone."""
+    """A piece of a call; only the first has the id."""
 
     index: int
     id: NotRequired[str]
@@ -177,14 +180,14 @@ class CallDelta(TypedDict):
 
 
 class CustomDelta(TypedDict):
-    """A piece of the text that a tool is called with: its name in the first alone."""
+    """A piece of a custom tool's input; only the first has the name."""
 
     name: NotRequired[str]
     input: str
 
 
 class CustomCallDelta(TypedDict):
-    """A piece of a call of a tool that takes text: its id in the first alone."""
+    """A piece of a custom tool's call; only the first has the id."""
 
     index: int
     id: NotRequired[str]
@@ -193,7 +196,7 @@ class CustomCallDelta(TypedDict):
 
 
 class ChatDelta(TypedDict):
-    """What a chunk adds to the assistant's turn."""
+    """A chunk's additions to the assistant's turn."""
 
     role: NotRequired[Literal["assistant"]]
     content: NotRequired[str]
@@ -203,7 +206,7 @@ class ChatDelta(TypedDict):
 
 
 class ChatChunkChoice(TypedDict):
-    """What a chunk adds to one answer; its end comes in a chunk of its own."""
+    """A chunk's additions to one answer. The end comes in a chunk of its own."""
 
     index: int
     delta: ChatDelta
@@ -213,8 +216,8 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """A piece of a chat completion; the last has the timing. Where the usage was asked for, it is
-    in the last, too, and that has no choices."""
+    """A piece of a chat completion. The last has the timing, and no choices but the usage if the
+    body asked for it."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -228,7 +231,7 @@ class ChatChunk(TypedDict):
 
 
 class CompletionScores(TypedDict):
-    """The log-probabilities of some text, in the older shape; null for a prompt's first token."""
+    """Log-probabilities of a text, in the older shape; null for a prompt's first token."""
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -247,7 +250,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionHead(TypedDict):
-    """What a completion and each piece of it have."""
+    """Fields of a completion and of each of its pieces."""
 
     id: str
     object: Literal["text_completion"]
@@ -259,8 +262,8 @@ class CompletionHead(TypedDict):
 
 
 class CompletionChunk(CompletionHead):
-    """A piece of a completion; the last has the timing. Where the usage was asked for, it is in the
-    last, too, and that has no choices."""
+    """A piece of a completion. The last has the timing, and no choices but the usage if the body
+    asked for it."""
 
     usage: NotRequired[TokenUsage]
     timing: NotRequired[AnswerTiming]
@@ -274,14 +277,14 @@ class CompletionAnswer(CompletionHead):
 
 
 class EmbeddingUsage(TypedDict):
-    """What the inputs came to, in tokens."""
+    """Tokens of the inputs."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class Embedding(TypedDict):
-    """The vector of one input, as numbers or as base64 of 32-bit floats."""
+    """The vector of one input, as numbers or as 32-bit floats in base64."""
 
     object: Literal["embedding"]
     index: int
@@ -299,7 +302,7 @@ class EmbeddingsAnswer(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class ErrorText(TypedDict):
-    """An error; the numbers that explain a refusal stand beside these four."""
+    """An error. The numbers that explain a refusal are further members."""
 
     message: str
     type: str
@@ -314,7 +317,7 @@ class Error(TypedDict):
 
 
 class OpenAIModel(TypedDict):
-    """A model; what stands behind `owned_by` is beyond OpenAI's."""
+    """A model. The fields after `owned_by` are not in OpenAI's API."""
 
     id: str
     object: Literal["model"]
@@ -327,14 +330,14 @@ class OpenAIModel(TypedDict):
 
 
 class OpenAIModels(TypedDict):
-    """The models that are here."""
+    """The models of the cluster."""
 
     object: Literal["list"]
     data: list[OpenAIModel]
 
 
 class OpenAIList(TypedDict):
-    """A page of a list; the ids are null where it is empty."""
+    """A page of a list; the ids are null if it is empty."""
 
     object: Literal["list"]
     first_id: str | None
@@ -349,19 +352,19 @@ class ItemList(OpenAIList):
 
 
 class StoredChat(ChatAnswer):
-    """A chat completion that is kept, with its labels."""
+    """A stored chat completion, with its labels."""
 
     metadata: dict[str, str]
 
 
 class StoredChats(OpenAIList):
-    """A page of chat completions that are kept."""
+    """A page of stored chat completions."""
 
     data: list[StoredChat]
 
 
 class RemovedChat(TypedDict):
-    """A chat completion is kept no longer."""
+    """A chat completion that was deleted."""
 
     id: str
     object: Literal["chat.completion.deleted"]

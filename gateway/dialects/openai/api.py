@@ -1,6 +1,6 @@
-"""OpenAI's API as a table, and its listing of models.
+"""OpenAI's API as a table, and its list of models.
 
-Pure. What is not known of a model is left out or said as zero, never made up.
+Pure. Unknown properties of a model are omitted or 0, never invented.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from gateway.dialects.openai.stored import (
 )
 
 OWNER = "shoal"
-_Asked = TypeVar("_Asked", bound=api_table.Endpoint)
+_Endpoint = TypeVar("_Endpoint", bound=api_table.Endpoint)
 
 
 def render_models(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
@@ -76,16 +76,16 @@ def render_model(listing: api_table.ModelListing) -> bytes:
 
 
 def _model_object(listing: api_table.ModelListing) -> answers.OpenAIModel:
-    # what every loaded copy takes, for any of them may be asked; before it, what the model could
-    served = min((copy.context_tokens for copy in listing.loaded), default=listing.context_tokens)
+    # the smallest of its instances, since any of them may answer; without one, the model's own
+    smallest = min((item.context_tokens for item in listing.loaded), default=listing.context_tokens)
     return {
         "id": listing.id,
         "object": "model",
         "created": int(listing.modified_at_s),
         "owned_by": OWNER,
-        # other servers' words for what is served and what the model was made for; clients size
-        # their prompts by them
-        "max_model_len": served,
+        # other servers' names for the served context and the model's own; clients limit their
+        # prompts by them
+        "max_model_len": smallest,
         "context_length": listing.context_tokens,
         "capabilities": list(listing.capabilities),
         "loaded": bool(listing.loaded),
@@ -118,8 +118,8 @@ _KEPT_RESPONSES = api_table.KeptShapes(
 )
 
 
-def _without_v1(endpoint: _Asked) -> _Asked:
-    """Return the same endpoint for clients whose base URL has no /v1."""
+def _without_v1(endpoint: _Endpoint) -> _Endpoint:
+    """Return the same endpoint at a path without /v1."""
     path = endpoint.path.removeprefix("/v1")
     return replace(endpoint, path=path, summary="The same, for a base URL without /v1")
 

@@ -1,8 +1,8 @@
-"""What OpenAI's clients send: the closed types of chat completions and completions.
+"""Bodies of OpenAI's chat completions and completions, as closed types.
 
-Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
-combination of fields means is decided by the parsers. Messages are in `messages`. A
-field typed `Unused` is accepted in that place without effect, with its reason.
+Pure. It has only shapes and ranges, which also make the OpenAPI document; the parsers decide what a
+combination of fields means. Messages are in `messages`. A field typed `Unused` is accepted there
+without effect; its description is the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HARMLESS = {
     "litellm_metadata": "labels of a proxy",
     "guided_decoding_backend": "one library enforces every kind of structured output",
 }
-"""Fields that change nothing about the answer, and why."""
+"""Fields without effect on the answer, each with the reason."""
 HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of kept answers; completions are not kept"}
 
 REFUSED_BY_SERVERS = {
@@ -48,7 +48,7 @@ REFUSED_BY_SERVERS = {
     "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "truncate_prompt_tokens": "prompts are never truncated here",
 }
-"""Fields of other servers that speak this dialect, which would change the answer."""
+"""Fields of other servers with this dialect that would change the answer."""
 
 REFUSED_CHAT = {
     **REFUSED_BY_SERVERS,
@@ -90,7 +90,7 @@ class FunctionToolBody(Closed):
 
 
 class ForeignToolBody(Closed):
-    """A tool of another kind; skipped and named, so that the functions are still offered."""
+    """A tool of another kind. It is skipped and reported; the functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
@@ -112,21 +112,21 @@ class NamedFunctionBody(Closed):
 
 
 class NamedChoiceBody(Closed):
-    """This function and no other."""
+    """This function and no other must be called."""
 
     type: Literal["function"]
     function: NamedFunctionBody
 
 
 class AllowedToolBody(Closed):
-    """One of the tools that are allowed this time."""
+    """One of the allowed tools."""
 
     type: Literal["function"]
     function: NamedFunctionBody
 
 
 class AllowedToolsBody(Closed):
-    """The tools that are allowed this time, of those in `tools`."""
+    """The allowed tools, a part of `tools`."""
 
     mode: Literal["auto", "required"]
     tools: list[
@@ -139,7 +139,7 @@ class AllowedToolsBody(Closed):
 
 
 class AllowedChoiceBody(Closed):
-    """Only some of the tools."""
+    """Only some of the tools may be called."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedToolsBody
@@ -175,14 +175,14 @@ class TextFormatBody(Closed):
 
 
 class JsonObjectFormatBody(Closed):
-    """Any JSON object, or as llama.cpp has it, one that obeys a schema; enforced."""
+    """Any JSON object, or with llama.cpp's `schema` one that obeys it; enforced."""
 
     type: Literal["json_object"]
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 class JsonSchemaBody(Closed):
-    """A schema that the answer obeys, whether `strict` is said or not."""
+    """A schema that the answer obeys, whether `strict` or not."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")] | None = no_effect(
         "for the schema's author; the model sees the schema"
@@ -214,7 +214,7 @@ Choices = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 
 
 class StructuredOutputsBody(Closed):
-    """What the text must be, as vLLM has it: one of the first five."""
+    """The form of the text, by vLLM's names; one of the first five fields."""
 
     json_: SchemaBody | None = Field(default=None, alias="json")
     regex: str | None = None
@@ -239,7 +239,7 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**64)]
 
 
 class StreamOptionsBody(Closed):
-    """What a stream carries beside the answer."""
+    """Additional parts of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: Unused = no_effect(
@@ -252,7 +252,7 @@ VerbosityBody = Literal["low", "medium", "high"]
 
 
 class SharedBody(Closed):
-    """The fields that chat completions and completions have in common."""
+    """Fields of both chat completions and completions."""
 
     model: str
     stream: bool | None = None
@@ -294,8 +294,8 @@ Budget = Annotated[int, Field(ge=-1)]
 
 
 class TemplateArgumentsBody(Closed):
-    """What the model's chat template is told: these, by the names that it has for them, and up to
-    16 variables of its own, which are text, numbers, true or false."""
+    """Arguments of the model's chat template: these, under the template's own names, and up to 16
+    of its variables, which are text, numbers, true or false."""
 
     reads_others: ClassVar[bool] = True
     enable_thinking: bool | None = None
@@ -305,7 +305,7 @@ class TemplateArgumentsBody(Closed):
 
 
 class ChatReasoningBody(Closed):
-    """How much to think, as OpenRouter has it."""
+    """The amount of thinking, as in OpenRouter's API."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("as thinking_budget")
@@ -314,7 +314,7 @@ class ChatReasoningBody(Closed):
 
 
 class ChatThinkingBody(Closed):
-    """Whether to think, as several providers have it; `adaptive` leaves it to the model's card."""
+    """Whether to think, as in several providers' APIs; `adaptive` leaves it to the model's card."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Budget | None = honoured("as thinking_budget")

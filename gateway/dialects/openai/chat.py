@@ -1,10 +1,9 @@
-"""OpenAI's chat completions: a conversation in, one or more assistant turns out.
+"""OpenAI's chat completions: takes a conversation, returns one or more assistant turns.
 
-Pure. Every field is honoured or refused by name; those accepted without effect stand in
-`bodies` with the reason. `developer` is read as `system`. An assistant's `refusal`
-is read as its text. `tool_choice` with `allowed_tools` offers only those tools. A tool that takes
-text is offered as a function whose one argument is that (`custom_tools`); tools of other kinds are
-not offered to the model, and named.
+Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
+reasons. `developer` is read as `system`, an assistant's `refusal` as its text. `tool_choice` with
+`allowed_tools` offers only those tools. A custom tool, which takes text, is offered as a function
+with one argument (`custom_tools`). Tools of other kinds are not offered to the model, but reported.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ from gateway.dialects.shared_fields import (
 )
 
 MOST_VARIABLES, LONGEST_NAME, LONGEST_VALUE = 16, 64, 4096
-"""How many variables a template is told, and the characters of their names and texts."""
+"""Most variables of a template, and most characters of their names and texts."""
 OURS = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
      "chat_template", "tokenize")
 )  # fmt: skip
-"""What a template is told that the request itself says, or that is no template's to know."""
+"""Template arguments that the request itself determines, or that no client may set."""
 
 
 class OpenAIChat:
@@ -62,83 +61,85 @@ class OpenAIChat:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request of `n` choices."""
-        asked, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
-        fields.check_offered(asked)
-        _check_offered(asked)
-        older = asked.functions is not None
-        tools, choice = (_functions_of if older else _tools_of)(asked, context.limits)
-        thinking = _thinking_of(asked)
+        """Return one request with `n` choices."""
+        parsed_body, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
+        fields.check_offered(parsed_body)
+        _check_offered(parsed_body)
+        older = parsed_body.functions is not None
+        tools, choice = (_functions_of if older else _tools_of)(parsed_body, context.limits)
+        thinking = _thinking_of(parsed_body)
         request = GenerationRequest(
             request_id=next(context.ids),
-            model=fields.model_of(asked),
+            model=fields.model_of(parsed_body),
             prompt=ChatPrompt(
-                messages=messages_of(asked.messages, context.limits),
+                messages=messages_of(parsed_body.messages, context.limits),
                 tools=tools,
-                continue_final=_continues(asked),
+                continue_final=_continues(parsed_body),
             ),
-            n=asked.n or 1,
-            max_tokens=_max_tokens_of(asked),
-            stop=stops_of("stop", asked.stop, context.limits),
-            sampling=fields.sampling_of(asked),
-            output=output_of(asked, context.limits),
+            n=parsed_body.n or 1,
+            max_tokens=_max_tokens_of(parsed_body),
+            stop=stops_of("stop", parsed_body.stop, context.limits),
+            sampling=fields.sampling_of(parsed_body),
+            output=output_of(parsed_body, context.limits),
             tool_choice=choice,
-            parallel_tool_calls=asked.parallel_tool_calls is not False and not older,
-            top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
-            variables=variables_of(asked.chat_template_kwargs),
-            ignore_eos=bool(asked.ignore_eos),
-            min_tokens=asked.min_tokens or None,
-            priority=fields.priority_of(asked.service_tier, extras),
-            client_id=fields.client_of(asked, extras),
+            parallel_tool_calls=parsed_body.parallel_tool_calls is not False and not older,
+            top_logprobs=top_logprobs_of(parsed_body.logprobs, parsed_body.top_logprobs),
+            variables=variables_of(parsed_body.chat_template_kwargs),
+            ignore_eos=bool(parsed_body.ignore_eos),
+            min_tokens=parsed_body.min_tokens or None,
+            priority=fields.priority_of(parsed_body.service_tier, extras),
+            client_id=fields.client_of(parsed_body, extras),
         )
         answer_id = f"chatcmpl-{request.request_id}"
         return Parsed(
-            requests=(thinking.asked_of(request),),
-            model=asked.model,
-            stream=bool(asked.stream),
+            requests=(thinking.set_in(request),),
+            model=parsed_body.model,
+            stream=bool(parsed_body.stream),
             answer_id=answer_id,
-            to_keep=to_keep_of(asked, answer_id, context.now_s),
+            to_keep=to_keep_of(parsed_body, answer_id, context.now_s),
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            include_usage=fields.includes_usage(asked),
-            extras=fields.tools_told(
-                asked.tools, thinking.told_in(extras, context.limits), context.limits
+            include_usage=fields.includes_usage(parsed_body),
+            extras=fields.report_tools(
+                parsed_body.tools, thinking.report_in(extras, context.limits), context.limits
             ),
-            said_back=fields.said_back_of(asked),
-            tells=frozenset((FUNCTION_CALL,)) if older else custom_tells(asked.tools),
-            manner=fields.manner_of(asked.verbosity),
-            affinity=asked.prompt_cache_key or "",
+            said_back=fields.said_back_of(parsed_body),
+            tells=frozenset((FUNCTION_CALL,)) if older else custom_tells(parsed_body.tools),
+            manner=fields.manner_of(parsed_body.verbosity),
+            affinity=parsed_body.prompt_cache_key or "",
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
-        """Return a renderer of `chat.completion.chunk`; loading is told in comments only."""
+        """Return a renderer of `chat.completion.chunk`. While the model loads, it sends only
+        comments."""
         return ChatStream(parsed)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return one `chat.completion`."""
+        """Return a `chat.completion` object."""
         return render_chat(parsed, collected[0])
 
 
 class OpenAIBench(OpenAIChat):
-    """`POST /bench/chat/completions`: what chat completions take, answered whole."""
+    """`POST /bench/chat/completions`: the body of chat completions, answered in one piece."""
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request of `n` choices. BadRequest for one that is to be streamed."""
+        """Return one request with `n` choices. Raises BadRequest if the body asks for a stream."""
         parsed = super().parse(body, context)
         if parsed.stream:
             raise bad_field("stream", "answers with timings are not streamed; omit it")
         return parsed
 
 
-def _check_offered(asked: bodies.ChatCompletionsBody) -> None:
-    if asked.modalities is not None and asked.modalities != ["text"]:
+def _check_offered(body: bodies.ChatCompletionsBody) -> None:
+    if body.modalities is not None and body.modalities != ["text"]:
         raise bad_field("modalities", 'only ["text"] is supported')
 
 
 def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[ChatMessage, ...]:
-    """Return the conversation. BadRequest for too many turns, or naming one that says nothing."""
+    """Return the conversation. Raises BadRequest for too many turns, or for an empty assistant
+    turn."""
     if len(turns) > limits.messages:
         raise bad_field("messages", f"at most {limits.messages}")
     made: list[ChatMessage] = []
@@ -151,7 +152,8 @@ def messages_of(turns: Sequence[messages.MessageBody], limits: Limits) -> tuple[
 
 
 def _message_of(message: messages.MessageBody, index: int, called: str) -> ChatMessage:
-    """Return a turn; `called` is the id of the last call in the older form, which has none."""
+    """Return a turn; `called` is the id for the last call in the older form, which has none of its
+    own."""
     match message:
         case messages.AssistantMessageBody():
             return _assistant_of(message, index, called)
@@ -224,13 +226,13 @@ def _part_of(part: _Part) -> ContentPart:
 
 
 def _tools_of(
-    asked: bodies.ChatCompletionsBody, limits: Limits
+    body: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    if asked.function_call is not None:
+    if body.function_call is not None:
         raise bad_field("function_call", "needs functions; with tools send 'tool_choice'")
-    specs = tools_of([function_of(tool) for tool in asked.tools or ()], limits)
+    specs = tools_of([function_of(tool) for tool in body.tools or ()], limits)
     tools = tuple(specs.values())
-    match asked.tool_choice:
+    match body.tool_choice:
         case None | "auto":
             return tools, ToolChoice(mode="auto" if tools else "none")
         case "none":
@@ -248,16 +250,16 @@ def _tools_of(
 
 
 def _functions_of(
-    asked: bodies.ChatCompletionsBody, limits: Limits
+    body: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the tools and the choice among them of a body in the older form."""
+    """Return the tools and the tool choice of a body in the older form."""
     for field in ("tools", "tool_choice"):
-        if getattr(asked, field):
+        if getattr(body, field):
             raise bad_field(field, "replaces functions and function_call; send only one form")
-    found = [tool_of(body) for body in asked.functions or ()]
-    specs = tools_of(found, limits, "name", "functions")
+    functions = [tool_of(function) for function in body.functions or ()]
+    specs = tools_of(functions, limits, "name", "functions")
     tools = tuple(specs.values())
-    match asked.function_call:
+    match body.function_call:
         case bodies.NamedFunctionBody(name=name):
             _check_known(name, specs, "function_call.name")
             return tools, ToolChoice(mode="named", name=name)
@@ -268,14 +270,14 @@ def _functions_of(
 
 
 def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return a function, or a tool that takes text as one; None for a tool of another kind."""
+    """Return a function; a custom tool becomes a function, too. None for a tool of another kind."""
     if isinstance(tool, bodies.ForeignToolBody):
         return None
     return custom_function(tool) if isinstance(tool, CustomToolBody) else tool_of(tool.function)
 
 
 def tool_of(function: bodies.FunctionBody) -> ToolSpec:
-    """Return a function as the model is to see it."""
+    """Return a function as the model gets it."""
     return ToolSpec(
         name=function.name,
         description=function.description,
@@ -288,8 +290,8 @@ def _allowed_of(
     choice: bodies.AllowedChoiceBody, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
     allowed: dict[str, ToolSpec] = {}
-    for index, one in enumerate(choice.allowed_tools.tools):
-        kind, name = fields.tool_named(one)
+    for index, tool in enumerate(choice.allowed_tools.tools):
+        kind, name = fields.tool_named(tool)
         _check_known(name, specs, f"tool_choice.allowed_tools.tools[{index}].{kind}.name")
         allowed[name] = specs[name]
     return tuple(allowed.values()), ToolChoice(mode=choice.allowed_tools.mode)
@@ -300,16 +302,16 @@ def _check_known(name: str, specs: Mapping[str, ToolSpec], field: str) -> None:
         raise bad_field(field, f"'{name}' is not one of the tools")
 
 
-def _continues(asked: bodies.ChatCompletionsBody) -> bool:
-    if not asked.continue_final_message:
+def _continues(body: bodies.ChatCompletionsBody) -> bool:
+    if not body.continue_final_message:
         return False
-    if not isinstance(asked.messages[-1], messages.AssistantMessageBody):
+    if not isinstance(body.messages[-1], messages.AssistantMessageBody):
         raise bad_field("continue_final_message", "the last message must be from the assistant")
     return True
 
 
-def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
-    old, new = asked.max_tokens, asked.max_completion_tokens
+def _max_tokens_of(body: bodies.ChatCompletionsBody) -> int | None:
+    old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
         raise BadRequest(
             f"max_tokens ({old}) and max_completion_tokens ({new}) differ; send one",
@@ -319,30 +321,30 @@ def _max_tokens_of(asked: bodies.ChatCompletionsBody) -> int | None:
     return fields.most_of(new if new is not None else old, field)
 
 
-def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:
-    """Return how much to think, whichever server's names the body has for it."""
-    reasoning = asked.reasoning or bodies.ChatReasoningBody()
+def _thinking_of(body: bodies.ChatCompletionsBody) -> ThinkingAsked:
+    """Return the amount of thinking, by whichever server's field names the body uses."""
+    reasoning = body.reasoning or bodies.ChatReasoningBody()
     if reasoning.exclude:
         raise bad_field("reasoning.exclude", "thinking has its own field in the answer")
-    template = asked.chat_template_kwargs or bodies.TemplateArgumentsBody()
-    kind = None if asked.thinking is None else asked.thinking.type
-    budget = None if asked.thinking is None else asked.thinking.budget_tokens
+    template = body.chat_template_kwargs or bodies.TemplateArgumentsBody()
+    kind = None if body.thinking is None else body.thinking.type
+    budget = None if body.thinking is None else body.thinking.budget_tokens
     return thinking_asked(
         switches={
-            "enable_thinking": asked.enable_thinking,
+            "enable_thinking": body.enable_thinking,
             "reasoning.enabled": reasoning.enabled,
             "thinking.type": None if kind in (None, "adaptive") else kind == "enabled",
             **switches_of(template),
         },
         efforts={
-            "reasoning_effort": asked.reasoning_effort,
+            "reasoning_effort": body.reasoning_effort,
             "reasoning.effort": reasoning.effort,
             "chat_template_kwargs.reasoning_effort": template.reasoning_effort,
         },
         budgets={
-            "thinking_budget": asked.thinking_budget,
-            "thinking_budget_tokens": asked.thinking_budget_tokens,
-            "thinking_token_budget": asked.thinking_token_budget,
+            "thinking_budget": body.thinking_budget,
+            "thinking_budget_tokens": body.thinking_budget_tokens,
+            "thinking_token_budget": body.thinking_token_budget,
             "reasoning.max_tokens": reasoning.max_tokens,
             "thinking.budget_tokens": budget,
             "chat_template_kwargs.thinking_budget": template.thinking_budget,
@@ -351,7 +353,7 @@ def _thinking_of(asked: bodies.ChatCompletionsBody) -> ThinkingAsked:
 
 
 def switches_of(template: bodies.TemplateArgumentsBody) -> dict[str, bool | None]:
-    """Return by its path what the arguments of a template say of whether to think."""
+    """Return the template arguments that switch thinking, by their paths."""
     return {
         "chat_template_kwargs.enable_thinking": template.enable_thinking,
         "chat_template_kwargs.thinking": template.thinking,
@@ -361,9 +363,9 @@ def switches_of(template: bodies.TemplateArgumentsBody) -> dict[str, bool | None
 def variables_of(
     arguments: bodies.TemplateArgumentsBody | None,
 ) -> dict[str, bool | int | float | str] | None:
-    """Return what the model's template is told beside how much to think. BadRequest for what no
-    template may be told."""
-    told: dict[str, bool | int | float | str] = {}
+    """Return the template's variables other than those about thinking. Raises BadRequest for a
+    variable that clients may not set."""
+    variables: dict[str, bool | int | float | str] = {}
     for name, value in (arguments.model_extra or {} if arguments is not None else {}).items():
         field = f"chat_template_kwargs.{name[:LONGEST_NAME]}"
         if value is None:
@@ -378,7 +380,7 @@ def variables_of(
             raise bad_field(field, f"must have at most {LONGEST_VALUE} characters")
         if isinstance(value, int) and abs(value) >= 2**63:
             raise bad_field(field, "must be a 64-bit number")
-        told[name] = value
-    if len(told) > MOST_VARIABLES:
+        variables[name] = value
+    if len(variables) > MOST_VARIABLES:
         raise bad_field("chat_template_kwargs", f"at most {MOST_VARIABLES} variables")
-    return told or None
+    return variables or None

@@ -1,10 +1,12 @@
-"""Chat completions rendered: the stream of chunks, and the whole answer.
+"""Renders chat completions: the stream of chunks, and the whole answer.
 
-Pure. Promises to clients, each of which breaks one when it is broken: `role` comes in the
-first delta of a choice and in no other; deltas have no null fields; a tool call's id and
-name come once, its arguments as fragments of text, always with `index`; a finish reason
-comes in a chunk of its own. The delta of plain text is the hot path: bytes made at the start,
-one JSON string between them.
+Pure. Clients rely on these promises:
+- `role` comes in the first delta of a choice and in no other.
+- Deltas have no null fields.
+- A tool call's id and name come once, its arguments in fragments of text, always with `index`.
+- A finish reason comes in a chunk of its own.
+
+Text deltas are the hot path: a JSON string between bytes made at the start.
 """
 
 from __future__ import annotations
@@ -34,26 +36,25 @@ from gateway.dialects.openai.shapes import FINISHES, OpenAIStream, finish_bytes,
 
 CHUNK = "chat.completion.chunk"
 FUNCTION_CALL = "function_call"
-"""What an answer tells where a body has functions: its call in the older form, as its end too."""
+"""In `Parsed.tells`: the body has functions, so calls and finish reasons use the older form."""
 _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class ChatStream(OpenAIStream):
-    """The stream of one request's answer, which is put together for one that is to be kept: it is
-    `answer`, once the stream has ended well."""
+    """The stream of one request's answer. If the answer is to be stored, `answer` has it whole once
+    the stream has ended well."""
 
     def __init__(self, parsed: Parsed) -> None:
         super().__init__(parsed, CHUNK)
         self.answer: bytes | None = None
-        kept = parsed.to_keep is not None
-        self._whole = Collector(parsed.requests) if kept else None
+        self._whole = None if parsed.to_keep is None else Collector(parsed.requests)
         self._inputs = _CustomInputs(parsed)
         start = self._start()
         self._starts = [
             start + b',"choices":[{"index":%d,"delta":{' % index for index in range(parsed.choices)
         ]
-        self._texts = [one + b'"content":' for one in self._starts]
-        self._reasonings = [one + b'"reasoning_content":' for one in self._starts]
+        self._texts = [start + b'"content":' for start in self._starts]
+        self._reasonings = [start + b'"reasoning_content":' for start in self._starts]
 
     def open(self) -> bytes:
         """Return each choice's role."""
@@ -80,7 +81,7 @@ class ChatStream(OpenAIStream):
         return b"".join(out)
 
     def close(self) -> bytes:
-        """Return the last bytes; the whole answer is there from then on, where it is kept."""
+        """Return the last bytes. An answer to be stored is complete from then on."""
         if self._whole is not None and self._whole.ended and not self._closed:
             self.answer = render_chat(self._parsed, self._whole.collected[0])
         return super().close()
@@ -111,7 +112,7 @@ class ChatStream(OpenAIStream):
             case ChoiceEnd():
                 finish = finish_bytes(_finish_of(self._parsed, entry.finish_reason))
                 last = self._starts[entry.choice] + b"},%b}]" % finish
-                left = [self._call(entry.choice, one) for one in self._inputs.end(entry.choice)]
+                left = [self._call(entry.choice, call) for call in self._inputs.end(entry.choice)]
                 return b"".join(left) + self._end_of_choice(entry, last)
             case TokenDelta() | PromptTokens() | Vectors():
                 return b""
@@ -120,33 +121,33 @@ class ChatStream(OpenAIStream):
 
 
 class _CustomInputs:
-    """The calls of a stream, those of tools that take text with their text."""
+    """The calls of a stream; calls of custom tools have text input."""
 
     def __init__(self, parsed: Parsed) -> None:
         self._parsed = parsed
         self._open: dict[tuple[int, int], InputText] = {}
 
     def delta(self, entry: ToolCallDelta) -> CallDelta | CustomCallDelta | None:
-        """Return a fragment of a call; None where it has no more of a text."""
+        """Return a fragment of a call; None if it has no more input text yet."""
         place = (entry.choice, entry.call)
         if entry.name and is_custom(self._parsed, entry.name):
             self._open[place] = text = InputText()
             custom: CustomDelta = {"name": entry.name, "input": text.add(entry.arguments)}
-            told: CustomCallDelta = {"index": entry.call, "type": "custom", "custom": custom}
-            return {**told, "id": entry.call_id or ""}
+            delta: CustomCallDelta = {"index": entry.call, "type": "custom", "custom": custom}
+            return {**delta, "id": entry.call_id or ""}
         if place not in self._open:
             return call_delta(entry)
         more = self._open[place].add(entry.arguments)
         return {"index": entry.call, "custom": {"input": more}} if more else None
 
     def end(self, choice: int) -> list[CustomCallDelta]:
-        """Return the fragments that were held back of a choice's texts."""
+        """Return the fragments of a choice's inputs that were held back."""
         left = [(place[1], text.end()) for place, text in self._open.items() if place[0] == choice]
         return [{"index": call, "custom": {"input": text}} for call, text in left if text]
 
 
 def render_chat(parsed: Parsed, collected: Collected) -> bytes:
-    """Return one `chat.completion`."""
+    """Return a `chat.completion` object as JSON."""
     wants_logprobs = parsed.requests[0].top_logprobs is not None
     choices = [
         _choice_object(parsed, index, choice, wants_logprobs=wants_logprobs)
@@ -156,7 +157,7 @@ def render_chat(parsed: Parsed, collected: Collected) -> bytes:
 
 
 def call_delta(entry: ToolCallDelta) -> CallDelta:
-    """Return a fragment of a call, with id and name in the first only."""
+    """Return a fragment of a call; only the first has id and name."""
     if entry.call_id is None:
         return {"index": entry.call, "function": {"arguments": entry.arguments}}
     return {
@@ -168,12 +169,12 @@ def call_delta(entry: ToolCallDelta) -> CallDelta:
 
 
 def logprobs_object(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-    """Return OpenAI's log-probabilities of some text."""
+    """Return a text's log-probabilities in OpenAI's shape."""
     return {"content": logprobs_list(logprobs), "refusal": None}
 
 
 def _finish_of(parsed: Parsed, reason: FinishReason) -> Mapping[str, str]:
-    """Return how the end of a choice is told, where calls have the older form in that."""
+    """Return the finish reason of a choice, in the older form if calls use that."""
     older = reason == "tool_calls" and FUNCTION_CALL in parsed.tells
     return {"finish_reason": FUNCTION_CALL} if older else FINISHES[reason]
 

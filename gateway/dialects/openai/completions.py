@@ -1,9 +1,9 @@
-"""OpenAI's completions: plain prompts in, their continuations out.
+"""OpenAI's completions: takes plain prompts, returns their continuations.
 
-Pure. Several prompts make several requests, answered as one. `max_tokens` left out means
-16, as OpenAI says. `echo` puts the prompt before its continuation, with `logprobs` also the
-log-probabilities of its tokens; `max_tokens` 0 then asks for the prompt alone. `best_of` must equal
-`n`, for nothing is ranked here; `suffix` asks for the middle.
+Pure. Several prompts make several requests, answered together. As in OpenAI's API, `max_tokens`
+defaults to 16. `echo` puts the prompt before its continuation, with `logprobs` also the
+log-probabilities of its tokens; `max_tokens` 0 then returns only the prompt. `best_of` must equal
+`n`, since answers are not ranked. `suffix` fills the middle.
 """
 
 from __future__ import annotations
@@ -32,77 +32,78 @@ class OpenAICompletions:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request per prompt, each of `n` choices."""
-        asked, extras = read_body(CompletionsBody, body, context.limits)
-        fields.check_offered(asked)
-        _check_combination(asked)
-        prompts = _prompts_of(asked, context.limits)
-        requests = tuple(_request_of(asked, prompt, extras, context) for prompt in prompts)
+        """Return one request per prompt, each with `n` choices."""
+        parsed_body, extras = read_body(CompletionsBody, body, context.limits)
+        fields.check_offered(parsed_body)
+        _check_combination(parsed_body)
+        prompts = _prompts_of(parsed_body, context.limits)
+        requests = tuple(_request_of(parsed_body, prompt, extras, context) for prompt in prompts)
         return Parsed(
             requests=requests,
-            model=asked.model,
-            stream=bool(asked.stream),
+            model=parsed_body.model,
+            stream=bool(parsed_body.stream),
             answer_id=f"cmpl-{requests[0].request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            include_usage=fields.includes_usage(asked),
+            include_usage=fields.includes_usage(parsed_body),
             extras=extras,
-            said_back=fields.said_back_of(asked),
-            affinity=asked.prompt_cache_key or "",
-            echoes=_echoes_of(asked, prompts),
+            said_back=fields.said_back_of(parsed_body),
+            affinity=parsed_body.prompt_cache_key or "",
+            echoes=_echoes_of(parsed_body, prompts),
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> CompletionsStream:
-        """Return a renderer of chunks of `text_completion`; loading is told in comments only."""
+        """Return a renderer of `text_completion` chunks. While the model loads, it sends only
+        comments."""
         return CompletionsStream(parsed)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return one `text_completion`."""
+        """Return a `text_completion` object."""
         return render_completions(parsed, collected)
 
 
-def _check_combination(asked: CompletionsBody) -> None:
-    if asked.store:
+def _check_combination(body: CompletionsBody) -> None:
+    if body.store:
         raise bad_field("store", "only chat completions and responses are stored; omit it")
-    if asked.best_of is not None and asked.best_of != (asked.n or 1):
+    if body.best_of is not None and body.best_of != (body.n or 1):
         raise bad_field("best_of", "must equal n; answers are not ranked")
-    if asked.max_tokens == 0 and not asked.echo:
+    if body.max_tokens == 0 and not body.echo:
         raise bad_field("max_tokens", "must be at least 1, unless echo is true")
 
 
-def _reads_prompt(asked: CompletionsBody, prompt: Prompt) -> bool:
-    """Return whether the runner has to tell of the prompt's tokens: their log-probabilities, their
-    text, or nothing but them."""
-    if not asked.echo:
+def _reads_prompt(body: CompletionsBody, prompt: Prompt) -> bool:
+    """Return whether the runner must report the prompt's tokens: their log-probabilities, their
+    text, or nothing else."""
+    if not body.echo:
         return False
-    told = asked.logprobs is not None or isinstance(prompt, TokensPrompt) or asked.max_tokens == 0
-    if told and (asked.n or 1) > 1:
+    reads = body.logprobs is not None or isinstance(prompt, TokensPrompt) or body.max_tokens == 0
+    if reads and (body.n or 1) > 1:
         text = "must be 1 with echo and any of logprobs, a prompt of token ids and max_tokens 0"
         raise bad_field("n", text)
-    if told and asked.suffix:
+    if reads and body.suffix:
         text = "echo does not work with suffix; omit one of them"
         raise bad_field("suffix", text)
-    return told
+    return reads
 
 
-def _prompts_of(asked: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
-    match asked.prompt:
+def _prompts_of(body: CompletionsBody, limits: Limits) -> tuple[Prompt, ...]:
+    match body.prompt:
         case str(text):
-            return (_text_of(text, "prompt", asked),)
+            return (_text_of(text, "prompt", body),)
         case [str(), *_] as texts:
             _check_count(len(texts), limits)
             return tuple(
-                _text_of(text, f"prompt[{index}]", asked) for index, text in enumerate(texts)
+                _text_of(text, f"prompt[{index}]", body) for index, text in enumerate(texts)
             )
         case [list(), *_] as many:
             _check_count(len(many), limits)
-            _check_no_suffix(asked)
-            return tuple(TokensPrompt(token_ids=tuple(one)) for one in many)
+            _check_no_suffix(body)
+            return tuple(TokensPrompt(token_ids=tuple(tokens)) for tokens in many)
         case _:
-            _check_no_suffix(asked)
-            return (TokensPrompt(token_ids=tuple(cast(list[int], asked.prompt))),)
+            _check_no_suffix(body)
+            return (TokensPrompt(token_ids=tuple(cast(list[int], body.prompt))),)
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -110,45 +111,45 @@ def _check_count(count: int, limits: Limits) -> None:
         raise bad_field("prompt", f"at most {limits.prompts} prompts")
 
 
-def _check_no_suffix(asked: CompletionsBody) -> None:
-    if asked.suffix:
+def _check_no_suffix(body: CompletionsBody) -> None:
+    if body.suffix:
         raise bad_field("suffix", "needs the prompt as text")
 
 
-def _text_of(text: str, field: str, asked: CompletionsBody) -> TextPrompt:
-    if not text and not asked.suffix:
+def _text_of(text: str, field: str, body: CompletionsBody) -> TextPrompt:
+    if not text and not body.suffix:
         raise bad_field(field, "must not be empty")
-    return TextPrompt(text=text, suffix=asked.suffix or None)
+    return TextPrompt(text=text, suffix=body.suffix or None)
 
 
-def _echoes_of(asked: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str | None, ...]:
-    if not asked.echo:
+def _echoes_of(body: CompletionsBody, prompts: Sequence[Prompt]) -> tuple[str | None, ...]:
+    if not body.echo:
         return ()
     return tuple(prompt.text if isinstance(prompt, TextPrompt) else None for prompt in prompts)
 
 
-def _max_tokens_of(asked: CompletionsBody) -> int | None:
-    if asked.max_tokens is None:
+def _max_tokens_of(body: CompletionsBody) -> int | None:
+    if body.max_tokens is None:
         return DEFAULT_MAX_TOKENS
-    return None if asked.max_tokens == fields.AS_MANY_AS_FIT else asked.max_tokens
+    return None if body.max_tokens == fields.AS_MANY_AS_FIT else body.max_tokens
 
 
 def _request_of(
-    asked: CompletionsBody, prompt: Prompt, extras: Extras, context: ParseContext
+    body: CompletionsBody, prompt: Prompt, extras: Extras, context: ParseContext
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=next(context.ids),
-        model=fields.model_of(asked),
+        model=fields.model_of(body),
         prompt=prompt,
-        n=asked.n or 1,
-        max_tokens=_max_tokens_of(asked),
-        stop=stops_of("stop", asked.stop, context.limits),
-        sampling=fields.sampling_of(asked),
-        output=output_of(asked, context.limits),
-        top_logprobs=asked.logprobs,
-        prompt_logprobs=(asked.logprobs or 0) if _reads_prompt(asked, prompt) else None,
-        ignore_eos=bool(asked.ignore_eos),
-        min_tokens=asked.min_tokens or None,
-        priority=fields.priority_of(asked.service_tier, extras),
-        client_id=fields.client_of(asked, extras),
+        n=body.n or 1,
+        max_tokens=_max_tokens_of(body),
+        stop=stops_of("stop", body.stop, context.limits),
+        sampling=fields.sampling_of(body),
+        output=output_of(body, context.limits),
+        top_logprobs=body.logprobs,
+        prompt_logprobs=(body.logprobs or 0) if _reads_prompt(body, prompt) else None,
+        ignore_eos=bool(body.ignore_eos),
+        min_tokens=body.min_tokens or None,
+        priority=fields.priority_of(body.service_tier, extras),
+        client_id=fields.client_of(body, extras),
     )

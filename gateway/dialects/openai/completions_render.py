@@ -1,10 +1,9 @@
-"""Completions rendered: the stream of chunks, and the whole answer.
+"""Renders completions: the stream of chunks, and the whole answer.
 
-Pure. The choices of several prompts are numbered through: choice c of prompt p is p * n + c.
-An echoed prompt comes first: a text as it was sent, in a chunk of its own, token ids as the runner
-reads them. Its log-probabilities come before the text's; the first is null, for it is given, not
-predicted. There is no channel for reasoning here: what a model thinks on a raw prompt is part of
-its text.
+Pure. Choices are numbered across prompts: choice c of prompt p is p * n + c. An echoed prompt comes
+first: text as it was sent, in a chunk of its own; token ids as the runner reads them. Its
+log-probabilities precede the text's. The first is null, since that token is given, not predicted.
+There is no reasoning channel: on a raw prompt, a model's thinking is part of its text.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from gateway.dialects.openai import shapes
 from gateway.dialects.openai.shapes import OpenAIStream
 
 OBJECT = "text_completion"
-# a raw prompt has no tools: a model that wrote a call has come to its end
+# a raw prompt has no tools: a call ends the text
 FINISHES = {**shapes.FINISHES, "tool_calls": shapes.FINISHES["stop"]}
 _DELTA_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
 PART = "\ufffd"
-"""Stands in a token's text for what is part of a character."""
+"""Marks part of a character in a token's text."""
 
 
 class CompletionsStream(OpenAIStream):
@@ -61,7 +60,8 @@ class CompletionsStream(OpenAIStream):
         self._wants_logprobs = parsed.requests[0].top_logprobs is not None
 
     def open(self) -> bytes:
-        """Return the echoed prompts; a comment when there are none, so that the head leaves now."""
+        """Return the echoed prompts; a comment without them, so that the response head is
+        sent now."""
         frames = [
             self._starts[request * self._parsed.choices + choice] + text_bytes(echo) + _DELTA_TAIL
             for request, echo in enumerate(self._parsed.echoes)
@@ -106,7 +106,7 @@ class CompletionsStream(OpenAIStream):
         )
 
     def _prompt(self, entry: PromptTokens) -> bytes:
-        """Return the frame of some prompt tokens; their text where it was not sent by `open`."""
+        """Return the frame of prompt tokens; with their text unless `open` sent it."""
         index = self._first[entry.request_id] + entry.choice
         text = entry.text if self._echoes.get(entry.request_id) is None else ""
         if self._wants_logprobs:
@@ -129,24 +129,25 @@ class CompletionsStream(OpenAIStream):
 
 
 def render_completions(parsed: Parsed, collected: Sequence[Collected]) -> bytes:
-    """Return one `text_completion`."""
+    """Return a `text_completion` object as JSON."""
     echoes: Sequence[str | None] = parsed.echoes or ("",) * len(collected)
     choices = [
         _choice_object(parsed, request * parsed.choices + index, choice, echo)
-        for request, (one, echo) in enumerate(zip(collected, echoes, strict=True))
-        for index, choice in enumerate(one.choices)
+        for request, (whole, echo) in enumerate(zip(collected, echoes, strict=True))
+        for index, choice in enumerate(whole.choices)
     ]
-    return shapes.whole_answer(parsed, OBJECT, choices, total([one.usage for one in collected]))
+    usage = total([whole.usage for whole in collected])
+    return shapes.whole_answer(parsed, OBJECT, choices, usage)
 
 
 def logprobs_object(
     logprobs: Sequence[TokenLogprob], text: str, offset: int, *, begins: bool = False
 ) -> tuple[dict[str, Any], int]:
-    """Return the older shape of log-probabilities, and the offset after these tokens.
+    """Return log-probabilities in the older shape, and the offset after these tokens.
 
-    `text` is what the tokens say together; `offset` counts the characters before them, of which
-    each counts once though several tokens are its parts. Each token's likeliest include the token
-    itself. `begins`: the first is a prompt's first, which has none.
+    `text` is the tokens' joint text. `offset` counts the characters before them; a character of
+    several tokens counts once. Each token's alternatives include the token itself. `begins`: the
+    first token is the prompt's first, which has no log-probability.
     """
     offsets, offset = _text_offsets([logprob.text for logprob in logprobs], text, offset)
     numbers: list[float | None] = [finite_logprob(logprob.logprob) for logprob in logprobs]
@@ -163,15 +164,15 @@ def logprobs_object(
 
 
 def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[int], int]:
-    """Return where the text of each token begins, and where the last ends. A token that is part of
-    a character (U+FFFD) has no text of its own: where its character ends, `text` says."""
+    """Return the start of each token's text and the end of the last. A token with part of a
+    character (U+FFFD) has no text of its own there; `text` shows where the character ends."""
     offsets: list[int] = []
     place = 0  # in the text
     is_within = False  # a character
     for token in tokens:
         if is_within and PART not in token:
-            found = max(text.find(token, place), place)
-            offset, place, is_within = offset + found - place, found, False
+            end = max(text.find(token, place), place)
+            offset, place, is_within = offset + end - place, end, False
         offsets.append(offset)
         if PART in token:
             is_within = True
@@ -182,11 +183,11 @@ def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[i
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
-    """Return the likeliest tokens by their texts, the likelier of two that read alike, and the
-    token itself."""
-    found = {text: finite_logprob(logprob) for _, text, logprob in reversed(token.top)}
-    found.setdefault(token.text, finite_logprob(token.logprob))
-    return found
+    """Return the likeliest tokens by their text, and the token itself. If two have one text, the
+    likelier counts."""
+    logprobs = {text: finite_logprob(logprob) for _, text, logprob in reversed(token.top)}
+    logprobs.setdefault(token.text, finite_logprob(token.logprob))
+    return logprobs
 
 
 def _choice_object(
@@ -195,8 +196,8 @@ def _choice_object(
     shown = None
     if parsed.requests[0].top_logprobs is not None:
         tokens = [*choice.prompt, *choice.logprobs]
-        told = choice.prompt_text + choice.text
-        shown, _ = logprobs_object(tokens, told, 0, begins=bool(choice.prompt))
+        text = choice.prompt_text + choice.text
+        shown, _ = logprobs_object(tokens, text, 0, begins=bool(choice.prompt))
     return {
         "index": index,
         "text": (choice.prompt_text if echo is None else echo) + choice.text,

@@ -1,8 +1,8 @@
-"""Tools whose input is text and no JSON object: their shapes, and that text in a call's arguments.
+"""Custom tools, whose input is text instead of a JSON object: their shapes and their calls.
 
-Pure. A model is given such a tool as a function with one text, `input`, and its call is told back
-as the tool's own. A grammar is told to the model in the description; text is not held to it, and
-the format is named as ignored.
+Pure. A model gets such a tool as a function with one text argument, `input`; its call is rendered
+as the custom tool's. The model reads a grammar in the description. The grammar is not enforced, so
+the format is reported as ignored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ PARAMETERS: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Of the function that a model is given."""
-_TOLD = "custom:"
-_TOLD_ALONE = "a grammar is shown to the model, not enforced, and named as ignored"
+"""Parameters of the function that a model gets."""
+_PREFIX = "custom:"
+_GRAMMAR_EFFECT = "a grammar is shown to the model, not enforced, and named as ignored"
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*"
 )
-"""The part of a JSON string that later letters cannot change: both halves of a pair, or none."""
+"""The part of a JSON string that later characters cannot alter: both surrogates of a pair, or none.
+"""
 _LOOSE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 
 # --- shapes -------------------------------------------------------------------------------
@@ -47,21 +48,21 @@ class CustomTextFormatBody(Closed):
 
 
 class CustomRuleBody(Closed):
-    """A grammar; told to the model."""
+    """A grammar; the model reads it."""
 
     syntax: Literal["lark", "regex"]
     definition: str = Field(min_length=1)
 
 
 class CustomGrammarBody(Closed):
-    """Text of a grammar."""
+    """Text that follows a grammar."""
 
     type: Literal["grammar"]
     grammar: CustomRuleBody
 
 
 class CustomBody(Closed):
-    """What a tool that takes text is called, and what for."""
+    """A custom tool's name, description and format."""
 
     name: str = Field(pattern=NAME)
     description: str | None = None
@@ -72,11 +73,11 @@ class CustomBody(Closed):
             by_field("type", "text", "grammar"),
         ]
         | None
-    ) = honoured(_TOLD_ALONE)
+    ) = honoured(_GRAMMAR_EFFECT)
 
 
 class CustomToolBody(Closed):
-    """A tool that the client runs, and that takes text."""
+    """A tool that the client runs and that takes text."""
 
     type: Literal["custom"]
     custom: CustomBody
@@ -84,26 +85,26 @@ class CustomToolBody(Closed):
 
 
 class CustomNamedBody(Closed):
-    """The name of such a tool."""
+    """The name of a custom tool."""
 
     name: str
 
 
 class CustomChoiceBody(Closed):
-    """This tool, which takes text."""
+    """This custom tool must be called."""
 
     type: Literal["custom"]
     custom: CustomNamedBody
 
 
 class ResponsesCustomGrammarBody(CustomRuleBody):
-    """Text of a grammar."""
+    """Text that follows a grammar."""
 
     type: Literal["grammar"]
 
 
 class ResponsesCustomToolBody(Closed):
-    """A tool that the client runs, and that takes text."""
+    """A tool that the client runs and that takes text."""
 
     type: Literal["custom"]
     name: str = Field(pattern=NAME)
@@ -115,45 +116,45 @@ class ResponsesCustomToolBody(Closed):
             by_field("type", "text", "grammar"),
         ]
         | None
-    ) = honoured(_TOLD_ALONE)
+    ) = honoured(_GRAMMAR_EFFECT)
     defer_loading: Unused = no_effect("the model sees every tool from the start")
     allowed_callers: Unused = no_effect("only the model calls tools here")
 
 
-# --- offered ------------------------------------------------------------------------------
+# --- offering -----------------------------------------------------------------------------
 
 
 def custom_function(tool: CustomToolBody | ResponsesCustomToolBody) -> ToolSpec:
-    """Return the function that a model is given for a tool that takes text."""
-    said = tool.custom if isinstance(tool, CustomToolBody) else tool
-    told = [said.description] if said.description else []
-    rule = said.format.grammar if isinstance(said.format, CustomGrammarBody) else said.format
+    """Return the function that a model gets for a custom tool."""
+    body = tool.custom if isinstance(tool, CustomToolBody) else tool
+    texts = [body.description] if body.description else []
+    rule = body.format.grammar if isinstance(body.format, CustomGrammarBody) else body.format
     if isinstance(rule, CustomRuleBody):
         kind = "Lark grammar" if rule.syntax == "lark" else "regular expression"
-        told.append(f"The input is text of this {kind}:\n{rule.definition}")
-    description = "\n\n".join(told) or None
-    return ToolSpec(name=said.name, description=description, parameters=PARAMETERS, strict=True)
+        texts.append(f"The input is text of this {kind}:\n{rule.definition}")
+    description = "\n\n".join(texts) or None
+    return ToolSpec(name=body.name, description=description, parameters=PARAMETERS, strict=True)
 
 
 def custom_tells(tools: Sequence[object] | None) -> frozenset[str]:
-    """Return what an answer tells (`Parsed.tells`) of tools that take text, among those offered."""
-    return frozenset(f"{_TOLD}{name}" for name in _names(tools))
+    """Return `Parsed.tells` entries for the custom tools among the offered ones."""
+    return frozenset(f"{_PREFIX}{name}" for name in _names(tools))
 
 
 def is_custom(parsed: Parsed, name: str) -> bool:
-    """Return whether a call of this name is one of a tool that takes text."""
-    return f"{_TOLD}{name}" in parsed.tells
+    """Return whether a call of this name is a custom tool's."""
+    return f"{_PREFIX}{name}" in parsed.tells
 
 
 def unheld_in(tools: Sequence[object] | None) -> tuple[str, ...]:
-    """Return the paths of formats that text is not held to."""
-    found: list[str] = []
+    """Return the paths of formats that are not enforced."""
+    paths: list[str] = []
     for index, tool in enumerate(tools or ()):
         if isinstance(tool, CustomToolBody) and isinstance(tool.custom.format, CustomGrammarBody):
-            found.append(f"tools[{index}].custom.format")
+            paths.append(f"tools[{index}].custom.format")
         if isinstance(tool, ResponsesCustomToolBody) and isinstance(tool.format, CustomRuleBody):
-            found.append(f"tools[{index}].format")
-    return tuple(found)
+            paths.append(f"tools[{index}].format")
+    return tuple(paths)
 
 
 def _names(tools: Sequence[object] | None) -> Iterator[str]:
@@ -164,41 +165,41 @@ def _names(tools: Sequence[object] | None) -> Iterator[str]:
             yield tool.name
 
 
-# --- called -------------------------------------------------------------------------------
+# --- calls --------------------------------------------------------------------------------
 
 
 class InputText:
-    """The text in a call's arguments, `{"input": "..."}`, as they come."""
+    """The text in a call's arguments `{"input": "..."}`, while they arrive."""
 
     def __init__(self) -> None:
         self._rest = ""
         self._state: Literal["before", "inside", "after"] = "before"
 
     def add(self, arguments: str) -> str:
-        """Return what more of the text is known by a piece of the arguments."""
+        """Return the additional text that a piece of the arguments completes."""
         self._rest += arguments
         if self._state == "before":
             begun = _BEGIN.match(self._rest)
             if begun is None:
                 return ""
             self._state, self._rest = "inside", self._rest[begun.end() :]
-        return self._taken(_WHOLE) if self._state == "inside" else ""
+        return self._take(_WHOLE) if self._state == "inside" else ""
 
     def end(self) -> str:
-        """Return what was held back; of arguments of another form all of them."""
+        """Return the text held back; for arguments of another form, all of them."""
         if self._state == "inside":
-            return self._taken(_LOOSE)
+            return self._take(_LOOSE)
         other, self._rest = self._rest.strip(), ""
         return "" if self._state == "after" or other == "{}" else other
 
-    def _taken(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._rest)
-        written = "" if found is None else found[0]
+    def _take(self, pattern: re.Pattern[str]) -> str:
+        match = pattern.match(self._rest)
+        written = "" if match is None else match[0]
         self._rest = self._rest[len(written) :]
         if self._rest.startswith('"'):
             self._state = "after"
         text: str = json.loads(f'"{written}"', strict=False)
-        # half a pair cannot be written in UTF-8
+        # a lone surrogate cannot be encoded in UTF-8
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,6 +1,6 @@
-"""OpenAI's fields that mean the same in chat completions and completions.
+"""OpenAI's fields with the same meaning in chat completions and completions.
 
-Pure. Each function reads one matter out of a body, or raises `BadRequest` naming the field.
+Pure. Each function reads one setting of a body, or raises `BadRequest` naming the field.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from gateway.dialects.shared_fields import (
 MAX_BIASED = 1024
 AS_MANY_AS_FIT = -1
 TIERS: Mapping[str, str] = {"flex": "low", "priority": "high"}
-"""What tiers are in the words of `x_priority`."""
+"""Service tiers with their words for `x_priority`."""
 MANNERS: Mapping[str, str] = {
     "low": "Keep your answers short.",
     "high": "Answer at length, in detail.",
 }
-"""What ends the system prompt, by `verbosity`."""
+"""The sentence that ends the system prompt for each `verbosity`."""
 
 
 def model_of(body: SharedBody) -> ModelId:
-    """Return the model asked for, known or not. BadRequest for what cannot be a model's name."""
+    """Return the requested model, which may be unknown. Raises BadRequest for an invalid name."""
     return named_model(body.model)
 
 
 def check_offered(body: SharedBody) -> None:
-    """Refuse what the shared fields ask for and we do not have."""
+    """Refuse combinations of shared fields that are not supported."""
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "stream_options is only allowed when stream is true", field="stream_options"
@@ -56,7 +56,7 @@ def includes_usage(body: SharedBody) -> bool:
 
 
 def sampling_of(body: SharedBody) -> Sampling:
-    """Return how tokens are chosen; what is left out or null takes OpenAI's default."""
+    """Return the sampling settings; missing and null fields get OpenAI's defaults."""
     return shared_fields.sampling_of(
         {
             "temperature": None if body.temperature is None else temperature_of(body.temperature),
@@ -73,7 +73,7 @@ def sampling_of(body: SharedBody) -> Sampling:
 
 
 def priority_of(tier: str | None, extras: Extras) -> int:
-    """Return the priority of a request: `x_priority`, or where that is normal the tier's."""
+    """Return a request's priority: `x_priority`, or the tier's if that is normal."""
     normal = PRIORITIES["normal"]
     return (
         PRIORITIES[TIERS.get(tier or "", "normal")]
@@ -82,30 +82,30 @@ def priority_of(tier: str | None, extras: Extras) -> int:
     )
 
 
-def tier_told(tier: str | None) -> str:
-    """Return the tier that an answer says it was made in."""
+def tier_of(tier: str | None) -> str:
+    """Return the service tier that an answer reports."""
     return tier if tier is not None and tier in TIERS else "default"
 
 
 def manner_of(verbosity: str | None) -> str:
-    """Return the sentence about length that ends the system prompt; empty for none."""
+    """Return the sentence about length that ends the system prompt; empty without one."""
     return MANNERS.get(verbosity or "", "")
 
 
 def most_of(tokens: int | None, field: str) -> int | None:
-    """Return how many tokens an answer may have; None for as many as fit. BadRequest for none."""
+    """Return the most tokens of an answer; None for as many as fit. Raises BadRequest for 0."""
     if tokens == 0:
         raise bad_field(field, "must be at least 1, or -1 for as many as fit")
     return None if tokens == AS_MANY_AS_FIT else tokens
 
 
 def said_back_of(body: SharedBody) -> dict[str, Any]:
-    """Return what an answer says of its body: the tier, where that was said."""
-    return {} if body.service_tier is None else {"service_tier": tier_told(body.service_tier)}
+    """Return the body's fields that the answer repeats: the service tier, if the body has one."""
+    return {} if body.service_tier is None else {"service_tier": tier_of(body.service_tier)}
 
 
 def client_of(body: SharedBody, extras: Extras) -> str | None:
-    """Return the asking client: `x_client_id`, else OpenAI's own words for it, else None."""
+    """Return the client: `x_client_id`, else OpenAI's own fields, else None."""
     return extras.client_id or body.user or body.safety_identifier
 
 
@@ -123,8 +123,9 @@ def _biases_of(biases: dict[str, float]) -> dict[int, float]:
     return made
 
 
-def tools_told(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits: Limits) -> Extras:
-    """Return the extras with the tools that are not offered, or whose text is not held."""
+def report_tools(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits: Limits) -> Extras:
+    """Return the extras with the paths of tools that are not offered and of formats not
+    enforced."""
     foreign = foreign_in(tools, bodies.ForeignToolBody)
     extras = ignoring(extras, foreign, NO_SUCH_TOOL, limits)
     return ignoring(extras, unheld_in(tools), NOT_HELD, limits)
@@ -133,7 +134,7 @@ def tools_told(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits: 
 def tool_named(
     choice: bodies.NamedChoiceBody | bodies.AllowedToolBody | CustomChoiceBody,
 ) -> tuple[str, str]:
-    """Return what kind of tool a choice names, and its name."""
+    """Return the kind and the name of the tool that a choice names."""
     if isinstance(choice, CustomChoiceBody):
         return "custom", choice.custom.name
     return "function", choice.function.name

@@ -1,7 +1,7 @@
-"""What OpenAI's clients send as messages: the closed types of content and of turns.
+"""Messages from OpenAI's clients: the closed types of content and of turns.
 
-Pure. Shapes only. Clients send our own answers back with all else that they know of them; what
-means nothing in a prompt is typed `Unused`, with its reason.
+Pure. Shapes only. Clients send shoal's own answers back with extra fields; a field without meaning
+in a prompt is typed `Unused`, with the reason.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ class TextPartBody(Closed):
 
 
 class RefusalPartBody(Closed):
-    """An assistant's earlier refusal, read as its text."""
+    """An earlier refusal of the assistant, read as its text."""
 
     type: Literal["refusal"]
     refusal: str
 
 
 class ImageUrlBody(Closed):
-    """Where an image is; `data:` URLs included."""
+    """An image's URL; may be a `data:` URL."""
 
     url: str = Field(min_length=1)
     detail: Literal["auto", "low", "high"] | None = None
 
 
 class ImagePartBody(Closed):
-    """An image, for models that see."""
+    """An image, for vision models."""
 
     type: Literal["image_url"]
     image_url: ImageUrlBody
@@ -76,7 +76,7 @@ Content = Annotated[
 
 
 class SystemMessageBody(Closed):
-    """What the model is told about its task; `developer` is the newer name."""
+    """Instructions to the model; `developer` is the newer name."""
 
     role: Literal["system", "developer"]
     content: Content[TextPartBody]
@@ -85,7 +85,7 @@ class SystemMessageBody(Closed):
 
 
 class UserMessageBody(Closed):
-    """What the user says."""
+    """A turn of the user."""
 
     role: Literal["user"]
     content: Content[UserPart]
@@ -94,14 +94,14 @@ class UserMessageBody(Closed):
 
 
 class CalledFunctionBody(Closed):
-    """`arguments` is JSON text, as it was received."""
+    """A called function. `arguments` is JSON text, as received."""
 
     name: str = Field(min_length=1)
     arguments: str
 
 
 class ToolCallBody(Closed):
-    """A call that the assistant made."""
+    """A tool call by the assistant."""
 
     id: str = Field(min_length=1)
     type: Literal["function"] = "function"
@@ -110,14 +110,14 @@ class ToolCallBody(Closed):
 
 
 class CalledToolBody(Closed):
-    """What a tool that takes text was called with."""
+    """A called custom tool and its text input."""
 
     name: str = Field(min_length=1)
     input: str
 
 
 class CustomCallBody(Closed):
-    """A call of a tool that takes text; read as a call whose one argument is that text."""
+    """A call of a custom tool, read as a call with that text as its only argument."""
 
     id: str = Field(min_length=1)
     type: Literal["custom"]
@@ -139,7 +139,7 @@ CallBody = Annotated[
 
 
 class AssistantMessageBody(Closed):
-    """What the assistant said, as clients send our own answers back."""
+    """A turn of the assistant: an earlier answer that the client sends back."""
 
     role: Literal["assistant"]
     content: Content[AssistantPart] | None = None
@@ -156,7 +156,7 @@ class AssistantMessageBody(Closed):
 
 
 class ToolMessageBody(Closed):
-    """What a tool answered."""
+    """A tool's result."""
 
     role: Literal["tool"]
     content: Content[TextPartBody]
@@ -166,7 +166,7 @@ class ToolMessageBody(Closed):
 
 
 class FunctionMessageBody(Closed):
-    """What a function answered, in the older form: to the last call before."""
+    """A function's result in the older form; it belongs to the last call before it."""
 
     role: Literal["function"]
     name: str = Field(min_length=1)

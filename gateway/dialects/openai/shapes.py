@@ -1,11 +1,12 @@
-"""Shapes that OpenAI's two text APIs share: errors, usage, timing, reasons, framing.
+"""Shapes shared by OpenAI's two text APIs: errors, usage, timing, finish reasons, framing.
 
-Pure. `timing` is ours and stands beside `usage`, never inside: `seconds` from entering the queue
-to the last token, and the parts of them; `tokens_per_sec` divides all completion tokens by
-`seconds`, `decode_tokens_per_sec` those after the first by `decode_seconds`. In a stream usage
-comes only when asked, last, with `choices: []`; every stream ends with `[DONE]`, and after that
-there is nothing more. There `timing` is in the last chunk: the usage's, else the one that ends the
-last choice, which is held back for that until its request has ended.
+Pure. `timing` is shoal's own and stands beside `usage`. `seconds` is the time from entering the
+queue to the last token; other fields are its parts. `tokens_per_sec` divides all completion tokens
+by `seconds`; `decode_tokens_per_sec` divides those after the first by `decode_seconds`.
+
+A stream has usage only on request, last, with `choices: []`. Every stream ends with `[DONE]`. Its
+`timing` is in the last chunk: the usage's, else the one that ends the last choice. That chunk is
+held back until its request has ended.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     "stop": {"finish_reason": "stop"},
     "length": {"finish_reason": "length"},
     "tool_calls": {"finish_reason": "tool_calls"},
-    # the dialect has no word for what somebody stopped, and its clients take no other
+    # the API has no reason for a cancelled request, and its clients accept no other
     "cancelled": {"finish_reason": "stop", "stop_reason": "cancelled"},
-    # nor one for memory that was short: the text is cut, as at a limit
+    # nor for memory pressure: the text is truncated, as at a limit
     "memory_pressure": {"finish_reason": "length", "stop_reason": "memory_pressure"},
 }
-"""How the end of a choice is told, by why it ended."""
+"""Members of a choice for each finish reason."""
 
 MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}
-"""What the rest of shoal calls differently."""
+"""Shoal's field names with their names in this API."""
 
 _CHUNK_TAIL = b"}\n\n"
 _TYPES = {
@@ -60,7 +61,7 @@ _TYPES = {
 
 
 def error_object(fault: HttpFault) -> answers.Error:
-    """Return `{"error": {...}}`; numbers that explain a refusal stand beside OpenAI's four."""
+    """Return `{"error": {...}}`. The numbers that explain a refusal are further members."""
     error: answers.ErrorText = {
         "message": _message_of(fault),
         "type": _TYPES.get(fault.status, "server_error"),
@@ -71,8 +72,8 @@ def error_object(fault: HttpFault) -> answers.Error:
 
 
 def _message_of(fault: HttpFault) -> str:
-    """Return what a failure says; of a prompt that does not fit, in the words that OpenAI has for
-    it, by which clients know that they have to ask for less."""
+    """Return a failure's message. If a prompt does not fit, it has OpenAI's wording, which clients
+    parse."""
     overflow = overflow_of(fault)
     if overflow is None:
         return fault.message
@@ -84,12 +85,11 @@ def _message_of(fault: HttpFault) -> str:
 
 
 def error_frames(fault: HttpFault) -> bytes:
-    """Return the frames of a failure in the middle of a stream, and the stream's end."""
+    """Return the frames of a failure within a stream, and the stream's end."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
 
 
 def usage_object(usage: Usage) -> TokenUsage:
-    """Return OpenAI's `usage`."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -100,8 +100,8 @@ def usage_object(usage: Usage) -> TokenUsage:
 
 
 def timing_object(usage: Usage) -> AnswerTiming:
-    """Return the seconds from entering the queue to the last token, their parts, and tokens per
-    second of the whole and of decoding."""
+    """Return the seconds from entering the queue to the last token and their parts, and the tokens
+    per second in all and of decoding."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
     after_first = max(usage.completion_tokens - 1, 0)
     return {
@@ -117,7 +117,7 @@ def timing_object(usage: Usage) -> AnswerTiming:
 def generation_stats(
     usage: Usage, *, ttft_s: float | None, peak_bytes: int | None
 ) -> GenerationStats:
-    """Return how fast an answer was, by the names of exo's benchmarks."""
+    """Return the speed of an answer, under the names of exo's benchmarks."""
     return {
         "prompt_tps": _per_second(usage.prompt_tokens - usage.cached_tokens, usage.prefill_s),
         "generation_tps": timing_object(usage)["decode_tokens_per_sec"],
@@ -130,25 +130,25 @@ def generation_stats(
 
 
 def page_of(
-    found: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "asc"
+    objects: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "asc"
 ) -> Page:
-    """Return a page of objects, which come the oldest first, as `query` has `limit`, `order` and
-    `after`; `order` is the usual one. BadRequest naming what cannot be honoured."""
-    limit, order = asked_page(query, order)
-    there = found if order == "asc" else found[::-1]
+    """Return a page of objects, which come oldest first. `query` may have `limit`, `order` and
+    `after`; `order` is the default. Raises BadRequest naming an invalid field."""
+    limit, order = page_query(query, order)
+    rest = objects if order == "asc" else objects[::-1]
     after = query.get("after")
     if after is not None:
-        places = [place for place, one in enumerate(there) if one["id"] == after]
+        places = [place for place, item in enumerate(rest) if item["id"] == after]
         if not places:
             raise nothing_after(after)
-        there = there[places[0] + 1 :]
-    shown = there[:limit]
-    return Page(shown, has_more=len(there) > len(shown))
+        rest = rest[places[0] + 1 :]
+    shown = rest[:limit]
+    return Page(shown, has_more=len(rest) > len(shown))
 
 
-def asked_page(query: Mapping[str, str], order: str) -> tuple[int, str]:
-    """Return the `limit` and `order` of a query; `order` is the usual one. BadRequest naming what
-    cannot be honoured."""
+def page_query(query: Mapping[str, str], order: str) -> tuple[int, str]:
+    """Return the `limit` and `order` of a query; `order` is the default. Raises BadRequest naming
+    an invalid field."""
     limit, order = query.get("limit", str(LISTED)), query.get("order", order)
     digits = limit.isascii() and limit.isdigit() and len(limit) <= 3
     if not (digits and 1 <= int(limit) <= MOST_LISTED):
@@ -159,12 +159,11 @@ def asked_page(query: Mapping[str, str], order: str) -> tuple[int, str]:
 
 
 def nothing_after(after: str) -> BadRequest:
-    """Return the refusal of an `after` that names nothing in a list."""
-    return BadRequest(f"after: nothing here has the id '{after[:80]}'", field="after")
+    """Return the refusal of an `after` that no object of the list has as its id."""
+    return BadRequest(f"after: the list has no object with the id '{after[:80]}'", field="after")
 
 
 def list_object(page: Page) -> answers.ItemList:
-    """Return OpenAI's list of some objects."""
     shown = page.shown
     return {
         "object": "list",
@@ -180,12 +179,12 @@ def _per_second(tokens: int, seconds: float) -> float:
 
 
 def finish_bytes(finish: Mapping[str, str]) -> bytes:
-    """Return one of `FINISHES` as members of an object, for a stream."""
+    """Return one of `FINISHES` as members of an object, without braces, for a stream."""
     return json_bytes(finish)[1:-1]
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
-    """Return what every answer and every chunk of it begins with, equal in all of them."""
+    """Return the members that begin every answer and each of its chunks."""
     return {
         "id": parsed.answer_id,
         "object": object_name,
@@ -199,7 +198,7 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
 def whole_answer(
     parsed: Parsed, object_name: str, choices: Sequence[dict[str, Any]], usage: Usage
 ) -> bytes:
-    """Return an answer in one piece; without choices, the chunk that tells a stream's usage."""
+    """Return an answer in one piece; without choices, a stream's chunk with the usage."""
     return json_bytes(
         {
             **answer_head(parsed, object_name),
@@ -211,7 +210,7 @@ def whole_answer(
 
 
 class OpenAIStream:
-    """The answer to one or more requests, whose chunks are called `kind`."""
+    """The streamed answer to one or more requests; `kind` is the object name of its chunks."""
 
     def __init__(self, parsed: Parsed, kind: str) -> None:
         self._parsed = parsed
@@ -227,7 +226,7 @@ class OpenAIStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether every request's terminal has been rendered, or an error."""
+        """Return whether every request's terminal, or an error, has been rendered."""
         return self._closed or len(self._usages) == len(self._parsed.requests)
 
     def comment(self, text: str) -> bytes:
@@ -235,14 +234,14 @@ class OpenAIStream:
         return b"" if self.ended else sse.comment(text)
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the error and `[DONE]`; other requests' answers end with it."""
+        """Return the error and `[DONE]`; it also ends the answers of the other requests."""
         if self._closed:
             return b""
         self._closed = True
         return self._ended_chunk() + error_frames(fault)
 
     def close(self) -> bytes:
-        """Return the usage when it was asked for, then `[DONE]`."""
+        """Return the usage if the body asked for it, then `[DONE]`."""
         if self._closed:
             return b""
         self._closed = True
@@ -252,12 +251,12 @@ class OpenAIStream:
         return sse.DONE
 
     def _start(self) -> bytes:
-        """Return a chunk up to its choices, for these to follow."""
+        """Return the start of a chunk, up to its choices."""
         return sse.frame(json_bytes(answer_head(self._parsed, self._kind)))[: -len(_CHUNK_TAIL)]
 
     def _end_of_choice(self, end: ChoiceEnd, chunk: bytes) -> bytes:
-        """Return the chunk that ends a choice, which is given up to the end of its choices; nothing
-        yet where it is the last chunk of all."""
+        """Return the chunk that ends a choice; `chunk` has its start, up to the end of its choices.
+        The very last chunk is held back."""
         self._open_choices.discard((end.request_id, end.choice))
         if self._open_choices or self._parsed.include_usage:
             return chunk + _CHUNK_TAIL
@@ -265,12 +264,13 @@ class OpenAIStream:
         return before
 
     def _ended_chunk(self, members: bytes = b"") -> bytes:
-        """Return the chunk that was held back, with more members; nothing where there is none."""
+        """Return the chunk that was held back, with more members; empty without one."""
         chunk, self._last_chunk = self._last_chunk, b""
         return chunk + members + _CHUNK_TAIL if chunk else b""
 
     def _of_request(self, entry: PrefillProgress | Finished | Failed) -> bytes:
-        """Return the bytes of an entry that is not of one choice; empty where it shows nothing."""
+        """Return the bytes of an entry that belongs to no single choice; empty if it shows
+        nothing."""
         match entry:
             case PrefillProgress():
                 return sse.comment(f"prefill {entry.done}/{entry.total}")

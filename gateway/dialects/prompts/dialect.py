@@ -25,7 +25,7 @@ from gateway.dialects.dialect import Extras, Limits, ParseContext, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.bodies import TemplateArgumentsBody
 from gateway.dialects.openai.chat import function_of, messages_of, switches_of, variables_of
-from gateway.dialects.openai.fields import tools_told
+from gateway.dialects.openai.fields import report_tools
 from gateway.dialects.prompts import bodies
 from gateway.dialects.shared_fields import (
     ThinkingAsked,
@@ -158,10 +158,10 @@ def _conversing(
     """Return the request with what its template is told."""
     arguments = asked.chat_template_kwargs
     thinking = _thinking_of(arguments or TemplateArgumentsBody())
-    extras = thinking.told_in(extras, context.limits)
-    extras = tools_told(asked.tools, extras, context.limits)
+    extras = thinking.report_in(extras, context.limits)
+    extras = report_tools(asked.tools, extras, context.limits)
     parsed = _parsed(asked, prompt, question, extras, context)
-    request = thinking.asked_of(parsed.requests[0])
+    request = thinking.set_in(parsed.requests[0])
     told = request.model_copy(update={"variables": variables_of(arguments)})
     return replace(parsed, requests=(told,))
 

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings: vectors of texts. Pure."""
+"""OpenAI's embeddings API: makes vectors from texts. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""OpenAI's embeddings: texts, or token ids of texts, and a vector for each of them.
+"""OpenAI's embeddings: one vector for each text, given as text or as token ids.
 
-Pure. What is too long is refused, unless vLLM's `truncate_prompt_tokens` asks for the model's own
-length; then the end is cut off. Vectors are numbers, or (`base64`) their bytes as 32-bit floats,
-the least byte first.
+Pure. An input that is too long is refused. With vLLM's `truncate_prompt_tokens` its end is cut at
+the model's own limit instead. Vectors are numbers, or with `base64` their bytes as little-endian
+32-bit floats.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REFUSED = {
     "embed_dtype": "vectors are 32-bit floats; leave it out",
     "endianness": "bytes are little-endian; leave it out",
 }
-"""Fields that are known and not offered -> what to do; empty and false ask for nothing."""
+"""Unsupported fields, each with advice; empty and false values request nothing."""
 
 
 class EmbeddingsBody(Closed):
@@ -54,38 +54,38 @@ class OpenAIEmbeddings:
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request with all inputs. Raises BadRequest."""
-        asked, extras = read_body(EmbeddingsBody, body, context.limits)
-        cut = asked.truncate_prompt_tokens
+        parsed_body, extras = read_body(EmbeddingsBody, body, context.limits)
+        cut = parsed_body.truncate_prompt_tokens
         if cut is not None and cut != MODEL_S_LENGTH:
-            text = "only -1 is offered, which cuts what is longer than the model reads"
+            text = "must be -1, which truncates inputs that are too long for the model"
             raise bad_field("truncate_prompt_tokens", text)
         prompt = InputsPrompt(
-            inputs=_inputs_of(asked, context.limits),
-            dimensions=asked.dimensions,
+            inputs=_inputs_of(parsed_body, context.limits),
+            dimensions=parsed_body.dimensions,
             cut=cut is not None,
         )
         request = GenerationRequest(
             request_id=next(context.ids),
-            model=named_model(asked.model),
+            model=named_model(parsed_body.model),
             prompt=prompt,
             priority=extras.priority,
-            client_id=extras.client_id or asked.user,
+            client_id=extras.client_id or parsed_body.user,
         )
         return Parsed(
             requests=(request,),
-            model=asked.model,
+            model=parsed_body.model,
             stream=False,
             answer_id=f"embd-{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             extras=extras,
-            said_back={"encoding_format": asked.encoding_format or "float"},
+            said_back={"encoding_format": parsed_body.encoding_format or "float"},
         )
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the vectors, in the order of their inputs."""
+        """Return the vectors in the order of their inputs."""
         whole = collected[0]
         written = _encoded if parsed.said_back["encoding_format"] == "base64" else vector_list
         tokens = whole.usage.prompt_tokens
@@ -105,8 +105,8 @@ def _encoded(vector: bytes) -> str:
     return base64.b64encode(vector).decode()
 
 
-def _inputs_of(asked: EmbeddingsBody, limits: Limits) -> tuple[str | tuple[int, ...], ...]:
-    match asked.input:
+def _inputs_of(body: EmbeddingsBody, limits: Limits) -> tuple[str | tuple[int, ...], ...]:
+    match body.input:
         case str(text):
             if not text:
                 raise bad_field("input", "must not be empty")
@@ -116,9 +116,9 @@ def _inputs_of(asked: EmbeddingsBody, limits: Limits) -> tuple[str | tuple[int, 
         case [str() | list(), *_] as many:
             if len(many) > limits.inputs:
                 raise bad_field("input", f"at most {limits.inputs} inputs")
-            return tuple(_input_of(one, index) for index, one in enumerate(many))
+            return tuple(_input_of(item, index) for index, item in enumerate(many))
         case _:
-            return (tuple(cast(list[int], asked.input)),)
+            return (tuple(cast(list[int], body.input)),)
 
 
 def _input_of(given: str | list[int] | int, index: int) -> str | tuple[int, ...]:

@@ -98,14 +98,14 @@ class OpenAIResponses:
         held = keeps or _goes_on(asked) or bool(named)
         kept = kept_items(found, request.request_id) if held else ()
         parsed = Parsed(
-            requests=(thinking.asked_of(request),),
+            requests=(thinking.set_in(request),),
             model=asked.model,
             stream=bool(asked.stream),
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=_told(asked, found, thinking.told_in(extras, context.limits), context.limits),
+            extras=_told(asked, found, thinking.report_in(extras, context.limits), context.limits),
             said_back=said_back(asked),
             tells=_tells_of(asked) | custom_tells(asked.tools),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
@@ -163,13 +163,13 @@ class OpenAIInputTokens:
         question = {"question": PromptQuestion(wants="count")}
         request = _request_of(asked, found, extras, context).model_copy(update=question)
         return Parsed(
-            requests=(thinking.asked_of(request),),
+            requests=(thinking.set_in(request),),
             model=asked.model,
             stream=False,
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            extras=_told(asked, found, thinking.told_in(extras, context.limits), context.limits),
+            extras=_told(asked, found, thinking.report_in(extras, context.limits), context.limits),
             said_back=said_of_prompt(asked),
             manner=manner_of(None if asked.text is None else asked.text.verbosity),
             to_keep=ToKeep(

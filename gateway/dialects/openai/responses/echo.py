@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.dialects.openai.custom_tools import ResponsesCustomToolBody
-from gateway.dialects.openai.fields import tier_told
+from gateway.dialects.openai.fields import tier_of
 from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.functions import OWN
 
@@ -28,7 +28,7 @@ def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
         "truncation": asked.truncation or "disabled",
         "background": bool(asked.background),
         "store": asked.store is not False,
-        "service_tier": tier_told(asked.service_tier),
+        "service_tier": tier_of(asked.service_tier),
         "metadata": asked.metadata or {},
         "user": asked.user,
         "safety_identifier": asked.safety_identifier,

@@ -1,6 +1,6 @@
-"""Chat completions that are kept because their bodies ask for it (`store`): told, listed, labelled.
+"""Stored chat completions (`store`): rendered, listed and labelled.
 
-Pure. Entered by the dialect, which says what is to be kept, and by the table of paths.
+Pure. The dialect and the table of paths import it.
 """
 
 from gateway.dialects.openai.stored.labels import StoredLabelsBody, labels_of, read_labels

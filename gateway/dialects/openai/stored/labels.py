@@ -1,6 +1,6 @@
-"""Labels of a chat completion that is kept: its client's words about it, which may change.
+"""Labels of a stored chat completion, set by its client, which may change them.
 
-Pure. At most 16, whose names and texts are short, as OpenAI has them.
+Pure. As in OpenAI's API: at most 16, with short names and texts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ MOST_LABELS, LONGEST_NAME, LONGEST_TEXT = 16, 64, 512
 
 
 class StoredLabelsBody(Closed):
-    """The body of `POST /v1/chat/completions/{id}`: all labels anew."""
+    """The body of `POST /v1/chat/completions/{id}`: it replaces all labels."""
 
     metadata: dict[str, str]
 
 
 def read_labels(body: bytes, limits: Limits) -> bytes:
-    """Return the labels that a body gives, as a JSON object. BadRequest."""
-    asked, _ = read_body(StoredLabelsBody, body, limits)
-    return labels_of(asked.metadata)
+    """Return a body's labels as a JSON object. Raises BadRequest."""
+    parsed_body, _ = read_body(StoredLabelsBody, body, limits)
+    return labels_of(parsed_body.metadata)
 
 
-def labels_of(said: Any) -> bytes:
-    """Return labels as a JSON object. BadRequest for what are none, or too many or too long."""
-    if not isinstance(said, dict):
+def labels_of(metadata: Any) -> bytes:
+    """Return labels as a JSON object. Raises BadRequest if there are too many, or one is invalid or
+    too long."""
+    if not isinstance(metadata, dict):
         raise bad_field("metadata", "must be an object")
-    labels = cast(dict[str, Any], said)
+    labels = cast(dict[str, Any], metadata)
     if len(labels) > MOST_LABELS:
         raise bad_field("metadata", f"at most {MOST_LABELS} labels")
     for name, text in labels.items():

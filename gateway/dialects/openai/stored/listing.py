@@ -1,6 +1,6 @@
-"""Chat completions that are kept, as they are told: one, its messages, and lists of them.
+"""Renders stored chat completions: one, its messages, and lists of them.
 
-Pure. A kept answer is told as it was given, with its labels as `metadata`.
+Pure. An answer is rendered as it was sent first, with its labels as `metadata`.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from gateway.dialects.api_table import AskedList, Page
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.answers import RemovedChat
-from gateway.dialects.openai.shapes import asked_page, list_object, page_of
+from gateway.dialects.openai.shapes import list_object, page_of, page_query
 
 _LABEL = re.compile(r"metadata\[(.+)\]")
 
 
-def render_stored(kept: KeptAnswer) -> bytes:
-    """Return an answer as it was given, with its labels."""
-    return kept.answer[:-1] + b',"metadata":' + (kept.labels or b"{}") + b"}"
+def render_stored(stored: KeptAnswer) -> bytes:
+    """Return an answer as it was sent first, with its labels."""
+    return stored.answer[:-1] + b',"metadata":' + (stored.labels or b"{}") + b"}"
 
 
-def render_messages(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
-    """Return the messages that an answer was made from, as `query` has `limit`, `order` and
-    `after`. BadRequest."""
-    return json_bytes(list_object(page_of([orjson.loads(one) for one in kept.items], query)))
+def render_messages(stored: KeptAnswer, query: Mapping[str, str]) -> bytes:
+    """Return a page of an answer's input messages; `query` may have `limit`, `order` and `after`.
+    Raises BadRequest."""
+    return json_bytes(list_object(page_of([orjson.loads(item) for item in stored.items], query)))
 
 
 def render_removed(answer_id: str) -> bytes:
-    """Return what is told of an answer that is kept no longer."""
+    """Return the answer to the deletion of a stored chat completion."""
     removed: RemovedChat = {
         "id": answer_id,
         "object": "chat.completion.deleted",
@@ -41,15 +41,15 @@ def render_removed(answer_id: str) -> bytes:
 
 
 def stored_page(query: Mapping[str, str]) -> AskedList:
-    """Return what a query asks for: `limit`, `order`, `after`, `model` and labels
-    (`metadata[name]`). BadRequest."""
-    limit, order = asked_page(query, "asc")
+    """Return the parsed query: `limit`, `order`, `after`, `model` and labels (`metadata[name]`).
+    Raises BadRequest."""
+    limit, order = page_query(query, "asc")
     labels = {match[1]: text for name, text in query.items() if (match := _LABEL.fullmatch(name))}
     return AskedList(limit, order == "desc", query.get("after"), query.get("model"), labels)
 
 
 def render_list(answers: Sequence[KeptAnswer], has_more: bool) -> bytes:
-    """Return the answers of a page."""
+    """Return a page of stored answers as OpenAI's list object, as JSON."""
     named = [orjson.loads(answer.listed) for answer in answers]
     shown = [orjson.Fragment(render_stored(answer)) for answer in answers]
     return json_bytes({**list_object(Page(named, has_more)), "data": shown})

@@ -1,6 +1,6 @@
-"""What is kept with a chat completion: the messages that it answers, and what it is listed by.
+"""The data stored with a chat completion: its input messages, and its row in lists.
 
-Pure. A message is kept as its client sent it, without what is null.
+Pure. A message is stored as its client sent it, without null fields.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.openai.stored.labels import labels_of
 
 
-def to_keep_of(asked: ChatCompletionsBody, answer_id: str, created_at_s: float) -> ToKeep | None:
-    """Return what is to be kept with an answer; None where its body does not ask for that.
-    BadRequest for labels that are none."""
-    if not asked.store:
+def to_keep_of(body: ChatCompletionsBody, answer_id: str, created_at_s: float) -> ToKeep | None:
+    """Return the data to store with an answer; None if its body does not ask for that. Raises
+    BadRequest for invalid labels."""
+    if not body.store:
         return None
     return ToKeep(
         tuple(
             json_bytes(_object(message, f"{answer_id}-{index}"))
-            for index, message in enumerate(asked.messages)
+            for index, message in enumerate(body.messages)
         ),
-        listed=json_bytes({"id": answer_id, "created": created_at_s, "model": asked.model}),
-        labels=labels_of({} if asked.metadata is None else asked.metadata),
+        listed=json_bytes({"id": answer_id, "created": created_at_s, "model": body.model}),
+        labels=labels_of({} if body.metadata is None else body.metadata),
     )
 
 
 def _object(message: MessageBody, name: str) -> dict[str, Any]:
-    said = message.model_dump(mode="json", exclude_none=True)
-    content: Any = said.get("content")
+    fields = message.model_dump(mode="json", exclude_none=True)
+    content: Any = fields.get("content")
     in_parts = not isinstance(message.content, str | None)
     return {
         "id": name,
-        **said,
+        **fields,
         "content": None if in_parts else content,
         "content_parts": content if in_parts else None,
     }

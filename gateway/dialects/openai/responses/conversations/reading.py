@@ -19,7 +19,7 @@ from gateway.dialects.openai.responses.conversations.turn import named_items
 from gateway.dialects.openai.responses.items import AnyItem
 from gateway.dialects.openai.responses.listing import kept_items, references_of, resolved
 from gateway.dialects.openai.responses.turns import skipped_of, turns_of, unseen_of
-from gateway.dialects.openai.shapes import asked_page
+from gateway.dialects.openai.shapes import page_query
 from gateway.dialects.openai.stored import labels_of
 from gateway.dialects.shared_fields import TEXT_ONLY
 
@@ -66,5 +66,5 @@ def read_conversation_page(query: Mapping[str, str], includes: Sequence[str]) ->
     for name in includes:
         if name not in INCLUDABLE:
             raise bad_field("include", f"unknown value '{name[:80]}'; use {', '.join(INCLUDABLE)}")
-    limit, order = asked_page(query, "desc")
+    limit, order = page_query(query, "desc")
     return AskedPage(limit, order == "desc", query.get("after", ""), frozenset(includes))

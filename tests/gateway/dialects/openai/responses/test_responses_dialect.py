@@ -535,7 +535,7 @@ def test_a_page_that_cannot_be_told_is_refused_by_name(query: dict[str, str]) ->
 
 
 def test_a_page_after_an_item_that_is_not_there_is_refused() -> None:
-    with pytest.raises(Exception, match="nothing here has the id 'x'"):
+    with pytest.raises(Exception, match="the list has no object with the id 'x'"):
         _listed(KeptAnswer(b"{}", ()), after="x")
 
 
