@@ -159,7 +159,7 @@ class Parsed:
     answer.
 
     - `echoes`: the text before each request's choices (empty: none; None: the runner reports it).
-    - `said_back`: members of the answer that the body determines.
+    - `echoed_fields`: members of the answer that the body determines.
     - `to_keep`: None if the dialect stores no answers.
     - `tells`: optional parts of the answer, named in the dialect's own words.
     - `manner`: a sentence that ends a conversation's system prompt; empty: none.
@@ -180,7 +180,7 @@ class Parsed:
     extras: Extras = Extras()
     echoes: tuple[str | None, ...] = ()
     intent: Intent = "generate"
-    said_back: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    echoed_fields: Mapping[str, Any] = field(default_factory=dict[str, Any])
     to_keep: ToKeep | None = None
     tells: frozenset[str] = frozenset()
     manner: str = ""

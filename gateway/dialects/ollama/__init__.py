@@ -1,1 +1,1 @@
-"""Ollama's chat and generate: fields, bodies, rendering."""
+"""Ollama's API: bodies, parsers, rendering."""

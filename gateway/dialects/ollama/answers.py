@@ -1,7 +1,7 @@
-"""What Ollama's chat and generate answer, whole or a line of a stream, as types.
+"""Types of the answers to Ollama's API, whole or as lines of a stream.
 
-Pure. The OpenAPI document shows these; what is rendered is held to them. Durations are in
-nanoseconds, and stand in the last line and in whole answers alone.
+Pure. The OpenAPI document shows them; tests check rendered answers against them. Durations are in
+nanoseconds; only the last line and whole answers have them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 
 class OllamaLikelyToken(TypedDict):
-    """A token, and the logarithm of its probability; a part of a character has no `bytes`."""
+    """A token and its log-probability. A part of a character has no `bytes`."""
 
     token: str
     logprob: float
@@ -20,13 +20,13 @@ class OllamaLikelyToken(TypedDict):
 
 
 class OllamaScoredToken(OllamaLikelyToken):
-    """A token of the answer, with the likeliest in its place."""
+    """A token of the answer, with its likeliest alternatives."""
 
     top_logprobs: NotRequired[list[OllamaLikelyToken]]
 
 
 class OllamaAnsweredFunction(TypedDict):
-    """A function that is called, with its arguments as an object."""
+    """A called function; its arguments are an object."""
 
     index: int
     name: str
@@ -50,7 +50,7 @@ class OllamaAnsweredMessage(TypedDict):
 
 
 class OllamaLine(TypedDict):
-    """What every line has, and what the last adds."""
+    """The fields of every line, and the additional fields of the last."""
 
     model: str
     created_at: str
@@ -92,7 +92,7 @@ class OllamaEmbedAnswer(TypedDict):
 
 
 class OllamaEmbeddingsAnswer(TypedDict):
-    """The vector of one text; an empty one where there was none."""
+    """The vector of one text; an empty vector without a text."""
 
     embedding: list[float]
 
@@ -104,7 +104,7 @@ class OllamaError(TypedDict):
 
 
 class OllamaDetails(TypedDict):
-    """What every listing tells of a model; what is not known is empty."""
+    """The details of a model in every listing; unknown ones are empty."""
 
     parent_model: str
     format: Literal["safetensors"]
@@ -115,7 +115,7 @@ class OllamaDetails(TypedDict):
 
 
 class OllamaModel(TypedDict):
-    """What both listings tell of a model."""
+    """The fields of a model in both listings."""
 
     name: str
     model: str
@@ -138,7 +138,7 @@ class OllamaTags(TypedDict):
 
 
 class OllamaLoaded(OllamaModel):
-    """A loaded copy."""
+    """An instance of a model."""
 
     size_vram: int
     expires_at: str
@@ -146,13 +146,13 @@ class OllamaLoaded(OllamaModel):
 
 
 class OllamaProcesses(TypedDict):
-    """The loaded copies."""
+    """The instances of all models."""
 
     models: list[OllamaLoaded]
 
 
 class OllamaTurn(TypedDict):
-    """A turn with which every chat of a derived model begins."""
+    """A turn that begins every chat of a derived model."""
 
     role: str
     content: str
@@ -167,8 +167,8 @@ class OllamaTensor(TypedDict):
 
 
 class OllamaShown(TypedDict):
-    """A model in detail; `model_info` has what is known of it, by GGUF's names, `tensors` are there
-    where all of it was asked for."""
+    """A model in detail. `model_info` has its known properties, under GGUF's names. `tensors` are
+    there on request."""
 
     modelfile: str
     parameters: str
@@ -184,13 +184,13 @@ class OllamaShown(TypedDict):
 
 
 class OllamaStatus(TypedDict):
-    """How far a model is that is made, or that it is here."""
+    """The progress of a model that is being made, or its success."""
 
     status: str
 
 
 class OllamaPullStatus(OllamaStatus):
-    """How far a pull is, in bytes."""
+    """The progress of a pull, in bytes."""
 
     total: NotRequired[int]
     completed: NotRequired[int]
@@ -198,6 +198,6 @@ class OllamaPullStatus(OllamaStatus):
 
 
 class OllamaVersion(TypedDict):
-    """The version of the API that is spoken."""
+    """The supported version of Ollama's API."""
 
     version: str

@@ -1,7 +1,6 @@
 """Ollama's API as a table, and its listings of models.
 
-Pure. What is not known of a model is left out or said as zero, never made up; dates are always
-dates.
+Pure. Unknown properties of a model are omitted or 0, never invented. A date is always a date.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from gateway.dialects.ollama.pull import pull_answer, pull_error_line, pull_line
 from gateway.dialects.ollama.render import CONTENT_TYPE, date, error_object
 
 VERSION = "0.14.0"
-"""The version of Ollama's API that is spoken, with responses and messages beside it; clients
-compare it with what they need, `codex --oss` among them."""
+"""The supported version of Ollama's API, including responses and messages. Clients such as `codex
+--oss` check it."""
 _MAKING: tuple[answers.OllamaStatus, ...] = (
     {"status": "reading model metadata"},
     {"status": "writing manifest"},
     {"status": "success"},
 )
 CREATED = tuple(map(json_bytes, _MAKING))
-"""The lines that tell of a model which is made; the last is the whole answer, unstreamed."""
+"""The lines of a stream that makes a model. The last is also the whole answer."""
 _SPOKEN: answers.OllamaVersion = {"version": VERSION}
 FOREVER_S = 100 * 365 * 86_400.0
-"""How far away the expiry of a model that stays is dated, since it must be a date."""
+"""Distance of the expiry date of a model that does not expire, since the API requires a date."""
 
 
 def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
-    """Return the answer to `GET /api/tags`; `models` is there even when there are none."""
+    """Return the answer to `GET /api/tags`. `models` is there even if empty."""
     tags: answers.OllamaTags = {
         "models": [
             {
@@ -68,7 +67,7 @@ def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> by
 
 
 def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes:
-    """Return the answer to `GET /api/ps`: one entry per loaded copy, under its model's own name."""
+    """Return the answer to `GET /api/ps`: one entry per instance, under its model's own name."""
     loaded: answers.OllamaProcesses = {
         "models": [
             {
@@ -90,8 +89,7 @@ def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes
 
 
 def render_show(listing: api_table.ModelListing) -> bytes:
-    """Return the answer to `POST /api/show`. What is not known of the model is left out of
-    `model_info`."""
+    """Return the answer to `POST /api/show`. `model_info` omits unknown properties."""
     parameters = _parameters(listing)
     shown: answers.OllamaShown = {
         "modelfile": _modelfile(listing, parameters),
@@ -117,20 +115,20 @@ def render_show(listing: api_table.ModelListing) -> bytes:
 
 
 def _parameters(listing: api_table.ModelListing) -> list[str]:
-    """Return a line for each parameter, and for each text of one that has several."""
-    said = {} if listing.derived is None else dict(listing.derived.parameters)
+    """Return one line per parameter; a list gets one line per value."""
+    parameters = {} if listing.derived is None else dict(listing.derived.parameters)
     if listing.max_tokens:
-        # Ollama's word for what an answer may have unless its request says it
-        said.setdefault("num_predict", listing.max_tokens)
+        # Ollama's name for an answer's limit unless its request sets one
+        parameters.setdefault("num_predict", listing.max_tokens)
     return [
         f"{name} {json_bytes(value).decode()}"
-        for name, values in said.items()
+        for name, values in parameters.items()
         for value in (cast(list[Any], values) if isinstance(values, list | tuple) else [values])
     ]
 
 
 def _modelfile(listing: api_table.ModelListing, parameters: Sequence[str]) -> str:
-    """Return the file of which `create` would make the model again."""
+    """Return the Modelfile from which `create` would make the model again."""
     derived = listing.derived
     lines = [f"FROM {listing.id if derived is None else derived.base}"]
     lines += [f"PARAMETER {line}" for line in parameters]
@@ -149,44 +147,46 @@ def _model_info(listing: api_table.ModelListing) -> dict[str, str | int | float]
         f"{family}.block_count": listing.layers,
         f"{family}.vocab_size": listing.vocabulary,
     }
-    known = {name: count for name, count in counts.items() if count}
-    return {"general.architecture": family, **known, **figures_of(family, listing.config)}
+    present = {name: count for name, count in counts.items() if count}
+    return {"general.architecture": family, **present, **figures_of(family, listing.config)}
 
 
 def parse_show(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
-    """Return what `POST /api/show` asks about. Raises BadRequest."""
-    asked, extras = read_body(bodies.OllamaShowBody, body, limits)
-    return api_table.AskedModel(_named(asked), bool(asked.verbose), ignored=extras.ignored)
+    """Return the model in a body of `POST /api/show`. Raises BadRequest."""
+    parsed_body, extras = read_body(bodies.OllamaShowBody, body, limits)
+    return api_table.AskedModel(
+        _named(parsed_body), bool(parsed_body.verbose), ignored=extras.ignored
+    )
 
 
 def parse_delete(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
-    """Return what `DELETE /api/delete` is to delete. Raises BadRequest."""
-    asked, extras = read_body(bodies.OllamaDeleteBody, body, limits)
-    return api_table.AskedModel(_named(asked), ignored=extras.ignored)
+    """Return the model in a body of `DELETE /api/delete`. Raises BadRequest."""
+    parsed_body, extras = read_body(bodies.OllamaDeleteBody, body, limits)
+    return api_table.AskedModel(_named(parsed_body), ignored=extras.ignored)
 
 
 def parse_pull(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
-    """Return what `POST /api/pull` asks for. Raises BadRequest."""
-    asked, extras = read_body(bodies.OllamaPullBody, body, limits)
-    # a name as a registry has it, which none here need have
-    stream = asked.stream is not False
-    return api_table.AskedModel(_name(asked), stream=stream, ignored=extras.ignored)
+    """Return the model in a body of `POST /api/pull`. Raises BadRequest."""
+    parsed_body, extras = read_body(bodies.OllamaPullBody, body, limits)
+    # a registry's name, which need not be a valid model name here
+    stream = parsed_body.stream is not False
+    return api_table.AskedModel(_name(parsed_body), stream=stream, ignored=extras.ignored)
 
 
-def _named(asked: bodies.NamedModelBody) -> str:
-    """Return the model that a body names, without `:latest`."""
-    return model_of(_name(asked))
+def _named(body: bodies.NamedModelBody) -> str:
+    """Return the name of the model in a body, without `:latest`."""
+    return model_of(_name(body))
 
 
-def _name(asked: bodies.NamedModelBody) -> str:
-    name = asked.model or asked.name
+def _name(body: bodies.NamedModelBody) -> str:
+    name = body.model or body.name
     if not name:
         raise BadRequest("model is required", field="model")
     return name
 
 
 def parameter_size(parameters: int) -> str:
-    """Return a count as Ollama writes it: 4_000_000 as `4.0M`."""
+    """Return a count in Ollama's notation: 4_000_000 as `4.0M`."""
     for size, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if parameters >= size:
             return f"{parameters / size:.1f}{letter}"

@@ -1,8 +1,7 @@
-"""What Ollama's clients send: the closed types of chat, generate, show.
+"""Bodies of Ollama's clients, as closed types.
 
-Pure. Shapes only. Options that change how the text is made are honoured; those about a llama.cpp
-process, or of which Ollama's own engine makes no use, are accepted without effect (each with its
-reason below).
+Pure. Shapes only. Options that change the text are honoured. Options about a llama.cpp process, and
+options that Ollama's own engine ignores, are accepted without effect, each with the reason.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ HARMLESS_OPTIONS = {
     "typical_p": "as mirostat",
     "penalize_newline": "penalties apply to all tokens",
 }
-"""Options that change nothing about the answer, and why."""
+"""Options without effect on the answer, each with the reason."""
 
 NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
     "vocab_only": (False,),
     "embedding_only": (False,),
 }
-"""Options that are accepted with these values alone, which ask for nothing."""
+"""Options that are accepted only with these values, which request nothing."""
 
 NO_GO_TEMPLATES = (
     "shoal runs no Go templates; leave the template out, and the model's own chat template is used"
@@ -88,21 +87,21 @@ PULL_TABLE = FieldTable(
 
 
 def _whole(value: object) -> object:
-    """Return of a number what comes before the point; 2**53 and more loses no digit where it is
-    whole already."""
+    """Return the integer part of a float. An int is returned as it is: beyond 2**53 a float would
+    lose digits."""
     return int(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
 def _role(value: object) -> object:
-    """Return a role as Ollama reads it, in any letters; `developer` is the newer name of
+    """Return a role in lower case, as Ollama reads it; `developer` is the newer name of
     `system`."""
     role = value.lower() if isinstance(value, str) else value
     return "system" if role == "developer" else role
 
 
 class OllamaOptionsBody(Closed):
-    """How tokens are chosen. Numbers are taken as Ollama takes them: of whole ones what comes
-    before the point, and what is out of range as the nearest that is in it (`fields`)."""
+    """Sampling options. As in Ollama, integer options keep a number's integer part, and a value out
+    of range becomes the nearest valid one (`fields`)."""
 
     table: ClassVar[FieldTable] = OPTIONS_TABLE
     num_predict: float | None = None
@@ -119,7 +118,7 @@ class OllamaOptionsBody(Closed):
 
 
 class OllamaCalledFunctionBody(Closed):
-    """A function that was called, with its arguments as an object."""
+    """A called function; its arguments are an object."""
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -127,7 +126,7 @@ class OllamaCalledFunctionBody(Closed):
 
 
 class OllamaToolCallBody(Closed):
-    """A call that the assistant made. Older clients send no id."""
+    """A tool call by the assistant. Older clients send no id."""
 
     function: OllamaCalledFunctionBody
     id: str | None = None
@@ -138,10 +137,10 @@ Images = list[str]
 
 
 class OllamaMessageBody(Closed):
-    """One turn of any role, as clients send our own answers back; images are base64.
+    """One turn of any role; clients also send shoal's own answers back. Images are base64.
 
-    `thinking` and `tool_calls` are the assistant's. The tool's names and id say which call it
-    answers (ids are new, older clients know none), and nothing in other roles.
+    `thinking` and `tool_calls` belong to the assistant. In a tool's turn, the tool's names and the
+    id identify its call; older clients send no id. Other roles ignore them.
     """
 
     role: Annotated[Literal["system", "user", "assistant", "tool"], BeforeValidator(_role)]
@@ -163,7 +162,7 @@ class OllamaFunctionBody(Closed):
 
 
 class OllamaToolBody(Closed):
-    """A tool, which is a function by any type."""
+    """A tool. It is a function, whatever its type."""
 
     type: str | None = no_effect("every tool is a function")
     function: OllamaFunctionBody
@@ -192,12 +191,12 @@ DurationBody = Annotated[
 
 
 class ModelBody(Closed):
-    """The fields of all bodies that ask a model for something."""
+    """Fields of all bodies for a model's work."""
 
     apart: ClassVar[Mapping[str, type[BaseModel]]] = {"options": OllamaOptionsBody}
     model: str
     options: dict[str, Any] | None = Field(
-        # validated apart, after the harmless ones are taken out; documented here
+        # validated separately, once the harmless ones are removed; documented here
         default=None,
         json_schema_extra={"properties": OllamaOptionsBody.model_json_schema()["properties"]},
     )
@@ -205,7 +204,7 @@ class ModelBody(Closed):
 
 
 class SharedBody(ModelBody):
-    """The fields that chat and generate have in common. Streams unless told otherwise."""
+    """Fields of both chat and generate. Answers are streamed by default."""
 
     stream: bool | None = None
     format: FormatBody | None = None
@@ -244,7 +243,7 @@ class OllamaGenerateBody(SharedBody):
 
 
 class NamedModelBody(Closed):
-    """The model that a body is about; `name` is the older word for `model`."""
+    """The body's model; `name` is the older name of `model`."""
 
     model: str | None = None
     name: str | None = None

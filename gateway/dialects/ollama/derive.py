@@ -1,7 +1,8 @@
-"""Ollama's `create` and `copy`: bodies that make derived models, and what is made of them.
+"""Ollama's `create` and `copy`: the bodies that make derived models, and the derived models.
 
-Pure. What is made of a derived model has its defaults too, each until the body says another; its
-turns are replaced together. Parameters without effect in a request have none here, and are shown.
+Pure. A model made from a derived model inherits its defaults. The body may replace each of them;
+turns are replaced all at once. Parameters without effect in a request have none here, either, but
+are shown.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ NO_FILE = (
 
 
 class OllamaMadeTurnBody(Closed):
-    """A turn that stands before those of each conversation."""
+    """A turn that begins every conversation."""
 
     role: str
     content: str | None = None
 
 
 class OllamaCreateBody(bodies.NamedModelBody):
-    """The body of `POST /api/create`; `modelfile` says the same as the others, which go first."""
+    """The body of `POST /api/create`. The other fields override those in `modelfile`."""
 
     table: ClassVar[FieldTable] = CREATE_TABLE
     from_: str | None = Field(default=None, alias="from")
@@ -94,87 +95,91 @@ class OllamaCopyBody(Closed):
 
 
 def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
-    """Return what `POST /api/create` asks for. Raises BadRequest."""
-    asked, extras = read_body(OllamaCreateBody, body, limits)
-    if asked.modelfile:
-        asked = _with_modelfile(asked, limits)
-    name = asked.model or asked.name
+    """Return the derivation in a body of `POST /api/create`. Raises BadRequest."""
+    parsed_body, extras = read_body(OllamaCreateBody, body, limits)
+    if parsed_body.modelfile:
+        parsed_body = _with_modelfile(parsed_body, limits)
+    name = parsed_body.model or parsed_body.name
     if not name:
         raise BadRequest("model is required", field="model")
-    if not asked.from_:
+    if not parsed_body.from_:
         raise BadRequest("from is required: the base model", field="from")
-    if asked.from_.startswith(PATHS) or asked.from_.lower().endswith(WEIGHTS):
+    if parsed_body.from_.startswith(PATHS) or parsed_body.from_.lower().endswith(WEIGHTS):
         raise bad_field("from", NO_FILE)
-    given = asked.parameters or {}
+    given = parsed_body.parameters or {}
     return AskedDerivation(
         name=named_model(plain_name(name)),
-        source=asked.from_,
-        system=asked.system or None,
-        turns=_turns(asked.messages or (), limits),
+        source=parsed_body.from_,
+        system=parsed_body.system or None,
+        turns=_turns(parsed_body.messages or (), limits),
         parameters=_parameters(given, limits),
-        adapter=_adapter(asked.adapter),
-        license=asked.license if isinstance(asked.license, str) else "\n".join(asked.license or ()),
-        stream=asked.stream is not False,
+        adapter=_adapter(parsed_body.adapter),
+        license=parsed_body.license
+        if isinstance(parsed_body.license, str)
+        else "\n".join(parsed_body.license or ()),
+        stream=parsed_body.stream is not False,
         ignored=extras.ignored,
     )
 
 
 def parse_copy(body: bytes, limits: Limits) -> AskedDerivation:
-    """Return what `POST /api/copy` asks for. Raises BadRequest."""
-    asked, extras = read_body(OllamaCopyBody, body, limits)
-    for field, name in (("source", asked.source), ("destination", asked.destination)):
+    """Return the derivation in a body of `POST /api/copy`. Raises BadRequest."""
+    parsed_body, extras = read_body(OllamaCopyBody, body, limits)
+    for field, name in (("source", parsed_body.source), ("destination", parsed_body.destination)):
         if not name:
             raise bad_field(field, "is required")
-    name = named_model(plain_name(asked.destination), "destination")
-    return AskedDerivation(name, asked.source, is_copy=True, stream=False, ignored=extras.ignored)
+    name = named_model(plain_name(parsed_body.destination), "destination")
+    return AskedDerivation(
+        name, parsed_body.source, is_copy=True, stream=False, ignored=extras.ignored
+    )
 
 
 def derived_of(
-    asked: AskedDerivation, base: ModelId, source: DerivedModel | None, now_s: float
+    derivation: AskedDerivation, base: ModelId, source: DerivedModel | None, now_s: float
 ) -> DerivedModel:
-    """Return the model that is asked for; `source` is what it is made of, where that is derived
-    itself, and `base` the one that answers. Raises BadRequest."""
+    """Return the derived model. `source` is the model that it is made from, if that is itself
+    derived. `base` is the model that answers. Raises BadRequest."""
     before = source or DerivedModel(name=base, base=base)
-    name = asked.name
-    if asked.is_copy:
+    name = derivation.name
+    if derivation.is_copy:
         return before.model_copy(update={"name": name, "made_at_s": now_s})
-    parameters = {**before.parameters, **asked.parameters}
+    parameters = {**before.parameters, **derivation.parameters}
     options, _ = validate(bodies.OllamaOptionsBody, dict(parameters), within="parameters")
     sampling = fields.sampling_of(options)
     return DerivedModel(
         name=name,
         base=base,
         parent=before.name,
-        system=before.system if asked.system is None else asked.system,
-        turns=asked.turns or before.turns,
+        system=before.system if derivation.system is None else derivation.system,
+        turns=derivation.turns or before.turns,
         sampling=sampling,
         sampled=tuple(sorted(sampling.model_fields_set)),
         max_tokens=fields.max_tokens_of(options),
         stop=stops_of("parameters.stop", options.stop, Limits()),
         parameters=parameters,
-        license=asked.license or before.license,
+        license=derivation.license or before.license,
         made_at_s=now_s,
     )
 
 
-def _adapter(said: str | None) -> str:
-    """Return the name of an adapter. BadRequest for a path: files are not read for a client."""
-    if said and not is_adapter_name(said):
+def _adapter(name: str | None) -> str:
+    """Return the name of an adapter. Raises BadRequest for a path, since a client may not have
+    files read."""
+    if name and not is_adapter_name(name):
         text = "must be the name of a folder in the model's adapters/, not a path"
         raise bad_field("adapter", text)
-    return said or ""
+    return name or ""
 
 
-def _with_modelfile(asked: OllamaCreateBody, limits: Limits) -> OllamaCreateBody:
-    said = read_modelfile(asked.modelfile or "")
-    given = asked.model_dump(by_alias=True, exclude_none=True, exclude={"modelfile"})
-    known = {field.alias or name for name, field in OllamaCreateBody.model_fields.items()}
-    made, _ = validate(
-        OllamaCreateBody, {**said, **{name: one for name, one in given.items() if name in known}}
-    )
-    if len(said.get("messages", ())) > limits.messages:
+def _with_modelfile(body: OllamaCreateBody, limits: Limits) -> OllamaCreateBody:
+    from_file = read_modelfile(body.modelfile or "")
+    dumped = body.model_dump(by_alias=True, exclude_none=True, exclude={"modelfile"})
+    names = {field.alias or name for name, field in OllamaCreateBody.model_fields.items()}
+    own = {name: value for name, value in dumped.items() if name in names}
+    merged, _ = validate(OllamaCreateBody, {**from_file, **own})
+    if len(from_file.get("messages", ())) > limits.messages:
         raise bad_field("modelfile", f"at most {limits.messages} messages")
-    return made
+    return merged
 
 
 def _turns(
@@ -186,19 +191,22 @@ def _turns(
         if message.role not in ROLES:
             raise bad_field(f"messages[{index}].role", f"must be one of {', '.join(ROLES)}")
     return tuple(
-        DerivedTurn.model_validate({"role": one.role, "content": one.content or ""})
-        for one in messages
+        DerivedTurn.model_validate({"role": message.role, "content": message.content or ""})
+        for message in messages
     )
 
 
 def _parameters(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
-    """Return the parameters that say something. BadRequest for one that is none, or cannot be."""
-    said = {name: value for name, value in given.items() if value is not None}
-    if isinstance(said.get("stop"), str):
-        said["stop"] = [said["stop"]]
-    for name, value in said.items():
+    """Return the parameters that are not null. Raises BadRequest for an unknown or an invalid
+    one."""
+    parameters = {name: value for name, value in given.items() if value is not None}
+    if isinstance(parameters.get("stop"), str):
+        parameters["stop"] = [parameters["stop"]]
+    for name, value in parameters.items():
         if isinstance(value, dict) or (isinstance(value, list) and name != "stop"):
             raise bad_field(f"parameters.{name[:MAX_PATH]}", "must be a number, a text or a switch")
-    options, _ = validate(bodies.OllamaOptionsBody, dict(said), within="parameters", strict=True)
+    options, _ = validate(
+        bodies.OllamaOptionsBody, dict(parameters), within="parameters", strict=True
+    )
     stops_of("parameters.stop", options.stop, limits)
-    return said
+    return parameters

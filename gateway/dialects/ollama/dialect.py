@@ -1,10 +1,10 @@
-"""Ollama's chat and generate: one choice, streamed unless told otherwise.
+"""Ollama's chat and generate: one choice, streamed by default.
 
-Pure. A body without anything to answer loads the model, or unloads it when `keep_alive` is
-0. `raw` and `suffix` prompts are tokenised as they stand; all others go through the model's
-template. A tool's answer is matched to its call by id, else by name, else by order, for
-older clients know no ids. A whole generate that is neither raw nor has a suffix tells its tokens as
-`context`, and goes on from the tokens of an earlier one.
+Pure. A body without anything to answer loads the model, or unloads it if `keep_alive` is 0. `raw`
+and `suffix` prompts are tokenised unchanged; all others go through the model's template. A tool's
+result is matched to its call by id, else by name, else by order, since older clients send no ids. A
+whole generate answer without `raw` and `suffix` returns its tokens as `context`; a later request
+can continue from them.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 
 class _Rendered:
-    """Rendering, which chat and generate do alike: lines with a `message` or a `response`."""
+    """Rendering for chat and generate: lines with a `message` or a `response`."""
 
     stream_content_type = render.CONTENT_TYPE
     shape: render.Shape
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> render.OllamaStream:
-        """Return a renderer of lines."""
         return render.OllamaStream(parsed, shape=self.shape, load_s=load_s)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return one line with everything."""
+        """Return the whole answer as one line."""
         if parsed.intent != "generate":
             return render.render_empty(parsed, shape=self.shape, load_s=load_s)
         return render.render_ollama(parsed, collected[0], shape=self.shape, load_s=load_s)
@@ -58,17 +57,17 @@ class OllamaChat(_Rendered):
     shape = "chat"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        asked, extras = read_body(bodies.OllamaChatBody, body, context.limits)
-        messages = asked.messages or []
+        """Return one request, or none without messages. Raises BadRequest."""
+        parsed_body, extras = read_body(bodies.OllamaChatBody, body, context.limits)
+        messages = parsed_body.messages or []
         if len(messages) > context.limits.messages:
             raise bad_field("messages", f"at most {context.limits.messages}")
         if not messages:
-            return _parsed(asked, None, extras, context)
+            return _parsed(parsed_body, None, extras, context)
         turns = tuple(_messages_of(messages))
-        tools = tools_of([_tool_of(body) for body in asked.tools or ()], context.limits)
+        tools = tools_of([_tool_of(body) for body in parsed_body.tools or ()], context.limits)
         prompt = ChatPrompt(messages=turns, tools=tuple(tools.values()))
-        return _parsed(asked, prompt, extras, context)
+        return _parsed(parsed_body, prompt, extras, context)
 
 
 class OllamaGenerate(_Rendered):
@@ -78,24 +77,24 @@ class OllamaGenerate(_Rendered):
     shape = "generate"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none when there is nothing to answer. Raises BadRequest."""
-        asked, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
-        prompt = _prompt_of(asked)
-        history = tuple(asked.context or ()) if isinstance(prompt, ChatPrompt) else None
-        return _parsed(asked, prompt, extras, context, history)
+        """Return one request, or none without a prompt. Raises BadRequest."""
+        parsed_body, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
+        prompt = _prompt_of(parsed_body)
+        history = tuple(parsed_body.context or ()) if isinstance(prompt, ChatPrompt) else None
+        return _parsed(parsed_body, prompt, extras, context, history)
 
 
 def _parsed(
-    asked: bodies.SharedBody,
+    body: bodies.SharedBody,
     prompt: Prompt | None,
     extras: Extras,
     context: ParseContext,
     history: tuple[int, ...] | None = None,
 ) -> Parsed:
-    model = fields.model_of(asked.model)
-    fields.check_offered(asked)
-    options, ignored = fields.options_of(asked, strict=context.limits.strict_fields)
-    keep_alive_s = fields.keep_alive_of(asked)
+    model = fields.model_of(body.model)
+    fields.check_offered(body)
+    options, ignored = fields.options_of(body, strict=context.limits.strict_fields)
+    keep_alive_s = fields.keep_alive_of(body)
     request = GenerationRequest(
         request_id=next(context.ids),
         model=model,
@@ -103,25 +102,25 @@ def _parsed(
         max_tokens=fields.max_tokens_of(options),
         stop=stops_of("options.stop", options.stop, context.limits),
         sampling=fields.sampling_of(options),
-        output=fields.output_of(asked),
+        output=fields.output_of(body),
         tool_choice=ToolChoice(mode="auto" if _offers_tools(prompt) else "none"),
-        top_logprobs=top_logprobs_of(asked.logprobs, asked.top_logprobs),
+        top_logprobs=top_logprobs_of(body.logprobs, body.top_logprobs),
         priority=extras.priority,
         client_id=extras.client_id,
         history=history,
     )
     empty: Intent = "unload" if keep_alive_s == 0 else "load"
     return Parsed(
-        requests=() if prompt is None else (fields.thinking_of(asked).asked_of(request),),
-        model=asked.model,
-        stream=asked.stream is not False,
+        requests=() if prompt is None else (fields.thinking_of(body).set_in(request),),
+        model=body.model,
+        stream=body.stream is not False,
         answer_id=request.request_id,
         created_at_s=context.now_s,
         fingerprint=context.fingerprint,
         include_usage=True,
         extras=replace(extras, keep_alive_s=keep_alive_s, ignored=(*extras.ignored, *ignored)),
         intent=empty if prompt is None else "generate",
-        cuts=bool(asked.truncate),
+        cuts=bool(body.truncate),
     )
 
 
@@ -129,24 +128,24 @@ def _offers_tools(prompt: Prompt | None) -> bool:
     return isinstance(prompt, ChatPrompt) and bool(prompt.tools)
 
 
-def _prompt_of(asked: bodies.OllamaGenerateBody) -> Prompt | None:
-    text = asked.prompt or ""
-    if not text and not asked.suffix and not asked.images:
+def _prompt_of(body: bodies.OllamaGenerateBody) -> Prompt | None:
+    text = body.prompt or ""
+    if not text and not body.suffix and not body.images:
         return None
-    if asked.raw or asked.suffix:
-        how = "raw" if asked.raw else "suffix"
+    if body.raw or body.suffix:
+        how = "raw" if body.raw else "suffix"
         no_place = (
-            ("system", asked.system),
-            ("images", asked.images),
-            ("think", asked.think),
-            ("context", asked.context),
+            ("system", body.system),
+            ("images", body.images),
+            ("think", body.think),
+            ("context", body.context),
         )
         for name, value in no_place:
             if value:
                 raise bad_field(name, f"cannot be used in a prompt with {how}")
-        return TextPrompt(text=text, suffix=asked.suffix or None)
-    system = (_system(asked.system),) if asked.system else ()
-    images = _images_of(asked.images, "images")
+        return TextPrompt(text=text, suffix=body.suffix or None)
+    system = (_system(body.system),) if body.system else ()
+    images = _images_of(body.images, "images")
     user = ChatMessage(role="user", parts=(TextPart(text=text), *images))
     return ChatPrompt(messages=(*system, user))
 
@@ -169,13 +168,13 @@ def _system(text: str) -> ChatMessage:
 
 
 def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
-    """Return one turn, with what the role may have: BadRequest for what it may not."""
+    """Return one turn. Raises BadRequest for a field that the role may not have."""
     speaks = message.role == "assistant"
     for name, value in (("thinking", message.thinking), ("tool_calls", message.tool_calls)):
         if value and not speaks:
             raise bad_field(f"messages[{index}].{name}", "only the assistant can have it")
-    said = message.content or ""
-    text = () if speaks and not said else (TextPart(text=said),)
+    content = message.content or ""
+    text = () if speaks and not content else (TextPart(text=content),)
     return ChatMessage(
         role=message.role,
         parts=(*text, *_images_of(message.images, f"messages[{index}].images")),
@@ -194,13 +193,14 @@ def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
 def _answering(
     turn: ChatMessage, message: bodies.OllamaMessageBody, unanswered: list[ToolCall]
 ) -> ChatMessage:
-    """Return the tool's turn with its call; takes the call that it answers out of `unanswered`."""
+    """Return the tool's turn with the id and name of its call; removes that call from
+    `unanswered`."""
     name = message.tool_name or message.name or None
     wanted = message.tool_call_id or None
     fitting = (
-        one
-        for one in unanswered
-        if one.call_id == wanted or (wanted is None and name in (None, one.name))
+        call
+        for call in unanswered
+        if call.call_id == wanted or (wanted is None and name in (None, call.name))
     )
     call = next(fitting, None)
     if call is not None:

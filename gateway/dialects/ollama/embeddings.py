@@ -1,7 +1,7 @@
 """Ollama's embeddings: `/api/embed` with one text or several, and the older `/api/embeddings`.
 
-Pure. What is too long is cut at its end, unless `truncate` is false. A body without anything to
-embed loads the model, or unloads it when `keep_alive` is 0. Options change nothing about a vector.
+Pure. A text that is too long is cut at its end, unless `truncate` is false. A body without any text
+loads the model, or unloads it if `keep_alive` is 0. Options have no effect on a vector.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ class OllamaEmbed:
     name = "ollama_embed"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none when there is nothing to embed. Raises BadRequest."""
-        asked, extras = read_body(OllamaEmbedBody, body, context.limits)
-        given = asked.input or ()
+        """Return one request, or none without a text. Raises BadRequest."""
+        parsed_body, extras = read_body(OllamaEmbedBody, body, context.limits)
+        given = parsed_body.input or ()
         inputs = (given,) if isinstance(given, str) else tuple(given)
         if len(inputs) > context.limits.inputs:
             raise bad_field("input", f"at most {context.limits.inputs} texts")
-        cut, dimensions = asked.truncate is not False, asked.dimensions or None
+        cut, dimensions = parsed_body.truncate is not False, parsed_body.dimensions or None
         prompt = InputsPrompt(inputs=inputs, dimensions=dimensions, cut=cut)
-        return _parsed(asked, prompt, extras, context)
+        return _parsed(parsed_body, prompt, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the vectors, in the order of their texts."""
-        usage = total([one.usage for one in collected])
+        """Return the vectors in the order of their texts."""
+        usage = total([whole.usage for whole in collected])
         seconds = load_s + usage.queue_s + usage.prefill_s
         answer: dict[str, Any] = {
             "model": parsed.model,
@@ -80,26 +80,24 @@ class OllamaEmbeddings:
     name = "ollama_embeddings"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none when there is nothing to embed. Raises BadRequest."""
-        asked, extras = read_body(OllamaEmbeddingsBody, body, context.limits)
-        inputs = (asked.prompt,) if asked.prompt else ()
-        return _parsed(asked, InputsPrompt(inputs=inputs, cut=True), extras, context)
+        """Return one request, or none without a text. Raises BadRequest."""
+        parsed_body, extras = read_body(OllamaEmbeddingsBody, body, context.limits)
+        inputs = (parsed_body.prompt,) if parsed_body.prompt else ()
+        return _parsed(parsed_body, InputsPrompt(inputs=inputs, cut=True), extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the one vector; an empty one where there was no text."""
+        """Return the vector; an empty vector without a text."""
         vectors = [vector_list(vector) for whole in collected for vector in whole.vectors]
         empty: list[float] = []
         return json_bytes({"embedding": vectors[0] if vectors else empty})
 
 
-def _parsed(
-    asked: ModelBody, prompt: InputsPrompt, extras: Extras, context: ParseContext
-) -> Parsed:
-    model = fields.model_of(asked.model)
-    _, ignored = fields.options_of(asked, strict=context.limits.strict_fields)
-    keep_alive_s = fields.keep_alive_of(asked)
+def _parsed(body: ModelBody, prompt: InputsPrompt, extras: Extras, context: ParseContext) -> Parsed:
+    model = fields.model_of(body.model)
+    _, ignored = fields.options_of(body, strict=context.limits.strict_fields)
+    keep_alive_s = fields.keep_alive_of(body)
     request = GenerationRequest(
         request_id=next(context.ids),
         model=model,
@@ -110,7 +108,7 @@ def _parsed(
     empty = "unload" if keep_alive_s == 0 else "load"
     return Parsed(
         requests=(request,) if prompt.inputs else (),
-        model=asked.model,
+        model=body.model,
         stream=False,
         answer_id=request.request_id,
         created_at_s=context.now_s,

@@ -1,8 +1,8 @@
-"""Ollama's fields that mean the same in chat and generate.
+"""Ollama's fields with the same meaning in chat and generate.
 
-Pure. What is left out takes Ollama's documented defaults (temperature 0.8, top_k 40,
-top_p 0.9), save `repeat_penalty`: 1.0, since ours covers the whole prompt and output, not
-the last 64 tokens. A name may carry Ollama's `:latest`, which says nothing.
+Pure. Missing options get Ollama's documented defaults (temperature 0.8, top_k 40, top_p 0.9).
+`repeat_penalty` is an exception: it defaults to 1.0, since here it covers the whole prompt and
+output instead of the last 64 tokens. A name may end with Ollama's `:latest`, which has no meaning.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ from gateway.dialects.shared_fields import (
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 MOST_NAME = 200
 HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
-"""The highest temperature, penalty of repetition and whole number; more are taken as these."""
+"""Highest temperature, repetition penalty and integer; higher values count as these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _REGISTRYS = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*(?::[\w.-]{1,80})?", re.ASCII)
-"""What a registry's model may be called, with its host and tag."""
+"""Names of a registry's models, with host and tag."""
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
-"""The first base64 characters of each image format's magic bytes."""
+"""First base64 characters of each image format's magic bytes."""
 
 
 def model_of(name: str) -> ModelId:
-    """Return the model asked for, without `:latest` and `library/`. Raises BadRequest for what
-    cannot be a name, and the 404 of an unknown model for a registry's, which none here can be
-    (`hf.co/a/b:Q4`)."""
+    """Return the requested model, without `:latest` and `library/`.
+
+    Raises BadRequest for an invalid name. Raises the 404 of an unknown model for a registry's name
+    (`hf.co/a/b:Q4`), which no model here can have.
+    """
     if not name:
         raise BadRequest("model is required", field="model")
     plain = plain_name(name)
@@ -58,23 +60,23 @@ def model_of(name: str) -> ModelId:
 
 
 def options_of(
-    asked: ModelBody, *, strict: bool = False
+    body: ModelBody, *, strict: bool = False
 ) -> tuple[OllamaOptionsBody, tuple[str, ...]]:
-    """Return the options that have an effect, and the paths of those that no type knows. BadRequest
-    for one that is not offered, and for a slip; with `strict`, for any unknown one."""
-    found = {name: value for name, value in (asked.options or {}).items() if value is not None}
+    """Return the options with an effect, and the paths of unknown ones. Raises BadRequest for an
+    unsupported or misspelt option; with `strict`, for any unknown one."""
+    options = {name: value for name, value in (body.options or {}).items() if value is not None}
     for name, neutral in NEUTRAL_OPTIONS.items():
-        if name in found and found.pop(name) not in neutral:
-            only = " or ".join(str(one) for one in neutral)
+        if name in options and options.pop(name) not in neutral:
+            only = " or ".join(str(value) for value in neutral)
             raise bad_field(f"options.{name}", f"not supported; only {only} is accepted")
-    return validate(OllamaOptionsBody, found, within="options", strict=strict)
+    return validate(OllamaOptionsBody, options, within="options", strict=strict)
 
 
 def sampling_of(options: OllamaOptionsBody) -> Sampling:
-    """Return how tokens are chosen; options left out take Ollama's defaults, and what is out of a
-    range becomes its end."""
+    """Return the sampling settings. Missing options get Ollama's defaults; a value out of range
+    becomes the nearest valid one."""
     heat = options.temperature
-    said = {
+    values = {
         "temperature": None if heat is None else temperature_of(_between(0.0, heat, HOTTEST)),
         "top_p": _between_or_none(LEAST_TOP_P, options.top_p, 1.0),
         "top_k": None if options.top_k is None else _whole(options.top_k),
@@ -85,38 +87,38 @@ def sampling_of(options: OllamaOptionsBody) -> Sampling:
         "presence_penalty": _between_or_none(-2.0, options.presence_penalty, 2.0),
         "repetition_penalty": _repetition_of(options),
     }
-    return shared_fields.sampling_of(said, DEFAULTS)
+    return shared_fields.sampling_of(values, DEFAULTS)
 
 
 def _repetition_of(options: OllamaOptionsBody) -> float | None:
-    """Return the penalty of repetition: none where it looks back at no token; None if not said."""
+    """Return the repetition penalty: 1.0, which is off, if it covers no tokens; None if not set."""
     if options.repeat_last_n is not None and int(options.repeat_last_n) == 0:
         return 1.0
     penalty = options.repeat_penalty
     return None if penalty is None else _between(LEAST_REPETITION, penalty or 1.0, MOST_REPETITION)
 
 
-def _whole(asked: float) -> int:
-    """Return what comes before the point, and 0 for less."""
-    return int(_between(0.0, asked, float(LARGEST)))
+def _whole(number: float) -> int:
+    """Return a number's integer part, at least 0."""
+    return int(_between(0.0, number, float(LARGEST)))
 
 
-def _between_or_none(least: float, asked: float | None, most: float) -> float | None:
-    return None if asked is None else _between(least, asked, most)
+def _between_or_none(least: float, value: float | None, most: float) -> float | None:
+    return None if value is None else _between(least, value, most)
 
 
-def _between(least: float, asked: float, most: float) -> float:
-    return min(max(least, asked), most)
+def _between(least: float, value: float, most: float) -> float:
+    return min(max(least, value), most)
 
 
 def max_tokens_of(options: OllamaOptionsBody) -> int | None:
-    """Return how many tokens at most; None for as many as fit, which 0 and less ask for."""
+    """Return the most tokens of an answer; None for as many as fit, the meaning of 0 and less."""
     return _whole(options.num_predict or 0.0) or None
 
 
-def output_of(asked: SharedBody) -> OutputFormat:
-    """Return the format that the text must have; enforced."""
-    match asked.format:
+def output_of(body: SharedBody) -> OutputFormat:
+    """Return the format of the text; it is enforced."""
+    match body.format:
         case None | "":
             return OutputFormat()
         case "json":
@@ -125,24 +127,24 @@ def output_of(asked: SharedBody) -> OutputFormat:
             return OutputFormat(kind="json_schema", json_schema=schema)
 
 
-def thinking_of(asked: SharedBody) -> ThinkingAsked:
-    """Return how much to think: a level means that the model shall."""
-    level = asked.think if isinstance(asked.think, str) else None
+def thinking_of(body: SharedBody) -> ThinkingAsked:
+    """Return the amount of thinking. A level also switches it on."""
+    level = body.think if isinstance(body.think, str) else None
     return thinking_asked(
-        switches={"think": None if asked.think is None else asked.think is not False},
+        switches={"think": None if body.think is None else body.think is not False},
         efforts={"think": level},
     )
 
 
-def check_offered(asked: SharedBody) -> None:
-    """Refuse what would drop a part of an answer's context while it is made."""
-    if asked.shift:
+def check_offered(body: SharedBody) -> None:
+    """Refuse `shift`, which would drop part of the context while the answer is made."""
+    if body.shift:
         raise bad_field("shift", "an answer ends when the context is full; omit it")
 
 
-def keep_alive_of(asked: ModelBody) -> float | None:
-    """Return the seconds to keep the model after this; infinite when negative; None if not said."""
-    match asked.keep_alive:
+def keep_alive_of(body: ModelBody) -> float | None:
+    """Return the seconds to keep the model loaded; infinite if negative, None if not set."""
+    match body.keep_alive:
         case None:
             return None
         case str(text):
@@ -153,7 +155,8 @@ def keep_alive_of(asked: ModelBody) -> float | None:
 
 
 def image_of(encoded: str, field: str) -> ImagePart:
-    """Return a base64 image as a `data:` URL. BadRequest for no JPEG, PNG, GIF or WebP."""
+    """Return a base64 image as a `data:` URL. Raises BadRequest unless it is JPEG, PNG, GIF or
+    WebP."""
     for start, kind in _IMAGE_STARTS.items():
         if encoded.startswith(start):
             return ImagePart(url=f"data:image/{kind};base64,{encoded}")
@@ -161,7 +164,8 @@ def image_of(encoded: str, field: str) -> ImagePart:
 
 
 def _duration_s(text: str) -> float:
-    """Return in seconds Go's durations ("1h30m", "300ms", "-1m"), and bare numbers as seconds."""
+    """Return a duration in Go's notation ("1h30m", "300ms", "-1m") in seconds; a bare number is
+    seconds."""
     stripped = text.strip()
     with contextlib.suppress(ValueError):
         number = float(stripped)

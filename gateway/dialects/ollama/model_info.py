@@ -1,7 +1,7 @@
-"""A model's configuration in the words of `model_info`, which are GGUF's.
+"""A model's configuration under the names of `model_info`, which are GGUF's.
 
-Pure. Configurations are Hugging Face's; a multimodal one keeps its language part under
-`text_config`. Only what the configuration says is told, and only numbers.
+Pure. Configurations are Hugging Face's; a multimodal one has its language part under `text_config`.
+The result has only numbers from the configuration.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attention.layer_norm_epsilon", ("layer_norm_epsilon", "layer_norm_eps")),
     ("rope.freq_base", ("rope_theta",)),
 )
-"""What `<architecture>.` is followed by, and what the configuration calls it: the first counts."""
+"""Names after `<architecture>.`, with names in the configuration; the first present one counts."""
 # fmt: on
 TOKENS = ("bos_token_id", "eos_token_id")
 
 
 def figures_of(architecture: str, config: Mapping[str, Any]) -> dict[str, int | float]:
-    """Return the figures of a configuration by their names in `model_info`."""
+    """Return the numbers of a configuration under their names in `model_info`."""
     inner = config.get("text_config")
     text = cast(Mapping[str, Any], inner) if isinstance(inner, Mapping) else config
-    found: dict[str, int | float] = {}
+    figures: dict[str, int | float] = {}
     for word, names in FIGURES:
         figure = next((text[name] for name in names if _is_number(text.get(name))), None)
         if figure is not None:
-            found[f"{architecture}.{word}"] = figure
+            figures[f"{architecture}.{word}"] = figure
     for name in TOKENS:
-        said: Any = text.get(name, config.get(name))
-        first = _first(said)
+        token: Any = text.get(name, config.get(name))
+        first = _first(token)
         if _is_number(first):
-            found[f"tokenizer.ggml.{name}"] = first
-    return found
+            figures[f"tokenizer.ggml.{name}"] = first
+    return figures
 
 
-def _first(said: object) -> object:
-    """Return the first of a list (None of an empty one), and what is no list as it is."""
-    return next(iter(cast(list[object], said)), None) if isinstance(said, list) else said
+def _first(value: object) -> object:
+    """Return the first element of a list (None if empty); any other value is returned as it is."""
+    return next(iter(cast(list[object], value)), None) if isinstance(value, list) else value
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether JSON can say the value as a number."""
+    """Return whether a value is a number that fits into 64 bits."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63

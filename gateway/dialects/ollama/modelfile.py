@@ -1,7 +1,7 @@
-"""Modelfiles, as older clients send them: FROM, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE.
+"""Modelfiles, which older clients send: FROM, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE.
 
-Pure. An instruction is a word and what follows it on its line, or, between three quotation marks,
-on several. A line that begins with `#` says nothing.
+Pure. An instruction is a word and its text: the rest of the line, or several lines between triple
+quotation marks. A line that begins with `#` is a comment.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ Word = Literal["from", "parameter", "system", "template", "message", "license"]
 
 
 class Instruction(NamedTuple):
-    """A word in lower case, and what follows it."""
+    """A word in lower case, and its text."""
 
     word: str
     text: str
 
 
 def read_modelfile(text: str) -> dict[str, Any]:
-    """Return what a Modelfile says, as the fields of a body of `POST /api/create`. BadRequest for
-    what is none, and for what is not offered."""
-    said: dict[str, Any] = {}
+    """Return a Modelfile as the fields of a body of `POST /api/create`. Raises BadRequest for an
+    invalid or unsupported instruction."""
+    fields: dict[str, Any] = {}
     for word, rest in _instructions(text):
         match word:
             case "from" | "system" | "template" | "adapter":
-                said[word] = rest
+                fields[word] = rest
             case "license":
-                said.setdefault("license", []).append(rest)
+                fields.setdefault("license", []).append(rest)
             case "parameter":
-                _take_parameter(rest, said.setdefault("parameters", {}))
+                _take_parameter(rest, fields.setdefault("parameters", {}))
             case "message":
                 role, content = _divided(rest)
                 if role not in ROLES:
@@ -48,15 +48,15 @@ def read_modelfile(text: str) -> dict[str, Any]:
                         "modelfile", "the role of a MESSAGE must be system, user or assistant"
                     )
                 message = {"role": role, "content": _unfenced(content)}
-                said.setdefault("messages", []).append(message)
+                fields.setdefault("messages", []).append(message)
             case _:
-                known = "FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE"
-                raise bad_field("modelfile", f"unknown instruction '{word[:40]}'; use {known}")
-    return said
+                words = "FROM, ADAPTER, PARAMETER, SYSTEM, TEMPLATE, MESSAGE, LICENSE"
+                raise bad_field("modelfile", f"unknown instruction '{word[:40]}'; use {words}")
+    return fields
 
 
 def _instructions(text: str) -> Iterator[Instruction]:
-    """Give each instruction with its text, that between marks without them."""
+    """Yield each instruction with its text, without quotation marks."""
     lines = iter(text.replace("\r\n", "\n").split("\n"))
     for line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
@@ -64,7 +64,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
         word, rest = _divided(line.strip())
         before, fence, after = rest.partition(FENCE)
         if fence and FENCE not in after:
-            # blanks before the line's end are the text's own
+            # spaces at the end of a line belong to the text
             pieces = [line.partition(FENCE)[2]]
             for more in lines:
                 ended, closing, _ = more.partition(FENCE)
@@ -78,13 +78,13 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 
 def _divided(text: str) -> tuple[str, str]:
-    """Return the first word, and what comes behind it; empty for none."""
+    """Return the first word and the rest of the text; each may be empty."""
     first, *rest = text.split(None, 1) or [""]
     return first, rest[0] if rest else ""
 
 
 def _unfenced(text: str) -> str:
-    """Return a text without the quotation marks around it, one or three of them."""
+    """Return a text without the quotation marks around it, single or triple."""
     for mark in (FENCE, '"'):
         if len(text) >= 2 * len(mark) and text.startswith(mark) and text.endswith(mark):
             return text[len(mark) : -len(mark)]
@@ -104,7 +104,7 @@ def _take_parameter(text: str, parameters: dict[str, Any]) -> None:
 
 
 def _number(name: str, text: str) -> float:
-    """Return a parameter's value. BadRequest for what is no number, or not finite."""
+    """Return a parameter's value. Raises BadRequest unless it is a finite number."""
     with contextlib.suppress(ValueError, OverflowError):
         number = int(text) if name in WHOLE or WHOLE_NUMBER.fullmatch(text) else float(text)
         if math.isfinite(number):

@@ -1,6 +1,6 @@
-"""How far a pull is, in the lines that Ollama's clients draw bars of.
+"""The progress of a pull, in lines from which Ollama's clients draw bars.
 
-Pure. All files of a model are one bar: `digest` names them together. A line is not said twice.
+Pure. All files of a model share one bar: `digest` identifies it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ STATUSES = {
 
 
 def pull_line(state: PullState) -> bytes:
-    """Return the line for a state that is no failure."""
-    return json_bytes(_told(state)) + b"\n"
+    """Return the line for a state other than a failure."""
+    return json_bytes(_status_of(state)) + b"\n"
 
 
 def pull_answer() -> bytes:
-    """Return the answer of one piece, at the end."""
+    """Return the final answer without a stream."""
     return json_bytes(SUCCESS)
 
 
 def pull_error_line(fault: HttpFault) -> bytes:
-    """Return the last line of a pull that failed."""
+    """Return the last line of a failed pull."""
     return json_bytes(error_object(fault)) + b"\n"
 
 
-def _told(state: PullState) -> OllamaPullStatus:
+def _status_of(state: PullState) -> OllamaPullStatus:
     if state.phase in STATUSES:
         return {"status": STATUSES[state.phase]}
     if state.phase not in ("fetching", "copying") or not state.total_bytes:
         return {"status": "pulling manifest"}
     name = state.digest[:12] or state.model
-    told: OllamaPullStatus = {
+    status: OllamaPullStatus = {
         "status": f"pulling {name}",
         "total": state.total_bytes,
         "completed": state.done_bytes,
     }
     if state.digest:
-        told["digest"] = f"sha256:{state.digest}"
-    return told
+        status["digest"] = f"sha256:{state.digest}"
+    return status

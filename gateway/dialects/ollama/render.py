@@ -1,12 +1,11 @@
-"""Ollama's answers rendered: newline-delimited JSON, or one object.
+"""Renders Ollama's answers: newline-delimited JSON, or one object.
 
-Pure. Every line carries `message` (chat) or `response` (generate), the last one too, with
-`done: true`, a reason and durations in nanoseconds. A tool call is sent whole, with its
-arguments as an object, as soon as it is complete; one that was cut off is left out, as no object
-can be made of it, and the reason of the end says that it was cut. There are no comments in this
-dialect. A raw prompt has no channel for thinking: all that comes is its response. Each line says
-when it was made, as the shell told it by `at`; a whole answer says when it was asked for plus how
-long it took.
+Pure. Every line has `message` (chat) or `response` (generate). The last has also `done: true`, a
+reason and durations in nanoseconds. A tool call is sent whole once it is complete, with its
+arguments as an object. A truncated call is omitted, since its arguments are no valid object; the
+reason shows the truncation. The API has no comments. A raw prompt has no channel for thinking: all
+its output is the response. Each line has its time, set by the shell with `at`. A whole answer has
+the time of its request plus its duration.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ FIELD_WORDS = {
     "max_tokens": "options.num_predict",
     "history": "context",
 }
-"""What the rest of shoal calls differently."""
+"""Shoal's field names with their names in this API."""
 DONE_REASONS: Mapping[FinishReason, str] = {
     "stop": "stop",
     "length": "length",
@@ -67,7 +66,7 @@ class OllamaStream:
         self._shape: Shape = shape
         self._load_s = load_s
         self._usage: Usage | None = None
-        self._told: PromptAnswer | None = None
+        self._prompt_answer: PromptAnswer | None = None
         self._reason: FinishReason = "stop"
         self._closed = False
         self._call: CollectedCall | None = None
@@ -86,15 +85,16 @@ class OllamaStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal has been rendered; true at once when none is to come."""
+        """Return whether the terminal or an error has been rendered; true at once without
+        requests."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def at(self, now_s: float) -> None:
-        """Take the seconds since 1970 at which the lines from here on are made."""
+        """Set the time of all lines from now on, in seconds since 1970."""
         self._now_s = now_s
 
     def open(self) -> bytes:
-        """Return nothing: the first line is the first token's."""
+        """Return no bytes: the first line has the first token."""
         return b""
 
     def render(self, entries: Sequence[Entry]) -> bytes:
@@ -113,7 +113,7 @@ class OllamaStream:
         return b"".join(out)
 
     def _line_start(self) -> bytes:
-        """Return how a line begins now, up to the `Z` of its date; as `date` has dates."""
+        """Return the start of a line, up to the `Z` of its date, in the form of `date`."""
         second = int(self._now_s)
         if second != self._second:
             self._second = second
@@ -121,25 +121,27 @@ class OllamaStream:
         return self._dated + b".%09d" % _nanosecond(self._now_s, second)
 
     def comment(self, text: str) -> bytes:
-        """Return nothing: this API has no comments."""
+        """Return no bytes: the API has no comments."""
         return b""
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return an `error` line, the last one; empty after the last."""
+        """Return an `error` line as the last; empty if the stream is closed."""
         if self._closed:
             return b""
         self._closed = True
         return json_bytes(error_object(fault)) + b"\n"
 
     def close(self) -> bytes:
-        """Return the last line; empty when it was returned before."""
+        """Return the last line; empty if the stream is closed."""
         if self._closed:
             return b""
         self._closed = True
         if not self._parsed.requests:
             return render_empty(self._parsed, shape=self._shape, load_s=self._load_s) + b"\n"
         usage = self._usage or Usage()
-        end = end_object(usage, DONE_REASONS[self._reason], self._load_s) | _context(self._told)
+        end = end_object(usage, DONE_REASONS[self._reason], self._load_s) | _context(
+            self._prompt_answer
+        )
         return self._line({"role": "assistant", "content": ""}, **end)
 
     def _rare(self, entry: Entry) -> bytes:
@@ -154,7 +156,7 @@ class OllamaStream:
             case PrefillProgress() | PromptTokens() | Vectors():
                 return b""
             case Finished():
-                self._usage, self._told = entry.usage, entry.prompt
+                self._usage, self._prompt_answer = entry.usage, entry.prompt
                 return b""
             case Failed():
                 return self.error(faults.of_failed(entry))
@@ -191,7 +193,7 @@ class OllamaStream:
 def render_ollama(
     parsed: Parsed, collected: Collected, *, shape: Shape, load_s: float = 0.0
 ) -> bytes:
-    """Return one object with everything."""
+    """Return the whole answer as one object."""
     choice = collected.choices[0]
     cut = is_cut(choice.finish_reason, choice.stop)
     message = message_object(choice.text, choice.reasoning, choice.calls, cut=cut)
@@ -211,7 +213,7 @@ def render_empty(parsed: Parsed, *, shape: Shape, load_s: float) -> bytes:
 
 
 def date(at_s: float) -> str:
-    """Return seconds since 1970 as RFC 3339 has dates, with nanoseconds."""
+    """Return seconds since 1970 as an RFC 3339 date with nanoseconds."""
     second = int(at_s)
     return f"{_whole_second(second)}.{_nanosecond(at_s, second):09d}Z"
 
@@ -227,8 +229,8 @@ def _whole_second(second: int) -> str:
 
 
 def error_object(fault: HttpFault) -> OllamaError:
-    """Return `{"error": "..."}`: Ollama's clients show this text and read nothing else, so the
-    field at fault is in it."""
+    """Return `{"error": "..."}`. Ollama's clients show only this text, so it names the field at
+    fault."""
     field = faults.in_words(fault.field, FIELD_WORDS)
     if field is None or field in fault.message:
         return {"error": fault.message}
@@ -236,7 +238,8 @@ def error_object(fault: HttpFault) -> OllamaError:
 
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
-    """Return what the last line adds. The total is loading, waiting, prefill and decode."""
+    """Return the additional fields of the last line. The total is loading, waiting, prefill and
+    decode."""
     return {
         "done": True,
         "done_reason": reason,
@@ -250,13 +253,13 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
 
 
 def is_cut(reason: FinishReason, stop: str | None) -> bool:
-    """Return whether an answer ended where the model had not ended it."""
+    """Return whether an answer was truncated, or ended by a stop string."""
     return reason in ("length", "cancelled", "memory_pressure") or stop is not None
 
 
-def _context(told: PromptAnswer | None) -> dict[str, list[int]]:
-    """Return the tokens of prompt and answer, from which a later request may go on."""
-    return {} if told is None else {"context": list(told.token_ids)}
+def _context(answer: PromptAnswer | None) -> dict[str, list[int]]:
+    """Return the tokens of prompt and answer, from which a later request can continue."""
+    return {} if answer is None else {"context": list(answer.token_ids)}
 
 
 def message_object(
@@ -267,10 +270,10 @@ def message_object(
     first: int = 0,
     cut: bool = False,
 ) -> dict[str, Any]:
-    """Return a chat message; calls whose arguments are no object are told as text.
+    """Return a chat message. A call whose arguments are not an object becomes text.
 
-    `first` is the index of the first of `calls` in the whole answer. `cut`: the answer was cut
-    behind them, so that the last may lack the end of its arguments; it is then left out.
+    `first` is the index in the whole answer of the first of `calls`. `cut`: the answer was
+    truncated after them, so the last call may be incomplete; it is then omitted.
     """
     shown: list[dict[str, Any]] = []
     for index, call in enumerate(calls, start=first):
@@ -305,12 +308,12 @@ def _answer(
 
 
 def _logprobs(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return log-probabilities without what Ollama leaves out: bytes that are not known, and
-    alternatives where there are none."""
-    found = logprobs_list(logprobs)
-    for one in found:
-        one["top_logprobs"] = [_without_none(other) for other in one["top_logprobs"]] or None
-    return [_without_none(one) for one in found]
+    """Return log-probabilities as Ollama shows them: without unknown bytes and empty
+    alternatives."""
+    tokens = logprobs_list(logprobs)
+    for token in tokens:
+        token["top_logprobs"] = [_without_none(other) for other in token["top_logprobs"]] or None
+    return [_without_none(token) for token in tokens]
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class OpenAIChat:
             extras=fields.report_tools(
                 parsed_body.tools, thinking.report_in(extras, context.limits), context.limits
             ),
-            said_back=fields.said_back_of(parsed_body),
+            echoed_fields=fields.echoed_fields_of(parsed_body),
             tells=frozenset((FUNCTION_CALL,)) if older else custom_tells(parsed_body.tools),
             manner=fields.manner_of(parsed_body.verbosity),
             affinity=parsed_body.prompt_cache_key or "",

@@ -47,7 +47,7 @@ class OpenAICompletions:
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(parsed_body),
             extras=extras,
-            said_back=fields.said_back_of(parsed_body),
+            echoed_fields=fields.echoed_fields_of(parsed_body),
             affinity=parsed_body.prompt_cache_key or "",
             echoes=_echoes_of(parsed_body, prompts),
         )

@@ -99,7 +99,7 @@ def most_of(tokens: int | None, field: str) -> int | None:
     return None if tokens == AS_MANY_AS_FIT else tokens
 
 
-def said_back_of(body: SharedBody) -> dict[str, Any]:
+def echoed_fields_of(body: SharedBody) -> dict[str, Any]:
     """Return the body's fields that the answer repeats: the service tier, if the body has one."""
     return {} if body.service_tier is None else {"service_tier": tier_of(body.service_tier)}
 

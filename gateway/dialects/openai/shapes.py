@@ -191,7 +191,7 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
         "created": int(parsed.created_at_s),
         "model": parsed.model,
         "system_fingerprint": parsed.fingerprint,
-        **parsed.said_back,
+        **parsed.echoed_fields,
     }
 
 

@@ -1,6 +1,6 @@
-"""What a model reads: the tokens of a text or a conversation, the text of tokens, the template's.
+"""Tokenizes texts and conversations, detokenizes tokens, and renders chat templates.
 
-Pure. Entered by its table alone.
+Pure. Other packages import only its table.
 """
 
 from gateway.dialects.prompts.api import PROMPTS

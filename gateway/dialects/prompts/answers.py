@@ -1,6 +1,6 @@
-"""What questions about prompts are answered with, as types.
+"""Types of the answers to questions about prompts.
 
-Pure. The OpenAPI document shows these; what is rendered is held to them.
+Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 
 class TokenizeAnswer(TypedDict):
-    """The tokens of a prompt, how many they are, and how many a loaded copy takes."""
+    """A prompt's tokens, their number, and the context of an instance in tokens."""
 
     tokens: Sequence[int]
     count: int
@@ -19,13 +19,13 @@ class TokenizeAnswer(TypedDict):
 
 
 class DetokenizeAnswer(TypedDict):
-    """The text of tokens, under the names that both servers have for it."""
+    """The text of tokens, under the names that both servers use."""
 
     prompt: str
     content: str
 
 
 class ApplyTemplateAnswer(TypedDict):
-    """The text that a template makes of a conversation."""
+    """A conversation as text, rendered by the template."""
 
     prompt: str

@@ -1,6 +1,6 @@
-"""The API of prompts as a table: paths and fields of vLLM's and of llama.cpp's servers.
+"""The API of prompts as a table, with paths and fields of vLLM's and llama.cpp's servers.
 
-Pure. Failures are told as OpenAI's are.
+Pure. Failures have OpenAI's shape.
 """
 
 from __future__ import annotations

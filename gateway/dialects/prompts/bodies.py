@@ -1,6 +1,6 @@
-"""What clients send to ask about a prompt: the closed types of three bodies.
+"""Bodies of questions about a prompt, as three closed types.
 
-Pure. Fields are those of vLLM's server and of llama.cpp's, some of which mean the same.
+Pure. Fields are those of vLLM's and llama.cpp's servers; some have the same meaning.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ REFUSED_CHAT = {
     "mm_processor_kwargs": "leave it out; models here read text only",
 }
 REFUSED_TOKENIZE = {**REFUSED_CHAT, "return_token_strs": PIECES, "with_pieces": PIECES}
-"""Fields that are known and not offered -> what to do; empty and false ask for nothing."""
+"""Unsupported fields, each with advice; empty and false values request nothing."""
 
 
 class AskedModelBody(Closed):
-    """The model to ask; may be left out where there is one alone."""
+    """The body's model; may be missing if there is only one."""
 
     model: str | None = None
 
 
 class ConversationBody(AskedModelBody):
-    """A conversation as for a chat completion, as far as a template shows it."""
+    """A conversation with the fields of a chat completion that a template uses."""
 
     table: ClassVar[FieldTable] = FieldTable(refused=REFUSED_CHAT, empty_asks_nothing=True)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)] | None = None

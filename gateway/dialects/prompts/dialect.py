@@ -1,7 +1,7 @@
 """Questions about prompts: a body becomes one request with a question, its answer becomes JSON.
 
-Pure. Answers have the fields of both servers whose paths these are. A text gets the tokens that
-stand around a prompt, unless it came as llama.cpp's `content`, as those servers have it.
+Pure. Answers have the fields of both servers with these paths. As in those servers, a text gets the
+special tokens around a prompt, unless it came as llama.cpp's `content`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ class Tokenize:
     name = "tokenize"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request that asks for the tokens of its prompt."""
-        asked, extras = read_body(bodies.TokenizeBody, body, context.limits)
-        prompt, special = _tokenized_of(asked, context.limits)
+        """Return one request for the tokens of its prompt."""
+        parsed_body, extras = read_body(bodies.TokenizeBody, body, context.limits)
+        prompt, special = _tokenized_of(parsed_body, context.limits)
         question = PromptQuestion(wants="tokens", special=special)
-        return _conversing(asked, prompt, question, extras, context)
+        return _conversing(parsed_body, prompt, question, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the tokens, how many they are, and how many a loaded copy takes."""
+        """Return the tokens, their number, and the context of an instance."""
         answer = _answer_of(collected)
         tokens = answer.token_ids
-        said = {"tokens": tokens, "count": len(tokens), "max_model_len": answer.context_tokens}
-        return json_bytes(said)
+        fields = {"tokens": tokens, "count": len(tokens), "max_model_len": answer.context_tokens}
+        return json_bytes(fields)
 
 
 class Detokenize:
@@ -63,15 +63,15 @@ class Detokenize:
     name = "detokenize"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request that asks for the text of its tokens."""
-        asked, extras = read_body(bodies.DetokenizeBody, body, context.limits)
-        prompt = TokensPrompt(token_ids=tuple(asked.tokens))
-        return _parsed(asked, prompt, PromptQuestion(wants="text"), extras, context)
+        """Return one request for the text of its tokens."""
+        parsed_body, extras = read_body(bodies.DetokenizeBody, body, context.limits)
+        prompt = TokensPrompt(token_ids=tuple(parsed_body.tokens))
+        return _parsed(parsed_body, prompt, PromptQuestion(wants="text"), extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the text, under the names that both servers have for it."""
+        """Return the text, under the names that both servers use."""
         text = _answer_of(collected).text
         return json_bytes({"prompt": text, "content": text})
 
@@ -82,88 +82,87 @@ class ApplyTemplate:
     name = "apply_template"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request that asks for the text of its conversation."""
-        asked, extras = read_body(bodies.ApplyTemplateBody, body, context.limits)
-        prompt = _conversation_of(asked, context.limits)
+        """Return one request for the text of its conversation."""
+        parsed_body, extras = read_body(bodies.ApplyTemplateBody, body, context.limits)
+        prompt = _conversation_of(parsed_body, context.limits)
         question = PromptQuestion(wants="text")
-        return _conversing(asked, prompt, question, extras, context)
+        return _conversing(parsed_body, prompt, question, extras, context)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the text."""
         return json_bytes({"prompt": _answer_of(collected).text})
 
 
-def _tokenized_of(asked: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, bool]:
-    """Return what to tokenise, and whether it gets what stands around a prompt."""
-    given = [name for name in ("prompt", "content", "messages") if getattr(asked, name) is not None]
+def _tokenized_of(body: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, bool]:
+    """Return the prompt to tokenise, and whether it gets special tokens."""
+    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
     if len(given) != 1:
         text = "send one of 'prompt', 'content' and 'messages'"
         raise BadRequest(text, field=given[1] if given else "prompt")
-    if asked.parse_special is False:
+    if body.parse_special is False:
         raise bad_field("parse_special", "names of special tokens are always read as such")
-    special = _special_of(asked)
-    if asked.messages is not None:
+    special = _special_of(body)
+    if body.messages is not None:
         if special:
             text = "a conversation gets only the special tokens of its template"
             raise bad_field("add_special_tokens", text)
-        return _conversation_of(asked, limits), False
-    _check_raw(asked)
-    if asked.prompt is not None:
-        return TextPrompt(text=asked.prompt), special is not False
-    return TextPrompt(text=asked.content or ""), bool(special)
+        return _conversation_of(body, limits), False
+    _check_raw(body)
+    if body.prompt is not None:
+        return TextPrompt(text=body.prompt), special is not False
+    return TextPrompt(text=body.content or ""), bool(special)
 
 
-def _special_of(asked: bodies.TokenizeBody) -> bool | None:
-    one, other = asked.add_special_tokens, asked.add_special
-    if one is not None and other is not None and one != other:
+def _special_of(body: bodies.TokenizeBody) -> bool | None:
+    long, short = body.add_special_tokens, body.add_special
+    if long is not None and short is not None and long != short:
         raise bad_field("add_special", "contradicts add_special_tokens")
-    return other if one is None else one
+    return short if long is None else long
 
 
-def _check_raw(asked: bodies.TokenizeBody) -> None:
+def _check_raw(body: bodies.TokenizeBody) -> None:
     for name in ("tools", "chat_template_kwargs", "continue_final_message"):
-        if getattr(asked, name):
+        if getattr(body, name):
             raise bad_field(name, "needs messages")
 
 
-def _conversation_of(asked: bodies.ConversationBody, limits: Limits) -> ChatPrompt:
-    if asked.messages is None:
+def _conversation_of(body: bodies.ConversationBody, limits: Limits) -> ChatPrompt:
+    if body.messages is None:
         raise BadRequest("messages is required", field="messages")
-    continues = bool(asked.continue_final_message)
-    if continues and asked.messages[-1].role != "assistant":
+    continues = bool(body.continue_final_message)
+    if continues and body.messages[-1].role != "assistant":
         raise bad_field("continue_final_message", "the last message must be from the assistant")
-    if asked.add_generation_prompt is not None and asked.add_generation_prompt is continues:
+    if body.add_generation_prompt is not None and body.add_generation_prompt is continues:
         text = (
             "must be true unless continue_final_message is true: a prompt ends where the "
             "answer begins"
         )
         raise bad_field("add_generation_prompt", text)
-    tools = tools_of([function_of(tool) for tool in asked.tools or ()], limits)
+    tools = tools_of([function_of(tool) for tool in body.tools or ()], limits)
     return ChatPrompt(
-        messages=messages_of(asked.messages, limits),
+        messages=messages_of(body.messages, limits),
         tools=tuple(tools.values()),
         continue_final=continues,
     )
 
 
 def _conversing(
-    asked: bodies.ConversationBody,
+    body: bodies.ConversationBody,
     prompt: Prompt,
     question: PromptQuestion,
     extras: Extras,
     context: ParseContext,
 ) -> Parsed:
-    """Return the request with what its template is told."""
-    arguments = asked.chat_template_kwargs
+    """Return the request with the arguments of its template."""
+    arguments = body.chat_template_kwargs
     thinking = _thinking_of(arguments or TemplateArgumentsBody())
     extras = thinking.report_in(extras, context.limits)
-    extras = report_tools(asked.tools, extras, context.limits)
-    parsed = _parsed(asked, prompt, question, extras, context)
+    extras = report_tools(body.tools, extras, context.limits)
+    parsed = _parsed(body, prompt, question, extras, context)
     request = thinking.set_in(parsed.requests[0])
-    told = request.model_copy(update={"variables": variables_of(arguments)})
-    return replace(parsed, requests=(told,))
+    changed = request.model_copy(update={"variables": variables_of(arguments)})
+    return replace(parsed, requests=(changed,))
 
 
 def _thinking_of(arguments: TemplateArgumentsBody) -> ThinkingAsked:
@@ -175,13 +174,13 @@ def _thinking_of(arguments: TemplateArgumentsBody) -> ThinkingAsked:
 
 
 def _parsed(
-    asked: bodies.AskedModelBody,
+    body: bodies.AskedModelBody,
     prompt: Prompt,
     question: PromptQuestion,
     extras: Extras,
     context: ParseContext,
 ) -> Parsed:
-    model = _model_of(asked, context)
+    model = _model_of(body, context)
     request = GenerationRequest(
         request_id=next(context.ids),
         model=named_model(model),
@@ -201,10 +200,10 @@ def _parsed(
     )
 
 
-def _model_of(asked: bodies.AskedModelBody, context: ParseContext) -> str:
-    """Return the model asked for; the one there is, where none is named."""
-    if asked.model is not None:
-        return asked.model
+def _model_of(body: bodies.AskedModelBody, context: ParseContext) -> str:
+    """Return the requested model; without a name, the only one there is."""
+    if body.model is not None:
+        return body.model
     here = sorted(context.context_tokens)
     if len(here) == 1:
         return here[0]

@@ -203,7 +203,7 @@ def values_of(place: Place, claim: Claim) -> list[Any]:
 
 def effect_of(parsed: Any) -> Any:
     """What a parsed body comes to, without what is said back of it and kept with it."""
-    return replace(parsed, said_back={}, to_keep=None) if isinstance(parsed, Parsed) else parsed
+    return replace(parsed, echoed_fields={}, to_keep=None) if isinstance(parsed, Parsed) else parsed
 
 
 @pytest.mark.parametrize(("there", "claim"), CLAIMED, ids=_name)

@@ -79,7 +79,7 @@ class OpenAIEmbeddings:
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             extras=extras,
-            said_back={"encoding_format": parsed_body.encoding_format or "float"},
+            echoed_fields={"encoding_format": parsed_body.encoding_format or "float"},
         )
 
     def render_whole(
@@ -87,12 +87,13 @@ class OpenAIEmbeddings:
     ) -> bytes:
         """Return the vectors in the order of their inputs."""
         whole = collected[0]
-        written = _encoded if parsed.said_back["encoding_format"] == "base64" else vector_list
+        in_base64 = parsed.echoed_fields["encoding_format"] == "base64"
+        write = _encoded if in_base64 else vector_list
         tokens = whole.usage.prompt_tokens
         answer: dict[str, Any] = {
             "object": "list",
             "data": [
-                {"object": "embedding", "index": index, "embedding": written(vector)}
+                {"object": "embedding", "index": index, "embedding": write(vector)}
                 for index, vector in enumerate(whole.vectors)
             ],
             "model": parsed.model,

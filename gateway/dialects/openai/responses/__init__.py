@@ -1,7 +1,7 @@
-"""OpenAI's responses: items in, items out; whole, streamed, and gone on from.
+"""OpenAI's responses API: takes items, returns items; whole, streamed, stored and continued.
 
-Pure. Entered by the dialect, its body, the types of its answers, how kept ones are told, and what
-is read and told of conversations.
+Pure. It exports the dialect with its bodies and the types of its answers, and the parsers and
+renderers of stored responses and of conversations.
 """
 
 from gateway.dialects.openai.responses.answers import (

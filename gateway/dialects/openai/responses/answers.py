@@ -1,6 +1,6 @@
-"""What responses answer, whole and in events, as types.
+"""Types of the answers to responses, whole and as events.
 
-Pure. The OpenAPI document shows these; what is rendered is held to them.
+Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ResponseCachedTokens(CachedTokens):
-    """How many of a prompt's tokens the prefix cache gave; none is written to it on demand."""
+    """The number of a prompt's tokens that came from the prefix cache. Caching is automatic, so
+    `cache_write_tokens` is 0."""
 
     cache_write_tokens: int
 
 
 class ResponseUsage(TypedDict):
-    """What a response took, in tokens."""
+    """Tokens of a response."""
 
     input_tokens: int
     input_tokens_details: ResponseCachedTokens
@@ -32,7 +33,7 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseLikelyToken(TypedDict):
-    """A token, and the logarithm of its probability; `bytes` is empty in a part of a character."""
+    """A token and its log-probability. `bytes` is empty if the token is part of a character."""
 
     token: str
     logprob: float
@@ -40,13 +41,13 @@ class ResponseLikelyToken(TypedDict):
 
 
 class ResponseScoredToken(ResponseLikelyToken):
-    """A token of the answer, with the likeliest in its place."""
+    """A token of the answer, with its likeliest alternatives."""
 
     top_logprobs: list[ResponseLikelyToken]
 
 
 class AnsweredText(TypedDict):
-    """What the assistant said."""
+    """Text of the assistant."""
 
     type: Literal["output_text"]
     annotations: list[Any]
@@ -55,21 +56,21 @@ class AnsweredText(TypedDict):
 
 
 class AnsweredThought(TypedDict):
-    """What the assistant thought."""
+    """Thinking of the assistant."""
 
     type: Literal["reasoning_text"]
     text: str
 
 
 class AnsweredSummary(TypedDict):
-    """What the assistant thought, as its own summary."""
+    """The assistant's thinking, as its own summary."""
 
     type: Literal["summary_text"]
     text: str
 
 
 class AnsweredMessageItem(TypedDict):
-    """What the assistant said, as an item."""
+    """Text of the assistant, as an item."""
 
     id: str
     type: Literal["message"]
@@ -79,8 +80,8 @@ class AnsweredMessageItem(TypedDict):
 
 
 class AnsweredReasoningItem(TypedDict):
-    """What the assistant thought, as an item; its summary, and the text that clients send back,
-    where they are asked for."""
+    """Thinking of the assistant, as an item. On request it has a summary, and the encoded thinking
+    that clients send back."""
 
     id: str
     type: Literal["reasoning"]
@@ -102,7 +103,7 @@ class AnsweredCallItem(TypedDict):
 
 
 class AnsweredCustomItem(TypedDict):
-    """A call of a tool that takes text, as an item."""
+    """A call of a custom tool, as an item."""
 
     id: str
     type: Literal["custom_tool_call"]
@@ -173,13 +174,13 @@ class ResponseAnswer(TypedDict):
 
 
 class NumberedEvent(TypedDict):
-    """What every event has: its number, from 0 without gaps."""
+    """The field of every event: its number, from 0 without gaps."""
 
     sequence_number: int
 
 
 class ResponseTold(NumberedEvent):
-    """The response as it stands: first, and last in full."""
+    """The response: its current state in the first two events, complete in the last."""
 
     type: Literal[
         "response.created",
@@ -192,7 +193,7 @@ class ResponseTold(NumberedEvent):
 
 
 class ItemTold(NumberedEvent):
-    """An item begins, or is whole."""
+    """An item begins, or is complete."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
@@ -200,14 +201,14 @@ class ItemTold(NumberedEvent):
 
 
 class PlacedEvent(NumberedEvent):
-    """What is told of an item by its id."""
+    """The fields of an event about an item, which it names by id."""
 
     item_id: str
     output_index: int
 
 
 class PartTold(PlacedEvent):
-    """The content of an item begins, or is whole."""
+    """The content of an item begins, or is complete."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: int
@@ -224,7 +225,7 @@ class TextDeltaTold(PlacedEvent):
 
 
 class TextDoneTold(PlacedEvent):
-    """Some text, whole."""
+    """A complete text."""
 
     type: Literal["response.output_text.done"]
     content_index: int
@@ -241,7 +242,7 @@ class ThoughtDeltaTold(PlacedEvent):
 
 
 class ThoughtDoneTold(PlacedEvent):
-    """Some thinking, whole."""
+    """The complete thinking."""
 
     type: Literal["response.reasoning_text.done"]
     content_index: int
@@ -249,7 +250,7 @@ class ThoughtDoneTold(PlacedEvent):
 
 
 class SummaryPartTold(PlacedEvent):
-    """The summary of some thinking begins, or is whole."""
+    """The summary of thinking begins, or is complete."""
 
     type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
     summary_index: int
@@ -265,7 +266,7 @@ class SummaryDeltaTold(PlacedEvent):
 
 
 class SummaryDoneTold(PlacedEvent):
-    """A summary, whole."""
+    """A complete summary."""
 
     type: Literal["response.reasoning_summary_text.done"]
     summary_index: int
@@ -280,7 +281,7 @@ class ArgumentsDeltaTold(PlacedEvent):
 
 
 class ArgumentsDoneTold(PlacedEvent):
-    """A call's arguments, whole."""
+    """A call's complete arguments."""
 
     type: Literal["response.function_call_arguments.done"]
     name: str
@@ -288,21 +289,21 @@ class ArgumentsDoneTold(PlacedEvent):
 
 
 class InputDeltaTold(PlacedEvent):
-    """A piece of the text that a tool is called with."""
+    """A piece of a custom tool's input."""
 
     type: Literal["response.custom_tool_call_input.delta"]
     delta: str
 
 
 class InputDoneTold(PlacedEvent):
-    """The text that a tool is called with, whole."""
+    """A custom tool's complete input."""
 
     type: Literal["response.custom_tool_call_input.done"]
     input: str
 
 
 class ErrorTold(NumberedEvent):
-    """A failure; the response is told as failed after it."""
+    """A failure. The last event follows, with the response as failed."""
 
     type: Literal["error"]
     code: str
@@ -331,14 +332,14 @@ ResponseEvent = (
 
 
 class InputTokensAnswer(TypedDict):
-    """How many tokens a response's prompt has."""
+    """The number of tokens of a response's prompt."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class RemovedResponse(TypedDict):
-    """A response is kept no longer."""
+    """A response that was deleted."""
 
     id: str
     object: Literal["response"]
@@ -355,7 +356,7 @@ class ConversationTold(TypedDict):
 
 
 class RemovedConversation(TypedDict):
-    """A conversation is kept no longer."""
+    """A conversation that was deleted."""
 
     id: str
     object: Literal["conversation.deleted"]

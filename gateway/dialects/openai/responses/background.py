@@ -1,7 +1,7 @@
-"""Responses in the background: as they stand before they are made, and where nothing made them.
+"""Responses in the background: their state before they are complete, and if they never are.
 
-Pure. A response that is made is what its stream's last event has; what ended without such an event,
-for it was stopped or cut before, gets one here, numbered behind those there are.
+Pure. A complete response equals that in its stream's last event. A job that was cancelled or cut
+off earlier has no such event; its last event is made here, numbered after the events that it sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.dialects.openai.responses.answers import Status
 
 
 def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
-    """Return a body of these fields whose answer is made without its client; it is always made as a
+    """Return a background request for a body with these fields. Its answer is always made as a
     stream."""
     streamed = {**fields, "stream": True}
     shown = json_bytes(shapes.response_object(parsed, "queued"))
@@ -28,8 +28,8 @@ def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
 
 
 def as_it_stands(shown: bytes, state: str, error: Mapping[str, Any] | None) -> bytes:
-    """Return a response whose job is in `state`, and failed with `error` (code and message); one
-    that was made is what it is."""
+    """Return a response with the state of its job; `error` has the code and message if it failed. A
+    complete response is unchanged."""
     response = cast(dict[str, Any], orjson.loads(shown))
     if response["status"] != "queued" or state == "queued":
         return shown
@@ -44,13 +44,13 @@ def as_it_stands(shown: bytes, state: str, error: Mapping[str, Any] | None) -> b
 
 
 def last_event(answer: bytes, number: int) -> bytes:
-    """Return the last event of a response that nothing made, numbered `number`."""
+    """Return the last event, with the number `number`, of a response that was never made."""
     response = cast(dict[str, Any], orjson.loads(answer))
     kind = shapes.LAST_EVENTS[response["status"]]
-    told = {"type": kind, "response": response, "sequence_number": number}
-    return sse.named_frame(kind, json_bytes(told))
+    event = {"type": kind, "response": response, "sequence_number": number}
+    return sse.named_frame(kind, json_bytes(event))
 
 
 def is_made(shown: bytes) -> bool:
-    """Return whether a response is what a stream's last event has."""
+    """Return whether a response is complete, as in its stream's last event."""
     return cast(dict[str, Any], orjson.loads(shown))["status"] != "queued"

@@ -1,8 +1,8 @@
-"""What OpenAI's clients send to create a response: the closed types of the body.
+"""Bodies of OpenAI's clients that create a response, as closed types.
 
-Pure. Only shapes and ranges live here, so that they also make the OpenAPI document; what a
-combination of fields means is decided by the parser. Items are in `items`. A field typed `Unused`
-is accepted in that place without effect, with its reason.
+Pure. It has only shapes and ranges, which also make the OpenAPI document; the parser decides what a
+combination of fields means. Items are in `items`. A field typed `Unused` is accepted there without
+effect; its description is the reason.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARMLESS = {
     "prompt_cache_options": "as prompt_cache_retention",
     "litellm_metadata": "labels of a proxy",
 }
-"""Fields that change nothing about the answer, and why."""
+"""Fields without effect on the answer, each with the reason."""
 
 HARMLESS_COUNT = {
     **HARMLESS,
@@ -53,7 +53,8 @@ HARMLESS_COUNT = {
     ),
     "truncation": "all of a prompt is counted",
 }  # fmt: skip
-"""The same where tokens are counted; clients send the body of the response that is to come."""
+"""The same for token counts: clients send the body of the response that they are about to create.
+"""
 
 REFUSED = {
     "prompt": "prompts are not stored here; send 'instructions' and 'input'",
@@ -95,14 +96,14 @@ ResponsesTool = Annotated[
 
 
 class ResponsesNamedChoiceBody(Closed):
-    """This function, or this tool that takes text, and no other."""
+    """This function or custom tool and no other must be called."""
 
     type: Literal["function", "custom"]
     name: str
 
 
 class ResponsesAllowedToolBody(Closed):
-    """One of the tools that are allowed this time, which the client runs."""
+    """One of the allowed tools, which the client runs."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "for kinds of tools that are skipped"
@@ -111,7 +112,7 @@ class ResponsesAllowedToolBody(Closed):
 
 
 class ResponsesAllowedChoiceBody(Closed):
-    """Only some of the tools."""
+    """Only some of the tools may be called."""
 
     type: Literal["allowed_tools"]
     mode: Literal["none", "auto", "required"] = "auto"
@@ -139,7 +140,7 @@ ResponsesToolChoice = Annotated[
     ),
 ]
 
-# --- what the text must be ----------------------------------------------------------------
+# --- text formats -------------------------------------------------------------------------
 
 
 class ResponsesTextFormatBody(Closed):
@@ -155,7 +156,7 @@ class ResponsesJsonFormatBody(Closed):
 
 
 class ResponsesSchemaFormatBody(Closed):
-    """JSON that obeys a schema; enforced, whether `strict` is said or not."""
+    """JSON that obeys a schema; enforced, whether `strict` or not."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
@@ -173,11 +174,11 @@ ResponsesFormat = Annotated[
 
 
 class ResponsesTextBody(Closed):
-    """What the text must be."""
+    """The form of the text."""
 
     format: ResponsesFormat | None = None
     verbosity: VerbosityBody | None = honoured(
-        "low and high end the system prompt with a sentence about length; said back"
+        "low and high add a sentence about length to the system prompt; echoed"
     )
 
 
@@ -185,7 +186,7 @@ SummaryBody = Literal["auto", "concise", "detailed", "none"]
 
 
 class ResponsesEffortBody(Closed):
-    """How much to think, and how that is told."""
+    """The amount of thinking, and how the answer shows it."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("most tokens of thinking; -1: no limit")
@@ -195,7 +196,7 @@ class ResponsesEffortBody(Closed):
 
 
 class ResponsesStreamOptionsBody(Closed):
-    """What a stream carries beside the answer."""
+    """Additional parts of a stream."""
 
     include_obfuscation: Unused = no_effect(
         "padding against traffic analysis; events are not padded"
@@ -213,7 +214,7 @@ class ResponsesConversationBody(Closed):
 
 ResponsesConversation = Annotated[
     Annotated[str, Tag("~id")] | Annotated[ResponsesConversationBody, Tag("~object")],
-    by_type("a conversation's id, or an object that has it", {str: "~id", dict: "~object"}),
+    by_type("a conversation's id, or an object with an id", {str: "~id", dict: "~object"}),
 ]
 
 # --- the body -----------------------------------------------------------------------------
@@ -224,7 +225,7 @@ LabelName = Annotated[str, Field(max_length=64)]
 
 
 class ResponsesPromptBody(Closed):
-    """All of a body that says what the model reads."""
+    """All fields of a body that determine the prompt."""
 
     model: str
     input: ResponsesInput | None = None
@@ -269,9 +270,7 @@ class ResponsesBody(ResponsesPromptBody):
     service_tier: TierBody | None = honoured(
         "flex: as x_priority low; priority: as x_priority high; echoed"
     )
-    prompt_cache_key: str | None = honoured(
-        "requests that share it are asked of one instance; said back"
-    )
+    prompt_cache_key: str | None = honoured("requests with the same key go to one instance; echoed")
 
 
 class ResponsesCountBody(ResponsesPromptBody):

@@ -1,8 +1,8 @@
-"""OpenAI's responses: items in, one answer out, which later requests may go on from.
+"""OpenAI's responses: takes items, returns one answer that later requests may continue.
 
-Pure. Every field is honoured or refused by name; those accepted without effect stand in `bodies`
-with the reason. Tools of other kinds than functions are not offered to the model. An answer that is
-gone on from gives its items, and not its instructions.
+Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
+reasons. Only functions and custom tools are offered to the model. A continued answer passes on its
+items, but not its instructions.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from gateway.dialects.openai.responses.background import in_background
 from gateway.dialects.openai.responses.conversations import begun_turn, turn_of
 from gateway.dialects.openai.responses.echo import (
     conversation_of,
-    said_back,
-    said_of_prompt,
+    echoed_fields,
+    echoed_prompt_fields,
     summary_of,
 )
 from gateway.dialects.openai.responses.functions import foreign_tools_of, functions_of
@@ -71,7 +71,7 @@ from gateway.dialects.shared_fields import (
 
 NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` has for log-probabilities; the rest of what it may have is not made here."""
+"""The value of `include` for log-probabilities. Other parts that it may name are not made here."""
 
 
 class OpenAIResponses:
@@ -81,51 +81,53 @@ class OpenAIResponses:
     stream_content_type = sse.CONTENT_TYPE
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request of one choice, of what the body itself says."""
-        asked, extras = read_body(bodies.ResponsesBody, body, context.limits)
-        _check_offered(asked)
-        found = _items_of(asked, context.limits)
-        thinking = _thinking_of(asked)
+        """Return one request with one choice, from the body alone."""
+        parsed_body, extras = read_body(bodies.ResponsesBody, body, context.limits)
+        _check_offered(parsed_body)
+        items = _items_of(parsed_body, context.limits)
+        thinking = _thinking_of(parsed_body)
         about = {
-            "max_tokens": asked.max_output_tokens,
-            "sampling": _sampling_of(asked),
-            "top_logprobs": _top_logprobs_of(asked),
-            "priority": priority_of(asked.service_tier, extras),
+            "max_tokens": parsed_body.max_output_tokens,
+            "sampling": _sampling_of(parsed_body),
+            "top_logprobs": _top_logprobs_of(parsed_body),
+            "priority": priority_of(parsed_body.service_tier, extras),
         }
-        request = _request_of(asked, found, extras, context).model_copy(update=about)
-        keeps = asked.store is not False
-        named = references_of(found)
-        held = keeps or _goes_on(asked) or bool(named)
-        kept = kept_items(found, request.request_id) if held else ()
+        request = _request_of(parsed_body, items, extras, context).model_copy(update=about)
+        keeps = parsed_body.store is not False
+        named = references_of(items)
+        held = keeps or _goes_on(parsed_body) or bool(named)
+        stored_items = kept_items(items, request.request_id) if held else ()
         parsed = Parsed(
             requests=(thinking.set_in(request),),
-            model=asked.model,
-            stream=bool(asked.stream),
+            model=parsed_body.model,
+            stream=bool(parsed_body.stream),
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=True,
-            extras=_told(asked, found, thinking.report_in(extras, context.limits), context.limits),
-            said_back=said_back(asked),
-            tells=_tells_of(asked) | custom_tells(asked.tools),
-            manner=manner_of(None if asked.text is None else asked.text.verbosity),
-            affinity=asked.prompt_cache_key or "",
-            cuts=asked.truncation == "auto",
+            extras=_report_ignored(
+                parsed_body, items, thinking.report_in(extras, context.limits), context.limits
+            ),
+            echoed_fields=echoed_fields(parsed_body),
+            tells=_tells_of(parsed_body) | custom_tells(parsed_body.tools),
+            manner=manner_of(None if parsed_body.text is None else parsed_body.text.verbosity),
+            affinity=parsed_body.prompt_cache_key or "",
+            cuts=parsed_body.truncation == "auto",
             to_keep=ToKeep(
-                kept,
-                previous=asked.previous_response_id,
+                stored_items,
+                previous=parsed_body.previous_response_id,
                 keep=keeps,
                 named=named,
-                turn=_turn_of(asked),
+                turn=_turn_of(parsed_body),
             ),
         )
-        if not asked.background:
+        if not parsed_body.background:
             return parsed
         return in_background(parsed, read_object(body, context.limits))
 
-    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a kept answer, or of what that was made from; None without it."""
-        return item_named(kept, item_id)
+    def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a stored answer or of its input; None without it."""
+        return item_named(stored, item_id)
 
     def continued(
         self,
@@ -135,17 +137,17 @@ class OpenAIResponses:
         named: Mapping[str, bytes] = NONE_NAMED,
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the conversation that it goes on from before its own."""
+        """Return the request with the items that it continues before its own."""
         return _continued(parsed, previous, limits, named, conversation)
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
-        """Return a renderer of named events; loading is told in comments only."""
+        """Return a renderer of named events. While the model loads, it sends only comments."""
         return ResponsesStream(parsed, load_s)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return one `response`."""
+        """Return a `response` object."""
         return render_response(parsed, collected[0], load_s)
 
 
@@ -155,35 +157,37 @@ class OpenAIInputTokens:
     name = "openai_input_tokens"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request that asks how many tokens its prompt has."""
-        asked, extras = read_body(bodies.ResponsesCountBody, body, context.limits)
-        _check_one_before(asked)
-        found = _items_of(asked, context.limits)
-        thinking = _thinking_of(asked)
+        """Return one request that counts the tokens of its prompt."""
+        parsed_body, extras = read_body(bodies.ResponsesCountBody, body, context.limits)
+        _check_one_before(parsed_body)
+        items = _items_of(parsed_body, context.limits)
+        thinking = _thinking_of(parsed_body)
         question = {"question": PromptQuestion(wants="count")}
-        request = _request_of(asked, found, extras, context).model_copy(update=question)
+        request = _request_of(parsed_body, items, extras, context).model_copy(update=question)
         return Parsed(
             requests=(thinking.set_in(request),),
-            model=asked.model,
+            model=parsed_body.model,
             stream=False,
             answer_id=f"{PREFIX}{request.request_id}",
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
-            extras=_told(asked, found, thinking.report_in(extras, context.limits), context.limits),
-            said_back=said_of_prompt(asked),
-            manner=manner_of(None if asked.text is None else asked.text.verbosity),
+            extras=_report_ignored(
+                parsed_body, items, thinking.report_in(extras, context.limits), context.limits
+            ),
+            echoed_fields=echoed_prompt_fields(parsed_body),
+            manner=manner_of(None if parsed_body.text is None else parsed_body.text.verbosity),
             to_keep=ToKeep(
-                kept_items(found, request.request_id),
-                previous=asked.previous_response_id,
+                kept_items(items, request.request_id),
+                previous=parsed_body.previous_response_id,
                 keep=False,
-                named=references_of(found),
-                turn=_turn_of(asked),
+                named=references_of(items),
+                turn=_turn_of(parsed_body),
             ),
         )
 
-    def item_named(self, kept: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a kept answer, or of what that was made from; None without it."""
-        return item_named(kept, item_id)
+    def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
+        """Return an item of a stored answer or of its input; None without it."""
+        return item_named(stored, item_id)
 
     def continued(
         self,
@@ -193,14 +197,14 @@ class OpenAIInputTokens:
         named: Mapping[str, bytes] = NONE_NAMED,
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the conversation that it goes on from before its own; that gains
-        nothing by it."""
+        """Return the request with the items that it continues before its own. A count adds nothing
+        to its conversation."""
         return replace(_continued(parsed, previous, limits, named, conversation), to_keep=None)
 
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return how many there are: all of the prompt, cached or not."""
+        """Return the number of prompt tokens, cached or not."""
         tokens = collected[0].usage.prompt_tokens
         return json_bytes({"object": "response.input_tokens", "input_tokens": tokens})
 
@@ -212,88 +216,91 @@ def _continued(
     named: Mapping[str, bytes],
     conversation: Sequence[bytes],
 ) -> Parsed:
-    """Return the request with the conversation of an earlier answer, and that answer, or with the
-    items of a conversation before its own, and with the items that it names by their ids.
-    BadRequest where they are none or too many together, or one is there twice."""
-    kept, request = parsed.to_keep, parsed.requests[0]
+    """Return the request with earlier items before its own, and with references replaced by
+    `named`.
+
+    The earlier items are a previous answer's input and output, or a conversation's. Raises
+    BadRequest for no items, too many, or one twice.
+    """
+    to_keep, request = parsed.to_keep, parsed.requests[0]
     prompt = request.prompt
-    if kept is None or not isinstance(prompt, ChatPrompt):
+    if to_keep is None or not isinstance(prompt, ChatPrompt):
         return parsed
     before = conversation if previous is None else (*previous.items, *output_of(previous))
-    own = resolved(kept.items, named)
+    own = resolved(to_keep.items, named)
     together = (*before, *own)
     _check_count(len(together), limits)
     if not together:
         raise _no_input()
     again, _ = validate(ResponsesItems, {"items": read_items(together)})
-    first = prompt.messages[:1] if parsed.said_back["instructions"] is not None else ()
+    first = prompt.messages[:1] if parsed.echoed_fields["instructions"] is not None else ()
     made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
     return replace(
         parsed,
         requests=(request.model_copy(update={"prompt": made}),),
         to_keep=replace(
-            kept,
+            to_keep,
             items=together,
-            turn=None if kept.turn is None else turn_of(kept.turn, before, own),
+            turn=None if to_keep.turn is None else turn_of(to_keep.turn, before, own),
         ),
     )
 
 
-def _goes_on(asked: bodies.ResponsesPromptBody) -> bool:
-    """Return whether a body goes on from an answer or a conversation that is kept."""
-    return asked.previous_response_id is not None or asked.conversation is not None
+def _goes_on(body: bodies.ResponsesPromptBody) -> bool:
+    """Return whether a body continues a stored answer or a conversation."""
+    return body.previous_response_id is not None or body.conversation is not None
 
 
-def _turn_of(asked: bodies.ResponsesPromptBody) -> ConversationTurn | None:
-    """Return what a body is to the conversation that it names; None for none."""
-    conversation = conversation_of(asked)
+def _turn_of(body: bodies.ResponsesPromptBody) -> ConversationTurn | None:
+    """Return a body's turn in the conversation that it names; None without one."""
+    conversation = conversation_of(body)
     return None if conversation is None else begun_turn(conversation)
 
 
 def _request_of(
-    asked: bodies.ResponsesPromptBody,
-    found: Sequence[AnyItem],
+    body: bodies.ResponsesPromptBody,
+    items: Sequence[AnyItem],
     extras: Extras,
     context: ParseContext,
 ) -> GenerationRequest:
-    """Return the request as far as both bodies say it: what the model reads, and who asks."""
-    tools, choice = functions_of(asked, context.limits)
+    """Return the request with the fields that both bodies share: the prompt and the client."""
+    tools, choice = functions_of(body, context.limits)
     return GenerationRequest(
         request_id=next(context.ids),
-        model=named_model(asked.model),
-        prompt=ChatPrompt(messages=_instructions_of(asked) + turns_of(found), tools=tools),
-        output=_output_of(asked),
+        model=named_model(body.model),
+        prompt=ChatPrompt(messages=_instructions_of(body) + turns_of(items), tools=tools),
+        output=_output_of(body),
         tool_choice=choice,
-        parallel_tool_calls=asked.parallel_tool_calls is not False,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
         priority=extras.priority,
-        client_id=_client_of(asked, extras),
+        client_id=_client_of(body, extras),
     )
 
 
-def _items_of(asked: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[AnyItem]:
-    found = items_of(asked.input)
-    _check_count(len(found), limits)
-    if not found and not _goes_on(asked):
+def _items_of(body: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[AnyItem]:
+    items = items_of(body.input)
+    _check_count(len(items), limits)
+    if not items and not _goes_on(body):
         raise _no_input()
-    return found
+    return items
 
 
-def _told(
-    asked: bodies.ResponsesPromptBody, found: Sequence[AnyItem], extras: Extras, limits: Limits
+def _report_ignored(
+    body: bodies.ResponsesPromptBody, items: Sequence[AnyItem], extras: Extras, limits: Limits
 ) -> Extras:
-    """Return the extras with the tools, items and parts that no model reads here."""
-    extras = ignoring(extras, foreign_tools_of(asked), NO_SUCH_TOOL, limits)
-    extras = ignoring(extras, unheld_in(asked.tools), NOT_HELD, limits)
-    extras = ignoring(extras, skipped_of(found), NO_SUCH_TOOL, limits)
-    return ignoring(extras, unseen_of(found), TEXT_ONLY, limits)
+    """Return the extras with the paths of tools, items and parts that no model here can read."""
+    extras = ignoring(extras, foreign_tools_of(body), NO_SUCH_TOOL, limits)
+    extras = ignoring(extras, unheld_in(body.tools), NOT_HELD, limits)
+    extras = ignoring(extras, skipped_of(items), NO_SUCH_TOOL, limits)
+    return ignoring(extras, unseen_of(items), TEXT_ONLY, limits)
 
 
 def _no_input() -> BadRequest:
     return bad_field("input", "must have at least one item, or text")
 
 
-def _check_one_before(asked: bodies.ResponsesPromptBody) -> None:
-    if asked.conversation is not None and asked.previous_response_id is not None:
+def _check_one_before(body: bodies.ResponsesPromptBody) -> None:
+    if body.conversation is not None and body.previous_response_id is not None:
         raise BadRequest(
             "Mutually exclusive parameters: 'conversation' and 'previous_response_id'. Ensure you "
             "are only providing one of: 'previous_response_id' or 'conversation'.",
@@ -301,39 +308,42 @@ def _check_one_before(asked: bodies.ResponsesPromptBody) -> None:
         )
 
 
-def _check_offered(asked: bodies.ResponsesBody) -> None:
-    _check_one_before(asked)
-    if asked.background and asked.store is False:
-        raise bad_field("background", "needs an answer that is kept: leave 'store' out")
-    if asked.stream_options is not None and not asked.stream:
+def _check_offered(body: bodies.ResponsesBody) -> None:
+    _check_one_before(body)
+    if body.background and body.store is False:
+        raise bad_field("background", "needs a stored answer; omit 'store'")
+    if body.stream_options is not None and not body.stream:
         raise bad_field("stream_options", "is only allowed when stream is true")
 
 
 def _check_count(count: int, limits: Limits) -> None:
     if count > limits.messages:
-        text = f"at most {limits.messages} items, with those that are gone on from"
-        raise bad_field("input", text)
+        raise bad_field(
+            "input",
+            f"too many items: the limit is {limits.messages:,}, including those of the previous "
+            "response or conversation",
+        )
 
 
-def _instructions_of(asked: bodies.ResponsesPromptBody) -> tuple[ChatMessage, ...]:
-    if asked.instructions is None:
+def _instructions_of(body: bodies.ResponsesPromptBody) -> tuple[ChatMessage, ...]:
+    if body.instructions is None:
         return ()
-    return (ChatMessage(role="system", parts=(TextPart(text=asked.instructions),)),)
+    return (ChatMessage(role="system", parts=(TextPart(text=body.instructions),)),)
 
 
-def _sampling_of(asked: bodies.ResponsesBody) -> Sampling:
+def _sampling_of(body: bodies.ResponsesBody) -> Sampling:
     return sampling_of(
         {
-            "temperature": None if asked.temperature is None else temperature_of(asked.temperature),
-            "top_p": None if asked.top_p is None else max(LEAST_TOP_P, asked.top_p),
-            "frequency_penalty": asked.frequency_penalty,
-            "presence_penalty": asked.presence_penalty,
+            "temperature": None if body.temperature is None else temperature_of(body.temperature),
+            "top_p": None if body.top_p is None else max(LEAST_TOP_P, body.top_p),
+            "frequency_penalty": body.frequency_penalty,
+            "presence_penalty": body.presence_penalty,
         }
     )
 
 
-def _output_of(asked: bodies.ResponsesPromptBody) -> OutputFormat:
-    match None if asked.text is None else asked.text.format:
+def _output_of(body: bodies.ResponsesPromptBody) -> OutputFormat:
+    match None if body.text is None else body.text.format:
         case bodies.ResponsesJsonFormatBody():
             return OutputFormat(kind="json_object")
         case bodies.ResponsesSchemaFormatBody() as wanted:
@@ -342,27 +352,27 @@ def _output_of(asked: bodies.ResponsesPromptBody) -> OutputFormat:
             return OutputFormat()
 
 
-def _top_logprobs_of(asked: bodies.ResponsesBody) -> int | None:
-    """Return how many alternatives to show; None for no log-probabilities."""
-    if asked.top_logprobs or LOGPROBS in (asked.include or ()):
-        return asked.top_logprobs or 0
+def _top_logprobs_of(body: bodies.ResponsesBody) -> int | None:
+    """Return the number of alternatives to show; None without log-probabilities."""
+    if body.top_logprobs or LOGPROBS in (body.include or ()):
+        return body.top_logprobs or 0
     return None
 
 
-def _tells_of(asked: bodies.ResponsesBody) -> frozenset[str]:
-    """Return what of thinking an answer tells beside its text."""
-    found = set[str]() if summary_of(asked) is None else {SUMMARY}
-    return frozenset(found | {ENCRYPTED} & set(asked.include or ()))
+def _tells_of(body: bodies.ResponsesBody) -> frozenset[str]:
+    """Return the forms of thinking that the answer has beside the text."""
+    parts = set[str]() if summary_of(body) is None else {SUMMARY}
+    return frozenset(parts | {ENCRYPTED} & set(body.include or ()))
 
 
-def _thinking_of(asked: bodies.ResponsesPromptBody) -> ThinkingAsked:
-    said = asked.reasoning or bodies.ResponsesEffortBody()
+def _thinking_of(body: bodies.ResponsesPromptBody) -> ThinkingAsked:
+    reasoning = body.reasoning or bodies.ResponsesEffortBody()
     return thinking_asked(
         switches={},
-        efforts={"reasoning.effort": said.effort},
-        budgets={"reasoning.max_tokens": said.max_tokens},
+        efforts={"reasoning.effort": reasoning.effort},
+        budgets={"reasoning.max_tokens": reasoning.max_tokens},
     )
 
 
-def _client_of(asked: bodies.ResponsesPromptBody, extras: Extras) -> str | None:
-    return extras.client_id or asked.user or asked.safety_identifier
+def _client_of(body: bodies.ResponsesPromptBody, extras: Extras) -> str | None:
+    return extras.client_id or body.user or body.safety_identifier

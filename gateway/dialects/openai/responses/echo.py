@@ -1,7 +1,7 @@
-"""What a response says back of the body that asked for it.
+"""The fields of a request's body that its response repeats.
 
-Pure. Defaults are said as what they are; what has no effect here is said as what was done: tools
-of other kinds than functions are not offered.
+Pure. A missing field is echoed with its default. A field without effect is echoed as shoal acted:
+tools of unsupported kinds are omitted.
 """
 
 from __future__ import annotations
@@ -14,72 +14,74 @@ from gateway.dialects.openai.responses import bodies
 from gateway.dialects.openai.responses.functions import OWN
 
 
-def said_back(asked: bodies.ResponsesBody) -> dict[str, Any]:
-    """Return the members of a response that its body decides."""
+def echoed_fields(body: bodies.ResponsesBody) -> dict[str, Any]:
+    """Return the members of a response that its body determines."""
     return {
-        **said_of_prompt(asked),
-        "temperature": 1.0 if asked.temperature is None else asked.temperature,
-        "top_p": 1.0 if asked.top_p is None else asked.top_p,
-        "presence_penalty": asked.presence_penalty or 0.0,
-        "frequency_penalty": asked.frequency_penalty or 0.0,
-        "top_logprobs": asked.top_logprobs or 0,
-        "max_output_tokens": asked.max_output_tokens,
-        "max_tool_calls": asked.max_tool_calls,
-        "truncation": asked.truncation or "disabled",
-        "background": bool(asked.background),
-        "store": asked.store is not False,
-        "service_tier": tier_of(asked.service_tier),
-        "metadata": asked.metadata or {},
-        "user": asked.user,
-        "safety_identifier": asked.safety_identifier,
-        "prompt_cache_key": asked.prompt_cache_key,
+        **echoed_prompt_fields(body),
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": 1.0 if body.top_p is None else body.top_p,
+        "presence_penalty": body.presence_penalty or 0.0,
+        "frequency_penalty": body.frequency_penalty or 0.0,
+        "top_logprobs": body.top_logprobs or 0,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "truncation": body.truncation or "disabled",
+        "background": bool(body.background),
+        "store": body.store is not False,
+        "service_tier": tier_of(body.service_tier),
+        "metadata": body.metadata or {},
+        "user": body.user,
+        "safety_identifier": body.safety_identifier,
+        "prompt_cache_key": body.prompt_cache_key,
     }
 
 
-def said_of_prompt(asked: bodies.ResponsesPromptBody) -> dict[str, Any]:
-    """Return those of them that are about what the model reads."""
-    named = conversation_of(asked)
+def echoed_prompt_fields(body: bodies.ResponsesPromptBody) -> dict[str, Any]:
+    """Return the members about the prompt."""
+    named = conversation_of(body)
     return {
-        "previous_response_id": asked.previous_response_id,
+        "previous_response_id": body.previous_response_id,
         "conversation": None if named is None else {"id": named},
-        "instructions": asked.instructions,
+        "instructions": body.instructions,
         "tools": [
-            _tool(tool)
-            for tool in asked.tools or ()
-            if not isinstance(tool, bodies.ForeignToolBody)
+            _tool(tool) for tool in body.tools or () if not isinstance(tool, bodies.ForeignToolBody)
         ],
-        "tool_choice": _choice(asked.tool_choice),
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": _format(asked.text), "verbosity": _verbosity(asked)},
+        "tool_choice": _choice(body.tool_choice),
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "text": {"format": _format(body.text), "verbosity": _verbosity(body)},
         "reasoning": {
-            "effort": None if asked.reasoning is None else asked.reasoning.effort,
-            "summary": summary_of(asked),
+            "effort": None if body.reasoning is None else body.reasoning.effort,
+            "summary": summary_of(body),
         },
     }
 
 
-def conversation_of(asked: bodies.ResponsesPromptBody) -> str | None:
-    """Return the id of the conversation that a body names; None for none."""
-    said = asked.conversation
-    return said.id if isinstance(said, bodies.ResponsesConversationBody) else said
+def conversation_of(body: bodies.ResponsesPromptBody) -> str | None:
+    """Return the id of the conversation that a body names; None without one."""
+    conversation = body.conversation
+    return (
+        conversation.id
+        if isinstance(conversation, bodies.ResponsesConversationBody)
+        else conversation
+    )
 
 
-def _verbosity(asked: bodies.ResponsesPromptBody) -> str:
-    return "medium" if asked.text is None else asked.text.verbosity or "medium"
+def _verbosity(body: bodies.ResponsesPromptBody) -> str:
+    return "medium" if body.text is None else body.text.verbosity or "medium"
 
 
-def summary_of(asked: bodies.ResponsesPromptBody) -> str | None:
-    """Return the summary of thinking that is asked for, by either of its names."""
-    said = asked.reasoning
-    summary = None if said is None else said.summary or said.generate_summary
+def summary_of(body: bodies.ResponsesPromptBody) -> str | None:
+    """Return the requested summary of thinking, under either of its names."""
+    reasoning = body.reasoning
+    summary = None if reasoning is None else reasoning.summary or reasoning.generate_summary
     return None if summary == "none" else summary
 
 
 def _tool(tool: bodies.ResponsesTool) -> dict[str, Any]:
     if isinstance(tool, ResponsesCustomToolBody):
-        wanted = {"type": "text"} if tool.format is None else tool.format.model_dump()
-        told = {"type": "custom", "name": tool.name, "description": tool.description}
-        return {**told, "format": wanted}
+        text_format = {"type": "text"} if tool.format is None else tool.format.model_dump()
+        fields = {"type": "custom", "name": tool.name, "description": tool.description}
+        return {**fields, "format": text_format}
     assert isinstance(tool, bodies.ResponsesFunctionBody)
     return {
         "type": "function",

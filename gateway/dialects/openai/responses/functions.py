@@ -1,7 +1,7 @@
-"""The functions that a response's body offers its model, and which of them that may call.
+"""The functions that a response's body offers to the model, and the choice among them.
 
-Pure. A tool that takes text is offered as a function (`custom_tools`). Tools of other kinds are not
-offered, and named as ignored (`foreign_tools_of`).
+Pure. A custom tool is offered as a function (`custom_tools`). Tools of other kinds are not offered,
+but reported as ignored (`foreign_tools_of`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ OWN = ("function", "custom")
 
 
 def functions_of(
-    asked: bodies.ResponsesPromptBody, limits: Limits
+    body: bodies.ResponsesPromptBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return them and the choice among them. BadRequest for a choice of what is not offered."""
-    specs = tools_of([_tool_of(tool) for tool in asked.tools or ()], limits, "name")
+    """Return the functions and the tool choice. Raises BadRequest for a choice that is not
+    offered."""
+    specs = tools_of([_tool_of(tool) for tool in body.tools or ()], limits, "name")
     tools = tuple(specs.values())
-    match asked.tool_choice:
+    match body.tool_choice:
         case None | "auto":
             return tools, ToolChoice(mode="auto" if tools else "none")
         case "none":
@@ -41,19 +42,19 @@ def functions_of(
             return _allowed_of(allowed, specs)
 
 
-def foreign_tools_of(asked: bodies.ResponsesPromptBody) -> tuple[str, ...]:
-    """Return the paths of the tools of other kinds, those among the allowed ones as well."""
-    found = foreign_in(asked.tools, ForeignToolBody)
-    choice = asked.tool_choice
+def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
+    """Return the paths of tools of other kinds, also among the allowed ones."""
+    paths = foreign_in(body.tools, ForeignToolBody)
+    choice = body.tool_choice
     if not isinstance(choice, bodies.ResponsesAllowedChoiceBody):
-        return found
-    return found + tuple(
-        f"tool_choice.tools[{n}]" for n, one in enumerate(choice.tools) if one.type not in OWN
+        return paths
+    return paths + tuple(
+        f"tool_choice.tools[{n}]" for n, tool in enumerate(choice.tools) if tool.type not in OWN
     )
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return a function, or a tool that takes text as one; None for a tool of another kind."""
+    """Return a function; a custom tool becomes a function, too. None for a tool of another kind."""
     if isinstance(tool, ForeignToolBody):
         return None
     if isinstance(tool, ResponsesCustomToolBody):
@@ -69,11 +70,11 @@ def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
 def _allowed_of(
     choice: bodies.ResponsesAllowedChoiceBody, specs: Mapping[str, ToolSpec]
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the functions that are allowed; tools of other kinds among them are skipped."""
+    """Return the allowed functions; tools of other kinds are skipped."""
     allowed: dict[str, ToolSpec] = {}
-    for index, one in enumerate(choice.tools):
-        if one.type in OWN:
-            name = one.name or ""
+    for index, tool in enumerate(choice.tools):
+        if tool.type in OWN:
+            name = tool.name or ""
             _check_known(name, specs, f"tool_choice.tools[{index}].name")
             allowed[name] = specs[name]
     tools = tuple(allowed.values())

@@ -1,8 +1,8 @@
-"""What OpenAI's clients send as items: the closed types of a response's input.
+"""Items from OpenAI's clients: the closed types of a response's input.
 
-Pure. Shapes only. Clients send the items of our own answers back with all else that they know of
-them; what means nothing in a prompt is typed `Unused`, with its reason. Parts that models
-of text cannot read are known here, so that the parser refuses them in words.
+Pure. Shapes only. Clients send shoal's own items back with extra fields; a field without meaning in
+a prompt is typed `Unused`, with the reason. Parts that text models cannot read have types here, so
+that the parser can refuse them with a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gateway.dialects.body import (
 
 
 class ResponsesTextPartBody(Closed):
-    """Text, asked or answered."""
+    """Text of a request or of an answer."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
@@ -40,14 +40,14 @@ class ResponsesTextPartBody(Closed):
 
 
 class ResponsesRefusalPartBody(Closed):
-    """An assistant's earlier refusal, read as its text."""
+    """An earlier refusal of the assistant, read as its text."""
 
     type: Literal["refusal"]
     refusal: str
 
 
 class ResponsesMediaPartBody(Closed):
-    """An image, a file or a sound; refused by the parser, with all that it holds."""
+    """An image, a file or a sound, with all its fields; the parser refuses it."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the part is refused whole"
@@ -98,7 +98,7 @@ class ResponsesMessageBody(Closed):
 
 
 class ResponsesCallBody(Closed):
-    """A call that the assistant made; `arguments` is JSON text, as it was received."""
+    """A tool call by the assistant; `arguments` is JSON text, as received."""
 
     type: Literal["function_call"]
     call_id: str = Field(min_length=1)
@@ -110,7 +110,7 @@ class ResponsesCallBody(Closed):
     is_async: Literal[False] | None = only(
         False, why="the model waits for the results of its calls", alias="async"
     )
-    # not in the schema: generators of clients take both names for one
+    # not in the schema: generators of clients treat both names as the same
     async_: SkipJsonSchema[Literal[False] | None] = only(
         False, why="the official client's name for async"
     )
@@ -119,7 +119,7 @@ class ResponsesCallBody(Closed):
 
 
 class ResponsesCallOutputBody(Closed):
-    """What a tool answered."""
+    """A tool's result."""
 
     type: Literal["function_call_output"]
     call_id: str = Field(min_length=1)
@@ -132,22 +132,22 @@ class ResponsesCallOutputBody(Closed):
 
 
 class ResponsesThoughtBody(Closed):
-    """A piece of what the assistant thought."""
+    """A piece of the assistant's thinking."""
 
     type: Literal["reasoning_text", "text"]
     text: str
 
 
 class ResponsesSummaryBody(Closed):
-    """A piece of a summary of what the assistant thought."""
+    """A piece of a summary of the assistant's thinking."""
 
     type: Literal["summary_text"]
     text: str
 
 
 class ResponsesReasoningBody(Closed):
-    """What the assistant thought earlier: its content, or where there is none what was packed here,
-    or its summary."""
+    """Earlier thinking of the assistant: its content, else the thinking that shoal encoded, else
+    its summary."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -158,7 +158,7 @@ class ResponsesReasoningBody(Closed):
 
 
 class ResponsesCustomCallBody(Closed):
-    """A call of a tool that takes text; read as a call whose one argument is that text."""
+    """A call of a custom tool, read as a call with that text as its only argument."""
 
     type: Literal["custom_tool_call"]
     call_id: str = Field(min_length=1)
@@ -171,7 +171,7 @@ class ResponsesCustomCallBody(Closed):
 
 
 class ResponsesCustomOutputBody(Closed):
-    """What a tool that takes text answered."""
+    """A custom tool's result."""
 
     type: Literal["custom_tool_call_output"]
     call_id: str = Field(min_length=1)
@@ -183,7 +183,7 @@ class ResponsesCustomOutputBody(Closed):
 
 
 class ResponsesForeignItemBody(Closed):
-    """What a tool of another kind was asked or answered; skipped, as such tools are."""
+    """A call or a result of a tool of another kind; skipped."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the item is skipped"
@@ -191,19 +191,20 @@ class ResponsesForeignItemBody(Closed):
 
 
 class ResponsesReferenceBody(Closed):
-    """An item by its id alone, of a response that is kept."""
+    """A reference to an item of a stored response, by its id alone."""
 
     type: Literal["item_reference"] | None = None
     id: str
 
 
 def _item_tag(value: Any) -> str | None:
-    """Return the tag of an item; one without a type is a message, or a reference by id alone."""
+    """Return the tag of an item. Without a type, it is a message if it has a role, else a
+    reference."""
     if isinstance(value, Mapping):
-        found = cast(Mapping[str, Any], value)
-        kind = found.get("type")
+        fields = cast(Mapping[str, Any], value)
+        kind = fields.get("type")
         if kind is None:
-            return "~message" if "role" in found else "~item_reference"
+            return "~message" if "role" in fields else "~item_reference"
     else:
         kind = getattr(value, "type", None)
     if isinstance(kind, str) and kind in FOREIGN_TYPES:
@@ -227,7 +228,7 @@ FOREIGN_TYPES = frozenset(
      "mcp_list_tools", "shell_call", "shell_call_output", "tool_search_call", "tool_search_output",
      "web_search_call")
 )  # fmt: skip
-"""Items of tools that are not offered here; a conversation begun elsewhere may have them."""
+"""Items of unsupported tools. A conversation that began at another server may have them."""
 ResponsesItem = Annotated[
     Annotated[ResponsesMessageBody, Tag("~message")]
     | Annotated[ResponsesCallBody, Tag("~function_call")]
@@ -257,6 +258,6 @@ ResponsesInput = Annotated[
 
 
 class ResponsesItems(Closed):
-    """Items alone: those that were kept, read again."""
+    """Only items: parses stored items again."""
 
     items: Annotated[list[ResponsesItem], Field(fail_fast=True)]

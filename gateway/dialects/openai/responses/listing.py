@@ -1,7 +1,7 @@
-"""Items as they are kept with an answer, and how they are told when asked for.
+"""Items as they are stored with an answer, and how they are rendered.
 
-Pure. Every kept item has an id, the client's own or one made of the request's; an item is kept as
-one JSON object, so that what is told is what the next request is read from.
+Pure. Every stored item has an id: the client's, or one made from the request's id. An item is
+stored as one JSON object. Clients get that object, and the next request is parsed from it.
 """
 
 from __future__ import annotations
@@ -28,85 +28,86 @@ _PREFIXES = {
     "custom_tool_call_output": "ctco",
 }
 _ITEM_ID = re.compile(r"[a-z]+_(.{1,120})-(?:in)?[0-9]{1,6}")
-"""An item's id as it is made here: what it is, the request that made it, its number."""
+"""An item's id as shoal makes it: its kind, the request that made it, its number."""
 
 
-def items_of(asked: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
-    """Return a body's input as items; a text is the user's turn."""
-    if asked is None:
+def items_of(input_items: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
+    """Return a body's input as items; a text becomes the user's turn."""
+    if input_items is None:
         return ()
-    if isinstance(asked, str):
-        return (items.ResponsesMessageBody(role="user", content=asked),)
-    return tuple(asked)
+    if isinstance(input_items, str):
+        return (items.ResponsesMessageBody(role="user", content=input_items),)
+    return tuple(input_items)
 
 
-def kept_items(found: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
-    """Return items as they are kept, without those that are skipped; `request` is the one that
-    brought them."""
+def kept_items(input_items: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
+    """Return the items as they are stored, without skipped ones. `request` is the request with
+    them."""
     return tuple(
         json_bytes(_object(item, index, request))
-        for index, item in enumerate(found)
+        for index, item in enumerate(input_items)
         if not isinstance(item, items.ResponsesForeignItemBody)
     )
 
 
 def references_of(
-    found: Sequence[items.AnyItem], field: str = "input"
+    input_items: Sequence[items.AnyItem], field: str = "input"
 ) -> tuple[tuple[str, RequestId], ...]:
-    """Return the ids of items that are named alone, and the requests that made them. BadRequest
-    for an id that none can have."""
+    """Return the ids of references, each with the request that made the item. Raises BadRequest for
+    an invalid id."""
     named: dict[str, RequestId] = {}
-    for index, item in enumerate(found):
+    for index, item in enumerate(input_items):
         if isinstance(item, items.ResponsesReferenceBody):
             match = _ITEM_ID.fullmatch(item.id)
             if match is None:
-                text = f"no item here has the id '{item.id[:80]}'; send the item itself"
+                text = f"no stored item has the id '{item.id[:80]}'; send the item itself"
                 raise bad_field(f"{field}[{index}]", text)
             named[item.id] = RequestId(match[1])
     return tuple(named.items())
 
 
-def item_named(kept: KeptAnswer, item_id: str) -> bytes | None:
-    """Return the item of that id, of those that an answer was made from or has; None without it."""
-    for item in (*output_of(kept), *kept.items):
+def item_named(stored: KeptAnswer, item_id: str) -> bytes | None:
+    """Return the item with this id from an answer's output or input; None without it."""
+    for item in (*output_of(stored), *stored.items):
         if orjson.loads(item)["id"] == item_id:
             return item
     return None
 
 
-def resolved(kept: Sequence[bytes], named: Mapping[str, bytes]) -> tuple[bytes, ...]:
-    """Return items with those in the place of the ones that are named alone; the others are as
-    they were."""
+def resolved(stored: Sequence[bytes], named: Mapping[str, bytes]) -> tuple[bytes, ...]:
+    """Return the items with references replaced by the items in `named`; other items are
+    unchanged."""
     if not named:
-        return tuple(kept)
-    made: list[bytes] = []
-    for item in kept:
-        found = orjson.loads(item)
-        made.append(named[found["id"]] if found["type"] == "item_reference" else item)
-    return tuple(made)
+        return tuple(stored)
+    resolved_items: list[bytes] = []
+    for item in stored:
+        fields = orjson.loads(item)
+        is_reference = fields["type"] == "item_reference"
+        resolved_items.append(named[fields["id"]] if is_reference else item)
+    return tuple(resolved_items)
 
 
-def read_items(kept: Sequence[bytes]) -> list[Any]:
-    """Return kept items as plain objects, for a body's model to read."""
-    return [orjson.loads(item) for item in kept]
+def read_items(stored: Sequence[bytes]) -> list[Any]:
+    """Return stored items as plain objects, for a body's model to validate."""
+    return [orjson.loads(item) for item in stored]
 
 
-def output_of(kept: KeptAnswer) -> list[bytes]:
-    """Return the items of a kept answer's own output."""
-    answer = cast(dict[str, Any], orjson.loads(kept.answer))
+def output_of(stored: KeptAnswer) -> list[bytes]:
+    """Return the output items of a stored answer."""
+    answer = cast(dict[str, Any], orjson.loads(stored.answer))
     return [json_bytes(item) for item in answer["output"]]
 
 
-def render_items(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
-    """Return the items that an answer was made from, as `query` has `limit`, `order` and `after`.
+def render_items(stored: KeptAnswer, query: Mapping[str, str]) -> bytes:
+    """Return a page of an answer's input items; `query` may have `limit`, `order` and `after`.
 
-    BadRequest naming what of these cannot be honoured.
+    Raises BadRequest naming an invalid field.
     """
-    return json_bytes(list_object(page_of(read_items(kept.items), query, order="desc")))
+    return json_bytes(list_object(page_of(read_items(stored.items), query, order="desc")))
 
 
 def render_deleted(answer_id: str) -> bytes:
-    """Return what is told of an answer that is kept no longer."""
+    """Return the answer to the deletion of a stored response."""
     removed: RemovedResponse = {"id": answer_id, "object": "response", "deleted": True}
     return json_bytes(removed)
 
@@ -122,8 +123,8 @@ def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, A
             return {**named, **call, "status": "completed"}
         case items.ResponsesCallOutputBody() | items.ResponsesCustomOutputBody():
             output = item.output
-            said = output if isinstance(output, str) else [_part(part) for part in output]
-            return {**named, "call_id": item.call_id, "output": said, "status": "completed"}
+            content = output if isinstance(output, str) else [_part(part) for part in output]
+            return {**named, "call_id": item.call_id, "output": content, "status": "completed"}
         case items.ResponsesCustomCallBody():
             return {**named, "call_id": item.call_id, "name": item.name, "input": item.input}
         case items.ResponsesReasoningBody():
@@ -152,7 +153,8 @@ def _part(
     | items.ResponsesRefusalPartBody
     | items.ResponsesMediaPartBody,
 ) -> dict[str, Any]:
-    """Return a part without what has no meaning; an answer's text has its lists, empty."""
+    """Return a part without meaningless fields. An answer's text has empty lists of annotations and
+    log-probabilities."""
     match part:
         case items.ResponsesTextPartBody(type="output_text"):
             return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

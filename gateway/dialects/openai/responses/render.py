@@ -1,9 +1,12 @@
-"""Responses rendered: the stream of events, and the whole answer.
+"""Renders responses: the stream of events, and the whole answer.
 
-Pure. Promises to clients, each of which breaks one when it is broken: every event is named and
-numbered, from 0 without gaps; an item is opened before its deltas and closed, whole, before the
-next is opened; an answer of calls alone has no message; the last event has the response in full.
-The delta of text is the hot path: bytes made when the item opened, one JSON string between them.
+Pure. Clients rely on these promises:
+- Every event is named, and numbered from 0 without gaps.
+- An item opens before its deltas. Its last event has it whole and precedes the next item.
+- An answer of only calls has no message.
+- The last event has the complete response.
+
+Text deltas are the hot path: a JSON string between bytes made when the item opened.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ _TEXT_TAIL = b',"logprobs":[]' + _TAIL
 
 
 class ResponsesStream:
-    """The stream of one response. `answer` is the response in full, once the stream has ended."""
+    """The stream of one response. `answer` is the complete response once the stream has ended."""
 
     def __init__(self, parsed: Parsed, load_s: float = 0.0) -> None:
         self.answer: bytes | None = None
@@ -67,20 +70,20 @@ class ResponsesStream:
         self._added: dict[str, Any] = {}
         self._head, self._tail = b"", _TAIL
         self._summary_head = b""
-        """Up to the delta that tells a piece of thinking again, where the open item has such."""
+        """The start of a summary's delta, if the open item repeats its thinking as a summary."""
         self._pieces: list[str] = []
         self._input: InputText | None = None
-        """The text of the open call, where that is one of a tool that takes text."""
+        """The input text of the open call, if it is a custom tool's."""
         self._logprobs: list[dict[str, Any]] = []
         self._early_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal has been rendered, or an error."""
+        """Return whether the terminal or an error has been rendered."""
         return self._closed or self._usage is not None
 
     def open(self) -> bytes:
-        """Return the response as it is before anything was said, twice: made, and under way."""
+        """Return the empty response twice: as created, and as in progress."""
         self._opened = True
         return b"".join(
             self._event(kind, {"response": self._response("in_progress")})
@@ -97,11 +100,11 @@ class ResponsesStream:
                 text = entry.text
                 if text:
                     self._pieces.append(text)
-                    told = text_bytes(text)
-                    out += (self._head, told, self._tail % self._seq)
+                    json_text = text_bytes(text)
+                    out += (self._head, json_text, self._tail % self._seq)
                     self._seq += 1
                     if self._summary_head:
-                        out.append(self._delta(self._summary_head, told))
+                        out.append(self._delta(self._summary_head, json_text))
             else:
                 out.append(self._rare(entry))
         return b"".join(out)
@@ -111,21 +114,21 @@ class ResponsesStream:
         return b"" if self.ended else sse.comment(text)
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the error, and the response as failed, in events of their own; empty after the
-        last. What was said until then stays in the response, incomplete."""
+        """Return the error and then the failed response, each as an event; empty if the stream is
+        closed. Text up to then stays in the response, as incomplete."""
         if self._closed:
             return b""
         before = b"" if self._opened else self.open()
         before += self._end_item("incomplete")
         self._closed = True
-        # two schemas of one event are published: the error beside its type, and as a member
-        told = error_object(fault)["error"]
-        beside = {key: told[key] for key in ("code", "message", "param")}
-        failure = self._event("error", {**beside, "error": told})
+        # this event has two published schemas: with the error's fields, and with an error object
+        error = error_object(fault)["error"]
+        fields = {key: error[key] for key in ("code", "message", "param")}
+        failure = self._event("error", {**fields, "error": error})
         return before + failure + self._last("failed", shapes.error_of(fault))
 
     def close(self) -> bytes:
-        """Return the last event, with the response in full; empty after an error."""
+        """Return the last event, with the complete response; empty after an error."""
         if self._closed:
             return b""
         ended = self._end_item(shapes.status_of(self._reason))
@@ -156,8 +159,8 @@ class ResponsesStream:
     # --- items ---------------------------------------------------------------------------------
 
     def _first_or_with_logprobs(self, entry: TokenDelta) -> bytes:
-        """Return a delta that opens an item, or that has log-probabilities; those of tokens that
-        showed no text yet wait for the first that does."""
+        """Return a delta that opens an item or has log-probabilities. Log-probabilities of tokens
+        without text wait for the next token with text."""
         channel, is_text = entry.channel, entry.channel == "text"
         if channel != self._item and not entry.text:
             self._early_logprobs += entry.logprobs if is_text else ()
@@ -166,10 +169,10 @@ class ResponsesStream:
         self._pieces.append(entry.text)
         delta = self._head + text_bytes(entry.text)
         if not is_text:
-            told = begun + delta + self._numbered(_TAIL)
+            events = begun + delta + self._numbered(_TAIL)
             if self._summary_head:
-                told += self._delta(self._summary_head, text_bytes(entry.text))
-            return told
+                events += self._delta(self._summary_head, text_bytes(entry.text))
+            return events
         logprobs = shapes.scores((*self._early_logprobs, *entry.logprobs))
         self._early_logprobs = ()
         self._logprobs += logprobs
@@ -205,65 +208,65 @@ class ResponsesStream:
             self._input = InputText() if custom else None
             self._head = _delta_head(f"{_INPUT if custom else _ARGUMENTS}.delta", self._place())
         self._pieces.append(entry.arguments)
-        said = entry.arguments if self._input is None else self._input.add(entry.arguments)
-        return begun + (self._delta(self._head, text_bytes(said)) if said else b"")
+        piece = entry.arguments if self._input is None else self._input.add(entry.arguments)
+        return begun + (self._delta(self._head, text_bytes(piece)) if piece else b"")
 
-    def _delta(self, head: bytes, told: bytes) -> bytes:
-        return head + told + self._numbered(_TAIL)
+    def _delta(self, head: bytes, json_text: bytes) -> bytes:
+        return head + json_text + self._numbered(_TAIL)
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
-        """Return the end of the open item, which is complete, and the beginning of this one."""
+        """Return the end of the open item, which is complete, and the start of this one."""
         ended = self._end_item("completed")
         self._item, self._added = item, added
-        told = {"output_index": len(self._output), "item": added}
-        return ended + self._event("response.output_item.added", told)
+        fields = {"output_index": len(self._output), "item": added}
+        return ended + self._event("response.output_item.added", fields)
 
     def _end_item(self, status: shapes.ItemStatus) -> bytes:
-        """Return the end of the open item, whole; nothing where none is open."""
+        """Return the end of the open item, with the item whole; empty if none is open."""
         item, self._item = self._item, None
         if item is None:
             return b""
-        said, self._pieces = "".join(self._pieces), []
+        text, self._pieces = "".join(self._pieces), []
         if isinstance(item, int) and self._input is not None:
             rest = self._input.end()
             ended = self._delta(self._head, text_bytes(rest)) if rest else b""
-            told = {"input": input_of(said)}
-            ended += self._event(f"{_INPUT}.done", {**self._place(), **told})
-            whole = {**self._added, "status": status, **told}
+            members = {"input": input_of(text)}
+            ended += self._event(f"{_INPUT}.done", {**self._place(), **members})
+            whole = {**self._added, "status": status, **members}
         elif isinstance(item, int):
-            done = {**self._place(), "name": self._added["name"], "arguments": said}
+            done = {**self._place(), "name": self._added["name"], "arguments": text}
             ended = self._event(f"{_ARGUMENTS}.done", done)
-            whole = {**self._added, "status": status, "arguments": said}
+            whole = {**self._added, "status": status, "arguments": text}
         else:
-            ended, part = self._end_part(item, said)
-            told = shapes.thought_told(self._parsed, said) if item == "reasoning" else {}
-            whole = {**self._added, "status": status, "content": [part], **told}
-        told = {"output_index": len(self._output), "item": whole}
-        ended += self._event("response.output_item.done", told)
+            ended, part = self._end_part(item, text)
+            members = shapes.thought_members(self._parsed, text) if item == "reasoning" else {}
+            whole = {**self._added, "status": status, "content": [part], **members}
+        members = {"output_index": len(self._output), "item": whole}
+        ended += self._event("response.output_item.done", members)
         self._output.append(whole)
         return ended
 
-    def _end_part(self, channel: Channel, said: str) -> tuple[bytes, dict[str, Any]]:
-        done: dict[str, Any] = {**self._place(0), "text": said}
-        part = shapes.reasoning_part(said)
+    def _end_part(self, channel: Channel, text: str) -> tuple[bytes, dict[str, Any]]:
+        done: dict[str, Any] = {**self._place(0), "text": text}
+        part = shapes.reasoning_part(text)
         if channel == "text":
             logprobs, self._logprobs = self._logprobs, []
             done["logprobs"] = logprobs
-            part = shapes.text_part(said, logprobs)
+            part = shapes.text_part(text, logprobs)
         ended = self._event(f"{_DELTAS[channel]}.done", done)
-        told = {**self._place(0), "part": part}
-        ended += self._event("response.content_part.done", told)
+        fields = {**self._place(0), "part": part}
+        ended += self._event("response.content_part.done", fields)
         if channel == "reasoning" and shapes.SUMMARY in self._parsed.tells:
             place = {**self._place(), "summary_index": 0}
-            ended += self._event(f"{_SUMMARY}_text.done", {**place, "text": said})
-            summary = shapes.summary_part(said)
+            ended += self._event(f"{_SUMMARY}_text.done", {**place, "text": text})
+            summary = shapes.summary_part(text)
             ended += self._event(f"{_SUMMARY}_part.done", {**place, "part": summary})
         return ended, part
 
     # --- bytes ---------------------------------------------------------------------------------
 
     def _place(self, *content: int) -> dict[str, Any]:
-        """Return where a delta belongs: the open item, and the index of the `content` in it."""
+        """Return the place of a delta: the open item and the index of the `content` in it."""
         place = {"item_id": self._added["id"], "output_index": len(self._output)}
         return {**place, "content_index": content[0]} if content else place
 
@@ -295,13 +298,13 @@ class ResponsesStream:
 
 
 def _delta_head(kind: str, place: dict[str, Any]) -> bytes:
-    """Return an event up to its delta, for a JSON string and a tail to follow."""
+    """Return an event's start, up to its delta; a JSON string and a tail follow."""
     start = json_bytes({"type": kind, **place})[:-1]
     return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
 
 
 def render_response(parsed: Parsed, collected: Collected, load_s: float) -> bytes:
-    """Return one response: thinking, text, calls; nothing of what did not come."""
+    """Return a response with its thinking, text and calls; empty parts are omitted."""
     choice = collected.choices[0]
     response = shapes.response_object(
         parsed,
@@ -320,15 +323,15 @@ def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
     if choice.reasoning:
         part = shapes.reasoning_part(choice.reasoning)
         item = shapes.reasoning_item(request, 0, "completed", [part])
-        output.append({**item, **shapes.thought_told(parsed, choice.reasoning)})
+        output.append({**item, **shapes.thought_members(parsed, choice.reasoning)})
     if choice.text:
         part = shapes.text_part(choice.text, shapes.scores(choice.logprobs))
         output.append(shapes.text_item(request, 0, "completed", [part]))
     for number, call in enumerate(choice.calls):
         custom = is_custom(parsed, call.name)
         make = shapes.custom_item if custom else shapes.call_item
-        said = input_of(call.arguments) if custom else call.arguments
-        output.append(make(request, number, "completed", call.call_id, call.name, said))
+        text = input_of(call.arguments) if custom else call.arguments
+        output.append(make(request, number, "completed", call.call_id, call.name, text))
     if output:
         arguments = choice.calls[-1].arguments if choice.calls else None
         output[-1]["status"] = shapes.status_of(choice.finish_reason, arguments)

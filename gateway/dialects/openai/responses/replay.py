@@ -1,7 +1,7 @@
-"""A kept response told as a stream once more: the same items, each in one piece.
+"""Renders a stored response as a stream again: the same items, each in one piece.
 
-Pure. Events have the order and the names of a stream that is made (`render`), and numbers of their
-own, from 0 without gaps. They are told from the one behind `starting_after` on.
+Pure. Events have the order and names of the original stream (`render`), but their own numbers, from
+0 without gaps. They begin after the number `starting_after`.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ _INPUT = "response.custom_tool_call_input"
 _SUMMARY = "response.reasoning_summary"
 
 
-def replayed(kept: KeptAnswer, query: Mapping[str, str]) -> bytes:
-    """Return the events of a kept response, as `query` has `starting_after`. BadRequest."""
+def replayed(stored: KeptAnswer, query: Mapping[str, str]) -> bytes:
+    """Return the events of a stored response; `query` may have `starting_after`. Raises
+    BadRequest."""
     after = query.get("starting_after", "-1")
     if after != "-1" and not (after.isascii() and after.isdigit() and len(after) < 10):
         text = "starting_after must be the number of an event"
         raise BadRequest(text, field="starting_after")
-    events = enumerate(_events(cast(dict[str, Any], orjson.loads(kept.answer))))
+    events = enumerate(_events(cast(dict[str, Any], orjson.loads(stored.answer))))
     return b"".join(
-        sse.named_frame(kind, json_bytes({"type": kind, **told, "sequence_number": number}))
-        for number, (kind, told) in events
+        sse.named_frame(kind, json_bytes({"type": kind, **fields, "sequence_number": number}))
+        for number, (kind, fields) in events
         if number > int(after)
     )
 
@@ -69,14 +70,14 @@ def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
     added.pop("encrypted_content", None)
     yield "response.output_item.added", {"output_index": index, "item": added}
     if item["type"] == "function_call":
-        said = item["arguments"]
-        if said:
-            yield f"{_ARGUMENTS}.delta", {**place, "delta": said}
-        yield f"{_ARGUMENTS}.done", {**place, "name": item["name"], "arguments": said}
+        text = item["arguments"]
+        if text:
+            yield f"{_ARGUMENTS}.delta", {**place, "delta": text}
+        yield f"{_ARGUMENTS}.done", {**place, "name": item["name"], "arguments": text}
     elif item["type"] == "custom_tool_call":
-        if said := item["input"]:
-            yield f"{_INPUT}.delta", {**place, "delta": said}
-        yield f"{_INPUT}.done", {**place, "input": said}
+        if text := item["input"]:
+            yield f"{_INPUT}.delta", {**place, "delta": text}
+        yield f"{_INPUT}.done", {**place, "input": text}
     else:
         [part] = item["content"]
         yield from _part(_TEXTS[item["type"]], place, part, [*item.get("summary", ())])
@@ -86,18 +87,18 @@ def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
 def _part(
     kind: str, place: dict[str, Any], part: dict[str, Any], summary: list[dict[str, Any]]
 ) -> Iterator[_Event]:
-    """Yield the events of a text, and of the summary that is told beside it."""
+    """Yield the events of a text and of its summary."""
     here, beside = {**place, "content_index": 0}, {**place, "summary_index": 0}
     scores: dict[str, Any] = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
     empty: dict[str, Any] = {**part, "text": "", **dict.fromkeys(scores, _NO_SCORES)}
     yield "response.content_part.added", {**here, "part": empty}
-    for one in summary:
-        yield f"{_SUMMARY}_part.added", {**beside, "part": {**one, "text": ""}}
+    for piece in summary:
+        yield f"{_SUMMARY}_part.added", {**beside, "part": {**piece, "text": ""}}
     yield f"{kind}.delta", {**here, "delta": part["text"], **scores}
-    for one in summary:
-        yield f"{_SUMMARY}_text.delta", {**beside, "delta": one["text"]}
+    for piece in summary:
+        yield f"{_SUMMARY}_text.delta", {**beside, "delta": piece["text"]}
     yield f"{kind}.done", {**here, "text": part["text"], **scores}
     yield "response.content_part.done", {**here, "part": part}
-    for one in summary:
-        yield f"{_SUMMARY}_text.done", {**beside, "text": one["text"]}
-        yield f"{_SUMMARY}_part.done", {**beside, "part": one}
+    for piece in summary:
+        yield f"{_SUMMARY}_text.done", {**beside, "text": piece["text"]}
+        yield f"{_SUMMARY}_part.done", {**beside, "part": piece}

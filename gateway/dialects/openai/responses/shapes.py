@@ -1,8 +1,8 @@
-"""Shapes that whole and streamed responses share: the response, its items, usage, the end.
+"""Shapes shared by whole and streamed responses: the response, its items, usage, the end.
 
-Pure. All keys of a response are always there; those that clients take for given are never null. An
-item's id is made of the request's and of its number among those of its kind, so that it is the same
-whichever way the answer is told.
+Pure. A response always has all its keys; keys that clients rely on are never null. An item's id
+contains the request's id and the item's number within its kind, so it is the same in a stream and
+in a whole answer.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ STATUSES: Mapping[FinishReason, Status] = {
 LAST_EVENTS: Mapping[Status, str] = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
-    # the dialect has no event for what somebody stopped; the status tells it
+    # the API has no event for a cancelled response; the status shows it
     "cancelled": "response.incomplete",
     "failed": "response.failed",
 }
 SUMMARY = "reasoning.summary"
 ENCRYPTED = "reasoning.encrypted_content"
-"""What an answer may tell of thinking beside its text."""
+"""Forms of thinking that an answer may have beside its text."""
 PACKED = "shoal-1."
-"""Begins thinking that is packed here."""
+"""Begins thinking that shoal encoded."""
 PREFIX = "resp_"
-"""Stands before a request's id in the id of a response."""
+"""Precedes a request's id in the id of a response."""
 
 _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
@@ -55,7 +55,7 @@ _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 def text_item(
     request: RequestId, number: int, status: ItemStatus, content: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the assistant said as an item."""
+    """Return text of the assistant as an item."""
     return {
         "id": f"msg_{request}-{number}",
         "type": "message",
@@ -66,23 +66,23 @@ def text_item(
 
 
 def text_part(text: str, logprobs: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """Return some text as the content of an item."""
+    """Return text as the content of an item."""
     return {"type": "output_text", "annotations": [], "logprobs": logprobs, "text": text}
 
 
 def scores(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return the log-probabilities of some text. Where the rest of this API has null for the bytes
-    of a part of a character, clients of responses want a list: an empty one."""
-    told = logprobs_list(logprobs)
-    for token in (place for one in told for place in (one, *one["top_logprobs"])):
-        token["bytes"] = token["bytes"] or []
-    return told
+    """Return a text's log-probabilities. `bytes` of a part of a character is an empty list: clients
+    of this API require a list, unlike those of chat completions, which get null."""
+    tokens = logprobs_list(logprobs)
+    for entry in (entry for token in tokens for entry in (token, *token["top_logprobs"])):
+        entry["bytes"] = entry["bytes"] or []
+    return tokens
 
 
 def reasoning_item(
     request: RequestId, number: int, status: ItemStatus, content: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return what the assistant thought as an item, without what `thought_told` adds."""
+    """Return thinking as an item, without the members that `thought_members` adds."""
     return {
         "id": f"rs_{request}-{number}",
         "type": "reasoning",
@@ -93,34 +93,34 @@ def reasoning_item(
 
 
 def reasoning_part(text: str) -> dict[str, Any]:
-    """Return some thinking as the content of an item."""
+    """Return thinking as the content of an item."""
     return {"type": "reasoning_text", "text": text}
 
 
 def summary_part(text: str) -> dict[str, Any]:
-    """Return some thinking as a summary of itself."""
+    """Return thinking as its own summary."""
     return {"type": "summary_text", "text": text}
 
 
-def thought_told(parsed: Parsed, said: str) -> dict[str, Any]:
-    """Return what an item has of thinking beside its content, where the body asks for it: nothing
-    here makes a shorter text of it, so that its summary is all of it."""
-    told: dict[str, Any] = {}
+def thought_members(parsed: Parsed, thought: str) -> dict[str, Any]:
+    """Return an item's further forms of thinking that the body asks for. The summary is all of the
+    thinking, since nothing here shortens it."""
+    members: dict[str, Any] = {}
     if SUMMARY in parsed.tells:
-        told["summary"] = [summary_part(said)]
+        members["summary"] = [summary_part(thought)]
     if ENCRYPTED in parsed.tells:
-        told["encrypted_content"] = packed_thought(said)
-    return told
+        members["encrypted_content"] = packed_thought(thought)
+    return members
 
 
-def packed_thought(said: str) -> str:
-    """Return thinking as clients send it back who keep no other form of it. It is not secret:
-    the same answer has it as text."""
-    return PACKED + base64.b64encode(said.encode()).decode()
+def packed_thought(thought: str) -> str:
+    """Return thinking in the encoded form that clients send back. It is not secret: the same answer
+    has it as text."""
+    return PACKED + base64.b64encode(thought.encode()).decode()
 
 
 def unpacked_thought(content: str | None) -> str | None:
-    """Return the thinking of a text that `packed_thought` made; None of any other."""
+    """Return the thinking that `packed_thought` encoded; None for any other text."""
     if content is None or not content.startswith(PACKED):
         return None
     try:
@@ -146,7 +146,7 @@ def call_item(
 def custom_item(
     request: RequestId, number: int, status: ItemStatus, call_id: str, name: str, text: str
 ) -> dict[str, Any]:
-    """Return a call of a tool that takes text as an item."""
+    """Return a custom tool's call as an item."""
     return {
         "id": f"ctc_{request}-{number}",
         "type": "custom_tool_call",
@@ -158,14 +158,15 @@ def custom_item(
 
 
 def status_of(reason: FinishReason, arguments: str | None = None) -> ItemStatus:
-    """Return how the last item of an answer ended; a call is complete when its `arguments` are."""
+    """Return the status of an answer's last item. A call is complete if its `arguments` are."""
     if reason in ("stop", "tool_calls"):
         return "completed"
     return "completed" if arguments is not None and _is_object(arguments) else "incomplete"
 
 
 def usage_object(usage: Usage) -> ResponseUsage:
-    """Return a response's `usage`; caches are read without being asked, so none is written to."""
+    """Return a response's `usage`. Caching is automatic, so no tokens count as written to a
+    cache."""
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
@@ -176,7 +177,7 @@ def usage_object(usage: Usage) -> ResponseUsage:
 
 
 def error_of(fault: HttpFault) -> ResponseError:
-    """Return a failure as a response has it, by one of the dialect's codes."""
+    """Return a failure as a response's error, with one of the API's codes."""
     if fault.code == "context_length_exceeded":
         return {"code": fault.code, "message": fault.message}
     code = _ERROR_CODES.get(fault.status, "server_error")
@@ -192,7 +193,7 @@ def response_object(
     error: ResponseError | None = None,
     load_s: float = 0.0,
 ) -> dict[str, Any]:
-    """Return a response as it stands. `load_s` is how long the model took to load."""
+    """Return a response in its current state. `load_s` is how long the model took to load."""
     completed_at = None
     if status == "completed" and usage is not None:
         seconds = load_s + usage.queue_s + usage.prefill_s + usage.decode_s
@@ -209,7 +210,7 @@ def response_object(
         "output": output,
         "error": error,
         "usage": None if usage is None else usage_object(usage),
-        **parsed.said_back,
+        **parsed.echoed_fields,
     }
 
 

@@ -1,8 +1,8 @@
-"""Items as turns: what an assistant thought, said and called in a row is one turn.
+"""Items as turns: consecutive thinking, text and calls of the assistant are one turn.
 
-Pure. Images and files are refused, naming the part; but in a tool's answer, which no one can take
-back, the model is told that they were there (`unseen_of`). Items that are named by their id alone,
-and those of tools of other kinds (`skipped_of`), are no part of any turn.
+Pure. Images and files are refused by their path. In a tool's result they are not, since the client
+cannot change it: the model reads a note instead (`unseen_of`). References, and items of tools of
+other kinds (`skipped_of`), belong to no turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _Part = items.ResponsesTextPartBody | items.ResponsesRefusalPartBody | items.Res
 
 @dataclass(slots=True)
 class _AssistantTurn:
-    """What the assistant has thought, said and called since the last turn of another's."""
+    """The assistant's thinking, text and calls since the last turn of another role."""
 
     thoughts: list[str] = field(default_factory=list[str])
     texts: list[TextPart] = field(default_factory=list[TextPart])
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
-    def made(self) -> list[ChatMessage]:
-        """Return the turn; nothing where the assistant said nothing."""
+    def messages(self) -> list[ChatMessage]:
+        """Return the turn as a list; empty if it has no content."""
         if not (self.thoughts or self.texts or self.calls):
             return []
         turn = ChatMessage(
@@ -41,22 +41,22 @@ class _AssistantTurn:
         return [turn]
 
 
-def turns_of(found: Sequence[items.AnyItem], field: str = "input") -> tuple[ChatMessage, ...]:
-    """Return the conversation. BadRequest naming a part that is no text.
+def turns_of(input_items: Sequence[items.AnyItem], field: str = "input") -> tuple[ChatMessage, ...]:
+    """Return the conversation. Raises BadRequest naming a part that is not text.
 
-    `field` is where the items stand, as the client knows it.
+    `field` is the path of the items in the client's body.
     """
-    made: list[ChatMessage] = []
+    turns: list[ChatMessage] = []
     open_turn = _AssistantTurn()
-    for index, item in enumerate(found):
+    for index, item in enumerate(input_items):
         where = f"{field}[{index}]"
         if _begins_a_turn(item, open_turn):
-            made += open_turn.made()
+            turns += open_turn.messages()
             open_turn = _AssistantTurn()
         other = _add(item, open_turn, where)
         if other is not None:
-            made.append(other)
-    return (*made, *open_turn.made())
+            turns.append(other)
+    return (*turns, *open_turn.messages())
 
 
 def _begins_a_turn(item: items.AnyItem, open_turn: _AssistantTurn) -> bool:
@@ -74,7 +74,7 @@ def _begins_a_turn(item: items.AnyItem, open_turn: _AssistantTurn) -> bool:
 
 
 def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMessage | None:
-    """Add an item of the assistant's to its turn, or return the turn of another's."""
+    """Add an assistant's item to its turn, or return another role's item as a turn."""
     match item:
         case items.ResponsesReasoningBody():
             open_turn.thoughts += _thoughts_of(item)
@@ -107,11 +107,11 @@ def _thoughts_of(item: items.ResponsesReasoningBody) -> list[str]:
     return [piece.text for piece in item.content or item.summary or ()] if not packed else [packed]
 
 
-def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:
-    """Return the paths of what tools answered that is no text."""
+def unseen_of(input_items: Sequence[items.AnyItem], field: str = "input") -> list[str]:
+    """Return the paths of non-text content in tool results."""
     return [
         f"{field}[{index}].output[{place}]"
-        for index, item in enumerate(found)
+        for index, item in enumerate(input_items)
         if isinstance(item, items.ResponsesCallOutputBody | items.ResponsesCustomOutputBody)
         and not isinstance(item.output, str)
         for place, part in enumerate(item.output)
@@ -119,26 +119,26 @@ def unseen_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]
     ]
 
 
-def skipped_of(found: Sequence[items.AnyItem], field: str = "input") -> list[str]:
-    """Return the paths of items of tools that are not offered here."""
+def skipped_of(input_items: Sequence[items.AnyItem], field: str = "input") -> list[str]:
+    """Return the paths of items of unsupported tools."""
     return [
         f"{field}[{index}]"
-        for index, item in enumerate(found)
+        for index, item in enumerate(input_items)
         if isinstance(item, items.ResponsesForeignItemBody)
     ]
 
 
 def _result_of(content: str | Sequence[_Part]) -> tuple[TextPart, ...]:
-    """Return what a tool answered, with words in the place of what is no text."""
+    """Return a tool's result; a note replaces content that is not text."""
     if isinstance(content, str):
         return (TextPart(text=content),)
-    told = [
+    texts = [
         unseen(part.type.removeprefix("input_"))
         if isinstance(part, items.ResponsesMediaPartBody)
         else TextPart(text=_text_of(part))
         for part in content
     ]
-    return tuple(told) or (TextPart(text=""),)
+    return tuple(texts) or (TextPart(text=""),)
 
 
 def _text_of(part: items.ResponsesTextPartBody | items.ResponsesRefusalPartBody) -> str:
@@ -146,7 +146,7 @@ def _text_of(part: items.ResponsesTextPartBody | items.ResponsesRefusalPartBody)
 
 
 def _texts_of(content: str | Sequence[_Part], field: str) -> tuple[TextPart, ...]:
-    """Return the texts of some content; one that is empty where there are none."""
+    """Return the texts of a content; one empty text if there are none."""
     if isinstance(content, str):
         return (TextPart(text=content),)
     texts: list[TextPart] = []

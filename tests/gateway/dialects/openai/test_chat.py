@@ -341,7 +341,7 @@ def test_a_service_tier_is_a_priority_and_said_back(
 def test_the_other_tiers_are_the_default(desk: Any, tier: str) -> None:
     parsed = desk.parse(CHAT, _body(service_tier=tier))
     assert parsed.requests == desk.parse(CHAT, _body()).requests
-    assert parsed.said_back == {"service_tier": "default"}
+    assert parsed.echoed_fields == {"service_tier": "default"}
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_a_custom_tool_can_be_chosen(
     (request,) = parsed.requests
     assert request.tool_choice.mode == mode
     assert [tool.name for tool in request.prompt.tools] == offered
-    assert parsed.said_back["tool_choice"] == choice
+    assert parsed.echoed_fields["tool_choice"] == choice
 
 
 def test_chat_completions_tell_a_call_of_a_custom_tool(desk: Any) -> None:

@@ -1,6 +1,6 @@
-"""OpenAI's conversations: what is read of their bodies and queries, and how they are told.
+"""OpenAI's conversations: parses their bodies and queries, renders them and their items.
 
-Pure. Items are those of responses, read and kept in the same way.
+Pure. Items are those of responses, parsed and stored in the same way.
 """
 
 from gateway.dialects.openai.responses.conversations.bodies import (

@@ -1,6 +1,6 @@
-"""What OpenAI's clients send about conversations: the closed types of the bodies.
+"""Bodies of OpenAI's clients about conversations, as closed types.
 
-Pure. Shapes and counts only; items are those of a response's input.
+Pure. Only shapes and counts; items are those of a response's input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.dialects.body import Closed, honoured
 from gateway.dialects.openai.responses.items import ResponsesItem
 
 MOST_ADDED = 20
-"""The most items that one body adds."""
+"""Most items that one body adds."""
 
 
 class ConversationBody(Closed):

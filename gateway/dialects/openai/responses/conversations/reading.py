@@ -1,6 +1,6 @@
-"""Bodies and queries about conversations, read.
+"""Parses bodies and queries about conversations.
 
-Pure. What no model here reads is refused as in a response's input: by its path.
+Pure. Content that no model here can read is refused by its path, as in a response's input.
 """
 
 from __future__ import annotations
@@ -23,46 +23,47 @@ from gateway.dialects.openai.shapes import page_query
 from gateway.dialects.openai.stored import labels_of
 from gateway.dialects.shared_fields import TEXT_ONLY
 
-NO_SUCH_TOOL = "items of tools that are not offered here are not kept"
+NO_SUCH_TOOL = "items of unsupported tools are not stored"
 
 
 def read_conversation(body: bytes, context: ParseContext) -> AskedItems:
-    """Return what a body about a new conversation says; no bytes say nothing. BadRequest."""
-    asked, extras = read_body(ConversationBody, body or b"{}", context.limits)
-    labels = labels_of({} if asked.metadata is None else asked.metadata)
-    return _asked(asked.items or (), extras, context, labels)
+    """Return the parsed body of a new conversation; an empty body is valid. Raises BadRequest."""
+    parsed_body, extras = read_body(ConversationBody, body or b"{}", context.limits)
+    labels = labels_of({} if parsed_body.metadata is None else parsed_body.metadata)
+    return _parse_items(parsed_body.items or (), extras, context, labels)
 
 
 def read_conversation_items(body: bytes, context: ParseContext) -> AskedItems:
-    """Return the items of a body. BadRequest."""
-    asked, extras = read_body(ConversationItemsBody, body, context.limits)
-    return _asked(asked.items, extras, context, b"")
+    """Return the items of a body. Raises BadRequest."""
+    parsed_body, extras = read_body(ConversationItemsBody, body, context.limits)
+    return _parse_items(parsed_body.items, extras, context, b"")
 
 
-def _asked(
-    found: Sequence[AnyItem], extras: Extras, context: ParseContext, labels: bytes
+def _parse_items(
+    items: Sequence[AnyItem], extras: Extras, context: ParseContext, labels: bytes
 ) -> AskedItems:
-    turns_of(found, "items")
+    turns_of(items, "items")
     request = next(context.ids)
-    extras = _told(found, extras, context.limits)
+    extras = _report_ignored(items, extras, context.limits)
     return AskedItems(
-        request, kept_items(found, request), references_of(found, "items"), labels, extras.ignored
+        request, kept_items(items, request), references_of(items, "items"), labels, extras.ignored
     )
 
 
-def _told(found: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
-    extras = ignoring(extras, skipped_of(found, "items"), NO_SUCH_TOOL, limits)
-    return ignoring(extras, unseen_of(found, "items"), TEXT_ONLY, limits)
+def _report_ignored(items: Sequence[AnyItem], extras: Extras, limits: Limits) -> Extras:
+    extras = ignoring(extras, skipped_of(items, "items"), NO_SUCH_TOOL, limits)
+    return ignoring(extras, unseen_of(items, "items"), TEXT_ONLY, limits)
 
 
-def with_named(asked: AskedItems, named: Mapping[str, bytes]) -> tuple[NamedItem, ...]:
-    """Return items with those of `named` in the place of the ones that are named alone. BadRequest
-    for one that is there twice."""
-    return named_items(resolved(asked.items, named), (), "items")
+def with_named(request: AskedItems, named: Mapping[str, bytes]) -> tuple[NamedItem, ...]:
+    """Return the items with references replaced by the items in `named`. Raises BadRequest if an
+    item is there twice."""
+    return named_items(resolved(request.items, named), (), "items")
 
 
 def read_conversation_page(query: Mapping[str, str], includes: Sequence[str]) -> AskedPage:
-    """Return what a query asks for: `limit`, `order` (`desc`), `after`, `include`. BadRequest."""
+    """Return the parsed query: `limit`, `order` (default `desc`), `after`, `include`. Raises
+    BadRequest."""
     for name in includes:
         if name not in INCLUDABLE:
             raise bad_field("include", f"unknown value '{name[:80]}'; use {', '.join(INCLUDABLE)}")

@@ -1,7 +1,7 @@
-"""Conversations and their items, as they are told.
+"""Renders conversations and their items.
 
-Pure. Of an item is told what it has, but log-probabilities and packed thinking only where the query
-asks for them; all else that may be asked for is in no item here.
+Pure. An item has log-probabilities and encoded thinking only if the query includes them. No item
+here has the other parts that a query may include.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.dialects.openai.responses.shapes import ENCRYPTED, packed_thought
 from gateway.dialects.openai.shapes import list_object
 
 CONVERSATION_PREFIX = "conv_"
-"""Stands before a request's id in the id of a conversation."""
+"""Precedes a request's id in the id of a conversation."""
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (
     LOGPROBS,
@@ -31,7 +31,7 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""What `include` may have; only the first two are in items here."""
+"""Values of `include`; items here have only the first two."""
 
 
 def render_conversation(request: RequestId, created_at_s: float, labels: bytes) -> bytes:
@@ -47,7 +47,7 @@ def render_conversation(request: RequestId, created_at_s: float, labels: bytes) 
 
 
 def render_conversation_removed(conversation_id: str) -> bytes:
-    """Return what is told of a conversation that is kept no longer."""
+    """Return the answer to the deletion of a conversation."""
     removed: RemovedConversation = {
         "id": conversation_id,
         "object": "conversation.deleted",
@@ -59,24 +59,24 @@ def render_conversation_removed(conversation_id: str) -> bytes:
 def render_conversation_items(
     items: Sequence[bytes], has_more: bool, includes: Collection[str]
 ) -> bytes:
-    """Return a list of items."""
-    return json_bytes(list_object(Page([_told(one, includes) for one in items], has_more)))
+    """Return a page of items as OpenAI's list object."""
+    return json_bytes(list_object(Page([_item_object(item, includes) for item in items], has_more)))
 
 
 def render_conversation_item(item: bytes, includes: Collection[str]) -> bytes:
-    """Return one item."""
-    return json_bytes(_told(item, includes))
+    """Return one item as JSON, with the parts in `includes`."""
+    return json_bytes(_item_object(item, includes))
 
 
-def _told(item: bytes, includes: Collection[str]) -> dict[str, Any]:
-    told = cast(dict[str, Any], orjson.loads(item))
-    if told["type"] == "reasoning":
-        thought = "".join(piece["text"] for piece in told.get("content") or ())
-        packed = told.pop("encrypted_content", None) or packed_thought(thought)
-        return {**told, "encrypted_content": packed} if ENCRYPTED in includes else told
-    if told["type"] == "message" and LOGPROBS not in includes:
-        told["content"] = [_plain(part) for part in told["content"]]
-    return told
+def _item_object(item: bytes, includes: Collection[str]) -> dict[str, Any]:
+    fields = cast(dict[str, Any], orjson.loads(item))
+    if fields["type"] == "reasoning":
+        thought = "".join(piece["text"] for piece in fields.get("content") or ())
+        packed = fields.pop("encrypted_content", None) or packed_thought(thought)
+        return {**fields, "encrypted_content": packed} if ENCRYPTED in includes else fields
+    if fields["type"] == "message" and LOGPROBS not in includes:
+        fields["content"] = [_plain(part) for part in fields["content"]]
+    return fields
 
 
 def _plain(part: dict[str, Any]) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def test_tools_of_other_kinds_are_skipped_and_named(desk: Any) -> None:
     ]
     parsed = desk.parse(RESPONSES, {**BODY, "tools": [*foreign, LOOK]})
     assert [one.name for one in parsed.requests[0].prompt.tools] == ["look"]
-    assert parsed.said_back["tools"] == [LOOK]
+    assert parsed.echoed_fields["tools"] == [LOOK]
     assert parsed.extras.ignored == ("tools[0]", "tools[1]", "tools[2]")
     own = {"type": "function", "name": "look"}
     some = {"type": "allowed_tools", "tools": [{"type": "mcp"}, own]}
