@@ -208,8 +208,9 @@ class MadeInBackground:
 
 @dataclass(frozen=True, slots=True)
 class KeptShapes:
-    """The types of the answers about stored answers: one answer, its deletion, a list of its items,
-    an event of its stream (None: no stream), and a list of answers (None: not listed)."""
+    """The types of the answers about stored answers. `deleted` is for a deletion, `items` for a
+    list of items. `event` is an event of a stream; None without streams. `listing` is for a list of
+    answers; None if they are not listed."""
 
     answer: Any
     deleted: Any

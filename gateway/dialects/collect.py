@@ -144,7 +144,7 @@ class Collector:
 
 
 def total(usages: Sequence[Usage]) -> Usage:
-    """Return the usage of several requests together: counts added, the longest seconds."""
+    """Return the usage of several requests together: the sums of counts and the longest times."""
     if len(usages) == 1:
         return usages[0]
     return Usage(

@@ -228,7 +228,7 @@ class StreamRenderer(Protocol):
         ...
 
     def open(self) -> bytes:
-        """Return the first bytes, sent as soon as the runner has accepted."""
+        """Return the first bytes, to be sent once the runner has accepted the request."""
         ...
 
     def render(self, entries: Sequence[Entry]) -> bytes:

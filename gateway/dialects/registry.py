@@ -22,7 +22,7 @@ DEFAULT_ENVELOPE = OPENAI.envelope
 
 
 def never(_header: str) -> bool:
-    """Return False: a request without headers."""
+    """Report that a request has no such header."""
     return False
 
 

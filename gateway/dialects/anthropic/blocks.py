@@ -37,9 +37,9 @@ class AnthropicTextBlockBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
     citations: Unused = no_effect("part of an earlier answer")
-    parsed_output: Unused = no_effect("what the client made of the text")
+    parsed_output: Unused = no_effect("the client's own parse of the text")
 
 
 class AnthropicMediaBlockBody(Closed):
@@ -82,9 +82,9 @@ class AnthropicToolUseBody(Closed):
     id: str = Field(min_length=1)
     name: str = Field(min_length=1)
     input: dict[str, Any]
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
     caller: Unused = no_effect("only the model calls tools here")
-    toolset_name: Unused = no_effect("of the provider's own tools")
+    toolset_name: Unused = no_effect("about the provider's server tools")
 
 
 Block = TypeVar("Block")

@@ -31,7 +31,7 @@ HARMLESS = {
     "container": "the provider's own machines; tools run at the client",
     "mcp_servers": "nothing is fetched from elsewhere; tools run at the client",
     "betas": "the fields of a body decide",
-    "cache_control": "prefixes are found by their content",
+    "cache_control": "prefixes are cached by their content",
     "inference_geo": "concerns the provider's data centres",
     "speed": "a model has one speed",
     "diagnostics": "for the provider only",
@@ -57,7 +57,7 @@ REFUSED = {
     "max_tokens_to_sample": "send 'max_tokens' instead",
     "stop": "send 'stop_sequences' instead",
     "response_format": "send 'output_config' with a 'format' instead",
-    "thread": "threads are not kept; send the whole conversation, without 'thread'",
+    "thread": "threads are not stored; send the whole conversation, without 'thread'",
     "compaction": "conversations are not summarised; send all of it",
 }
 
@@ -71,11 +71,11 @@ class AnthropicOfferedBody(Closed):
 
     name: str = Field(pattern=NAME)
     strict: bool | None = None
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
     input_examples: Unused = no_effect("templates have no place for them")
     defer_loading: bool | None = honoured("shown from the start, after the other tools")
     allowed_callers: Unused = no_effect("only the model calls tools here")
-    eager_input_streaming: Unused = no_effect("arguments are sent as soon as they are known")
+    eager_input_streaming: Unused = no_effect("arguments are always sent while they are generated")
 
 
 class AnthropicToolBody(AnthropicOfferedBody):
@@ -129,7 +129,7 @@ class AnthropicNoChoiceBody(Closed):
     """No tool may be called."""
 
     type: Literal["none"]
-    disable_parallel_tool_use: Unused = no_effect("does not exist")
+    disable_parallel_tool_use: Unused = no_effect("no tool is called")
 
 
 class AnthropicNamedChoiceBody(Closed):
@@ -199,7 +199,7 @@ class AnthropicPromptBody(Closed):
     tool_choice: ToolChoiceBody | None = None
     thinking: AnthropicThinkingBody | None = None
     output_config: AnthropicOutputBody | None = None
-    output_format: AnthropicFormatBody | None = honoured("the beta's name for output_config.format")
+    output_format: AnthropicFormatBody | None = honoured("the older name of output_config.format")
     metadata: AnthropicMetadataBody | None = None
 
 

@@ -32,7 +32,7 @@ class ClientTool:
 
 
 def is_client_tool(kind: str) -> bool:
-    """Return whether a tool's type is one that Anthropic defines and the client runs."""
+    """Return whether Anthropic defines this type of tool and the client runs it."""
     return KIND.fullmatch(kind) is not None
 
 

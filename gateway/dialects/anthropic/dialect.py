@@ -2,9 +2,9 @@
 
 Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
 reasons. A conversation that ends with the assistant's turn is continued there. As in Anthropic's
-API, a model does not think without `thinking`; `adaptive` leaves it to the model's card. Tools that
-the provider would run are not offered to the model, but reported. All other tools are offered;
-those that Anthropic defines get their known schemas.
+API, a model does not think without `thinking`; `adaptive` leaves it to the model's card. Server
+tools, which the provider would run, are not offered to the model, but reported. Client tools are
+offered; tools that Anthropic defines get their known schemas.
 """
 
 from __future__ import annotations
@@ -72,7 +72,6 @@ class AnthropicMessages:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return a `message` object."""
         return render_message(parsed, collected[0])
 
 
@@ -155,7 +154,7 @@ def _turns_of(body: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMes
 
 
 def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return a tool that the client runs; None for one that the provider would run."""
+    """Return a client tool; None for a server tool."""
     if isinstance(tool, bodies.AnthropicServerToolBody):
         return None
     if isinstance(tool, bodies.AnthropicClientToolBody):

@@ -71,9 +71,9 @@ GENERATE_TABLE = FieldTable(
 SHOW_TABLE = FieldTable(
     empty_asks_nothing=True,
     refused={
-        "system": "leave it out; the model's own is shown",
-        "template": "leave it out; the model's own is shown",
-        "options": "leave it out; the model's own is shown",
+        "system": "omit it; the model's own is shown",
+        "template": "omit it; the model's own is shown",
+        "options": "omit it; the model's own is shown",
     },
 )
 PULL_TABLE = FieldTable(
@@ -122,7 +122,7 @@ class OllamaCalledFunctionBody(Closed):
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
-    index: int | None = no_effect("the order of the list has it")
+    index: int | None = no_effect("the order of the list decides")
 
 
 class OllamaToolCallBody(Closed):

@@ -1,1 +1,1 @@
-"""OpenAI's chat completions and completions: fields, bodies, rendering."""
+"""OpenAI's APIs: bodies, parsers, rendering."""

@@ -120,7 +120,7 @@ class ChatChoice(TypedDict):
 
 
 class ChatAnswer(TypedDict):
-    """A chat completion, whole."""
+    """A complete chat completion."""
 
     id: str
     object: Literal["chat.completion"]
@@ -270,7 +270,7 @@ class CompletionChunk(CompletionHead):
 
 
 class CompletionAnswer(CompletionHead):
-    """A completion, whole."""
+    """A complete text completion."""
 
     usage: TokenUsage
     timing: AnswerTiming

@@ -34,7 +34,10 @@ HARMLESS = {
     "guided_decoding_backend": "one library enforces every kind of structured output",
 }
 """Fields without effect on the answer, each with the reason."""
-HARMLESS_COMPLETIONS = {**HARMLESS, "metadata": "labels of kept answers; completions are not kept"}
+HARMLESS_COMPLETIONS = {
+    **HARMLESS,
+    "metadata": "labels of stored answers; completions are not stored",
+}
 
 REFUSED_BY_SERVERS = {
     "structural_tag": "send 'guided_grammar' or a schema instead",
@@ -175,7 +178,7 @@ class TextFormatBody(Closed):
 
 
 class JsonObjectFormatBody(Closed):
-    """Any JSON object, or with llama.cpp's `schema` one that obeys it; enforced."""
+    """Any JSON object. With llama.cpp's `schema`, it obeys that schema. Both are enforced."""
 
     type: Literal["json_object"]
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
@@ -325,8 +328,8 @@ class ChatCompletionsBody(SharedBody):
 
     table: ClassVar[FieldTable] = FieldTable(harmless=HARMLESS, refused=REFUSED_CHAT)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)]
-    store: bool | None = honoured("keep the answer on the node for a while")
-    metadata: Any = honoured("with store: at most 16 labels, kept with the answer")
+    store: bool | None = honoured("store the answer on the node for a while")
+    metadata: Any = honoured("with store: at most 16 labels, stored with the answer")
     max_completion_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "must not differ from max_tokens"
     )
@@ -386,7 +389,7 @@ class CompletionsBody(SharedBody):
         harmless=HARMLESS_COMPLETIONS, refused=REFUSED_COMPLETIONS
     )
     prompt: PromptBody
-    store: bool | None = only(False, why="only chat completions and responses are kept")
+    store: bool | None = only(False, why="only chat completions and responses are stored")
     suffix: str | None = honoured("fill the middle, if the model can")
     echo: bool | None = honoured("puts the prompt first")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(

@@ -373,7 +373,7 @@ def variables_of(
         if name in OURS:
             raise bad_field(field, "is set by the server; omit it")
         if not name.isidentifier() or len(name) > LONGEST_NAME:
-            raise bad_field(field, f"the name of a variable has at most {LONGEST_NAME} letters")
+            raise bad_field(field, f"a variable's name has at most {LONGEST_NAME} letters")
         if not isinstance(value, bool | int | float | str):
             raise bad_field(field, "must be text, a number, true or false")
         if isinstance(value, str) and len(value) > LONGEST_VALUE:

@@ -167,8 +167,8 @@ def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[i
     """Return the start of each token's text and the end of the last. A token with part of a
     character (U+FFFD) has no text of its own there; `text` shows where the character ends."""
     offsets: list[int] = []
-    place = 0  # in the text
-    is_within = False  # a character
+    place = 0  # index in `text`
+    is_within = False  # within a character of several tokens
     for token in tokens:
         if is_within and PART not in token:
             end = max(text.find(token, place), place)

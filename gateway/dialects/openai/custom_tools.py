@@ -28,7 +28,9 @@ PARAMETERS: dict[str, Any] = {
 }
 """Parameters of the function that a model gets."""
 _PREFIX = "custom:"
-_GRAMMAR_EFFECT = "a grammar is shown to the model, not enforced, and named as ignored"
+_GRAMMAR_EFFECT = (
+    "the model sees a grammar, but it is not enforced; the format is reported as ignored"
+)
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'

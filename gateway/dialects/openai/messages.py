@@ -30,9 +30,7 @@ class TextPartBody(Closed):
 
     type: Literal["text"]
     text: str
-    cache_control: Unused = no_effect(
-        "another provider's caching; shoal caches prefixes without marks"
-    )
+    cache_control: Unused = no_effect("prefixes are cached by their content")
 
 
 class RefusalPartBody(Closed):
@@ -150,7 +148,7 @@ class AssistantMessageBody(Closed):
     refusal: str | None = None
     annotations: Unused = no_effect("citations in an earlier answer")
     provider_specific_fields: Unused = no_effect("a proxy's notes to itself")
-    cache_control: Unused = no_effect("prefixes are found by their content")
+    cache_control: Unused = no_effect("prefixes are cached by their content")
     audio: None = only(why="answers are text")
     function_call: CalledFunctionBody | None = honoured("the older form of tool_calls")
 

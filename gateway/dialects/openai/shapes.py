@@ -5,8 +5,8 @@ queue to the last token; other fields are its parts. `tokens_per_sec` divides al
 by `seconds`; `decode_tokens_per_sec` divides those after the first by `decode_seconds`.
 
 A stream has usage only on request, last, with `choices: []`. Every stream ends with `[DONE]`. Its
-`timing` is in the last chunk: the usage's, else the one that ends the last choice. That chunk is
-held back until its request has ended.
+`timing` is in its last chunk, which has the usage or else ends the last choice. That chunk is held
+back until its request has ended.
 """
 
 from __future__ import annotations

@@ -13,14 +13,14 @@ from gateway.dialects.body import Closed, FieldTable, only
 from gateway.dialects.openai.bodies import TemplateArgumentsBody, ToolBody, VocabularyIndex
 from gateway.dialects.openai.messages import MessageBody
 
-OWN_TEMPLATE = "leave it out; a model's own template is used"
-PIECES = "leave it out; /detokenize returns the text of tokens"
+OWN_TEMPLATE = "omit it; a model's own template is used"
+PIECES = "omit it; /detokenize returns the text of tokens"
 REFUSED_CHAT = {
     "chat_template": OWN_TEMPLATE,
     "chat_template_content_format": OWN_TEMPLATE,
-    "documents": "leave it out; put the text into a message",
-    "response_format": "leave it out; a template does not show it",
-    "mm_processor_kwargs": "leave it out; models here read text only",
+    "documents": "omit it; put the text into a message",
+    "response_format": "omit it; a template does not show it",
+    "mm_processor_kwargs": "omit it; models here read text only",
 }
 REFUSED_TOKENIZE = {**REFUSED_CHAT, "return_token_strs": PIECES, "with_pieces": PIECES}
 """Unsupported fields, each with advice; empty and false values request nothing."""

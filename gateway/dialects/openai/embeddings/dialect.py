@@ -26,11 +26,11 @@ MODEL_S_LENGTH = -1
 REFUSED = {
     "prompt": "it belongs to /v1/completions; send 'input'",
     "messages": "send their text as 'input'; templates are for chat",
-    "stream": "vectors come in one answer; leave it out",
+    "stream": "vectors come in one answer; omit it",
     "n": HOW_MANY,
-    "normalize": "the model's files decide whether vectors have length 1; leave it out",
-    "embed_dtype": "vectors are 32-bit floats; leave it out",
-    "endianness": "bytes are little-endian; leave it out",
+    "normalize": "the model's files decide whether vectors have length 1; omit it",
+    "embed_dtype": "vectors are 32-bit floats; omit it",
+    "endianness": "bytes are little-endian; omit it",
 }
 """Unsupported fields, each with advice; empty and false values request nothing."""
 

@@ -136,7 +136,7 @@ class ResponseConversation(TypedDict):
 
 
 class ResponseAnswer(TypedDict):
-    """A response: every key is there in every answer."""
+    """A response. It always has all its keys."""
 
     id: str
     object: Literal["response"]

@@ -266,7 +266,7 @@ class ResponsesBody(ResponsesPromptBody):
         "labels, echoed"
     )
     store: bool | None = None
-    background: bool | None = honoured("answer at once; the response is made without the client")
+    background: bool | None = honoured("answer at once; the response is made in the background")
     service_tier: TierBody | None = honoured(
         "flex: as x_priority low; priority: as x_priority high; echoed"
     )

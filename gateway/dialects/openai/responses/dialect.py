@@ -147,7 +147,6 @@ class OpenAIResponses:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return a `response` object."""
         return render_response(parsed, collected[0], load_s)
 
 

@@ -35,8 +35,8 @@ class ResponsesTextPartBody(Closed):
     text: str
     annotations: Unused = no_effect("citations in an earlier answer")
     logprobs: Unused = no_effect("part of an earlier answer")
-    parsed: Unused = no_effect("what the client made of the text")
-    prompt_cache_breakpoint: Unused = no_effect("prefixes are found by their content")
+    parsed: Unused = no_effect("the client's own parse of the text")
+    prompt_cache_breakpoint: Unused = no_effect("prefixes are cached by their content")
 
 
 class ResponsesRefusalPartBody(Closed):
@@ -94,7 +94,7 @@ class ResponsesMessageBody(Closed):
     content: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    phase: Unused = no_effect("other models' note about their own answers")
+    phase: Unused = no_effect("a note of other models about their answers")
 
 
 class ResponsesCallBody(Closed):
@@ -106,7 +106,7 @@ class ResponsesCallBody(Closed):
     arguments: str
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    parsed_arguments: Unused = no_effect("what the client made of the arguments")
+    parsed_arguments: Unused = no_effect("the client's own parse of the arguments")
     is_async: Literal[False] | None = only(
         False, why="the model waits for the results of its calls", alias="async"
     )
@@ -114,7 +114,7 @@ class ResponsesCallBody(Closed):
     async_: SkipJsonSchema[Literal[False] | None] = only(
         False, why="the official client's name for async"
     )
-    namespace: Unused = no_effect("of the provider's own tools")
+    namespace: Unused = no_effect("about the provider's own tools")
     caller: Unused = no_effect("only the model calls tools here")
 
 
@@ -126,8 +126,8 @@ class ResponsesCallOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the call has it")
-    namespace: Unused = no_effect("of the provider's own tools")
+    name: Unused = no_effect("the call has the name")
+    namespace: Unused = no_effect("about the provider's own tools")
     caller: Unused = no_effect("only the model calls tools here")
 
 
@@ -153,7 +153,7 @@ class ResponsesReasoningBody(Closed):
     id: str | None = None
     summary: list[ResponsesSummaryBody] | None = None
     content: list[ResponsesThoughtBody] | None = None
-    encrypted_content: str | None = honoured("only from an answer of shoal")
+    encrypted_content: str | None = honoured("accepted only from shoal's own answers")
     status: Unused = no_effect("part of an earlier answer")
 
 
@@ -166,7 +166,7 @@ class ResponsesCustomCallBody(Closed):
     input: str
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
-    namespace: Unused = no_effect("of the provider's own tools")
+    namespace: Unused = no_effect("about the provider's own tools")
     caller: Unused = no_effect("only the model calls tools here")
 
 
@@ -178,7 +178,7 @@ class ResponsesCustomOutputBody(Closed):
     output: ResponsesContent
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
-    name: Unused = no_effect("the call has it")
+    name: Unused = no_effect("the call has the name")
     caller: Unused = no_effect("only the model calls tools here")
 
 

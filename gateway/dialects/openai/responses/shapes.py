@@ -132,7 +132,6 @@ def unpacked_thought(content: str | None) -> str | None:
 def call_item(
     request: RequestId, number: int, status: ItemStatus, call_id: str, name: str, arguments: str
 ) -> dict[str, Any]:
-    """Return a call as an item."""
     return {
         "id": f"fc_{request}-{number}",
         "type": "function_call",
