@@ -134,11 +134,9 @@ class ShowsAsked(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
-    """`POST path` pulls a model.
-
-    `answer` reports that it is here. `line` reports progress in a line of a stream, `error_line` a
-    failure. `shown` is the type of the answer, `event` the type of a line.
-    """
+    """`POST path` pulls a model. `answer` reports that it is here. `line` reports progress in a
+    line of a stream, `error_line` a failure. `shown` is the type of the answer, `event` the type of
+    a line."""
 
     answer: Callable[[], bytes]
     line: Callable[[PullState], bytes]
@@ -197,8 +195,8 @@ class MadeInBackground:
     """How to render answers that are made in the background.
 
     `stands` renders an answer with the state and the error of its job. `is_made` reports whether an
-    answer is complete. `last_event` renders the last event, with its number, of the stream of an
-    answer that was never made.
+    answer is complete. `last_event` renders the last event, with its number, of a stream whose
+    answer was never made.
     """
 
     stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]

@@ -162,7 +162,7 @@ class OllamaFunctionBody(Closed):
 
 
 class OllamaToolBody(Closed):
-    """A tool. It is a function, whatever its type."""
+    """A tool. Its `type` is ignored: every tool is a function."""
 
     type: str | None = no_effect("every tool is a function")
     function: OllamaFunctionBody

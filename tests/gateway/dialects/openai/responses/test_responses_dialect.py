@@ -473,7 +473,7 @@ def test_a_conversation_that_grows_too_long_is_refused(desk: Any) -> None:
     kept = _answered(desk, first, "a")
     body = {**BODY, "previous_response_id": first.answer_id}
     parsed = desk.parse(RESPONSES, body)
-    with pytest.raises(Exception, match="at most 4 items") as caught:
+    with pytest.raises(Exception, match="too many items: the limit is 4") as caught:
         RESPONSES.continued(parsed, kept, Limits(messages=4))
     assert getattr(caught.value, "field", None) == "input"
 
