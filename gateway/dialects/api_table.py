@@ -357,8 +357,8 @@ class ErrorEnvelope:
 
     def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
         """Return the answer to a failure before any bytes were sent."""
-        named = {self.id_key: request_id} if self.id_key and request_id else {}
-        body = json_bytes({**self.body(fault), **named})
+        id_field = {self.id_key: request_id} if self.id_key and request_id else {}
+        body = json_bytes({**self.body(fault), **id_field})
         return ErrorAnswer(fault.status, headers_of(fault), body)
 
 

@@ -234,20 +234,20 @@ def validate(
     names = known_names(model)
     for name in [name for name in fields if name not in names]:
         if fields.pop(name) is not None:
-            near = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known_fields))
-            ignored.append(_ignored((within, name), near, strict=strict))
+            nearest = slip_of(name[:MAX_PATH], (*names, *model.table.harmless, *known_fields))
+            ignored.append(_ignored((within, name), nearest, strict=strict))
     try:
-        made = model.model_validate(fields)
+        parsed = model.model_validate(fields)
     except ValidationError as error:
         _translate(error, within)
-    for location, kind in unknown_within(made):
+    for location, kind in unknown_within(parsed):
         if len(ignored) >= MAX_NAMED and not strict:
             break
         slips = may_be_slip(location)
-        near = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
-        if near is not None or not (issubclass(kind, Closed) and kind.reads_others):
-            ignored.append(_ignored((within, *location), near, strict=strict))
-    return made, tuple(ignored[:MAX_NAMED])
+        nearest = slip_of(str(location[-1])[:MAX_PATH], known_names(kind)) if slips else None
+        if nearest is not None or not (issubclass(kind, Closed) and kind.reads_others):
+            ignored.append(_ignored((within, *location), nearest, strict=strict))
+    return parsed, tuple(ignored[:MAX_NAMED])
 
 
 def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) -> Extras:
@@ -271,12 +271,12 @@ def path_of(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _ignored(location: Location, near: str | None, *, strict: bool) -> str:
+def _ignored(location: Location, nearest: str | None, *, strict: bool) -> str:
     """Return the path of an unknown field. Raises BadRequest for a misspelling, or for any if
     `strict`."""
     path = path_of(location)[:MAX_PATH]
-    if near is not None:
-        raise BadRequest(f"unknown field '{path}'; did you mean '{near}'?", field=path)
+    if nearest is not None:
+        raise BadRequest(f"unknown field '{path}'; did you mean '{nearest}'?", field=path)
     if strict:
         raise BadRequest(f"unknown field '{path}'", field=path)
     return path

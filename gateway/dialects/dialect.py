@@ -116,8 +116,9 @@ NamedItem = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
-    """The items that a request adds to its conversation. `items` are from the request. `said` reads
-    the answer's items from its JSON; None: neither answer nor request adds anything."""
+    """The items that a request adds to its conversation. `items` are from the request. `said`
+    returns the answer's items from its JSON, or None if neither the answer nor the request adds
+    anything."""
 
     conversation: str
     said: Callable[[bytes], tuple[NamedItem, ...] | None]
@@ -145,7 +146,8 @@ class ToKeep:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A body whose answer is made in the background: the body, and the answer before it starts."""
+    """A body whose answer is made in the background: the body, and the answer to show until it
+    starts."""
 
     body: bytes
     shown: bytes

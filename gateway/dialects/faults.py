@@ -139,9 +139,9 @@ def of_failed(failed: Failed) -> HttpFault:
     field."""
     row = FAILURES[failed.reason]
     facts = dict(failed.details)
-    named = facts.pop("field", None)
+    path = facts.pop("field", None)
     retry_after_s = facts.pop("retry_after_s", None)
-    field = named if isinstance(named, str) else None
+    field = path if isinstance(path, str) else None
     detail_s = float(retry_after_s) if isinstance(retry_after_s, int | float) else None
     return _by_row(row, failed.message, field, detail_s, facts)
 
@@ -216,11 +216,11 @@ def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault
             "makes vectors from texts (use /v1/embeddings or /api/embed)"
         )
     else:
-        named = ", ".join(embedders[:8])
-        there = (
-            f"use an embedding model: {named}" if named else "the cluster has no embedding model"
+        names = ", ".join(embedders[:8])
+        advice = (
+            f"use an embedding model: {names}" if names else "the cluster has no embedding model"
         )
-        text = f"'{model}' does not support embeddings: it is a text model; {there}"
+        text = f"'{model}' does not support embeddings: it is a text model; {advice}"
     return HttpFault(400, "unsupported", text, field="model")
 
 

@@ -49,11 +49,11 @@ def named_model(name: str, field: str = "model") -> ModelId:
 def sampling_of(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Sampling:
     """Return the sampling settings: the client's value unless None, else the dialect's default,
     else Sampling's own. `model_fields_set` has only the client's fields."""
-    given = {name: value for name, value in values.items() if value is not None}
+    present = {name: value for name, value in values.items() if value is not None}
     if not defaults:
-        return Sampling(**given)
-    made = Sampling(**{**defaults, **given})
-    return Sampling.model_construct(_fields_set=set(given), **dict(made))
+        return Sampling(**present)
+    sampling = Sampling(**{**defaults, **present})
+    return Sampling.model_construct(_fields_set=set(present), **dict(sampling))
 
 
 def temperature_of(temperature: float) -> float:
@@ -66,15 +66,15 @@ def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> t
     """Return the stop strings in order, without repeats. Raises BadRequest for too many or an
     invalid one."""
     if isinstance(stops, str):
-        named = {field: stops}
+        by_path = {field: stops}
     else:
-        named = {f"{field}[{index}]": stop for index, stop in enumerate(stops or ())}
-    if len(named) > limits.stops:
+        by_path = {f"{field}[{index}]": stop for index, stop in enumerate(stops or ())}
+    if len(by_path) > limits.stops:
         raise bad_field(field, f"at most {limits.stops} strings")
-    for where, stop in named.items():
+    for where, stop in by_path.items():
         if not 0 < len(stop) <= MAX_STOP_CHARACTERS:
             raise bad_field(where, f"must have 1 to {MAX_STOP_CHARACTERS} characters")
-    return tuple(dict.fromkeys(named.values()))
+    return tuple(dict.fromkeys(by_path.values()))
 
 
 def top_logprobs_of(wanted: bool | None, count: int | None) -> int | None:
@@ -97,14 +97,14 @@ def tools_of(
     the body."""
     if len(tools) > limits.tools:
         raise bad_field(field, f"at most {limits.tools}")
-    named: dict[str, ToolSpec] = {}
+    by_name: dict[str, ToolSpec] = {}
     for index, tool in enumerate(tools):
         if tool is None:
             continue
-        if tool.name in named:
+        if tool.name in by_name:
             raise bad_field(f"{field}[{index}].{name}", f"'{tool.name}' is defined twice")
-        named[tool.name] = tool
-    return named
+        by_name[tool.name] = tool
+    return by_name
 
 
 def foreign_in(

@@ -223,12 +223,12 @@ def _sampling_of(body: bodies.AnthropicMessagesBody) -> Sampling:
 
 def _output_of(body: bodies.AnthropicPromptBody) -> OutputFormat:
     config = body.output_config
-    wanted = body.output_format if config is None or config.format is None else config.format
-    if body.output_format not in (None, wanted):
+    text_format = body.output_format if config is None or config.format is None else config.format
+    if body.output_format not in (None, text_format):
         raise bad_field("output_format", "contradicts output_config.format; send only that")
-    if wanted is None:
+    if text_format is None:
         return OutputFormat()
-    return OutputFormat(kind="json_schema", json_schema=wanted.schema_)
+    return OutputFormat(kind="json_schema", json_schema=text_format.schema_)
 
 
 def _check_budget(body: bodies.AnthropicMessagesBody) -> None:
@@ -261,5 +261,5 @@ def _thinking_of(body: bodies.AnthropicPromptBody) -> ThinkingAsked:
 
 
 def _client_of(body: bodies.AnthropicPromptBody, extras: Extras) -> str | None:
-    named = None if body.metadata is None else body.metadata.user_id
-    return extras.client_id or named
+    user_id = None if body.metadata is None else body.metadata.user_id
+    return extras.client_id or user_id

@@ -53,7 +53,7 @@ def render_model(listing: ModelListing) -> bytes:
 def model_object(listing: ModelListing) -> AnthropicModel:
     """Return a model. Its limits are the smallest of its instances, since any of them may
     answer."""
-    served = min((item.context_tokens for item in listing.loaded), default=listing.context_tokens)
+    smallest = min((item.context_tokens for item in listing.loaded), default=listing.context_tokens)
     created = datetime.fromtimestamp(int(listing.modified_at_s), UTC)
     model: AnthropicModel = {
         "type": "model",
@@ -62,9 +62,9 @@ def model_object(listing: ModelListing) -> AnthropicModel:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "lifecycle": "active",
     }
-    if served:
+    if smallest:
         # a prompt leaves room for at least one token of the answer, and the answer for the prompt
-        model["max_input_tokens"] = model["max_tokens"] = served - 1
+        model["max_input_tokens"] = model["max_tokens"] = smallest - 1
     return model
 
 

@@ -115,18 +115,18 @@ class MessagesStream:
         if self._closed:
             return b""
         self._closed = True
-        named = {**error_object(fault), ID_KEY: self._parsed.answer_id}
-        return sse.named_frame("error", json_bytes(named))
+        error = {**error_object(fault), ID_KEY: self._parsed.answer_id}
+        return sse.named_frame("error", json_bytes(error))
 
     def close(self) -> bytes:
         """Return the stop reason and the usage, then the last event; empty after an error."""
         if self._closed:
             return b""
-        ended = self._end_block()
+        end = self._end_block()
         self._closed = True
         delta = end_object(self._reason, self._stop)
         usage = usage_object(self._usage or Usage())
-        return ended + _event("message_delta", {"delta": delta, "usage": usage}) + _STOP
+        return end + _event("message_delta", {"delta": delta, "usage": usage}) + _STOP
 
     def _rare(self, entry: Entry) -> bytes:
         match entry:
@@ -146,22 +146,22 @@ class MessagesStream:
                 return self.error(faults.of_failed(entry))
 
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
-        begun = b""
+        start = b""
         if entry.call != self._block:
             call = call_object(entry.call_id or "", entry.name or "", {})
-            begun = self._begin(entry.call, call, _INPUT)
+            start = self._begin(entry.call, call, _INPUT)
         if not entry.arguments:
-            return begun
-        return begun + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
+            return start
+        return start + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
 
     def _begin(self, block: Channel | int, start: dict[str, Any], head: bytes) -> bytes:
         """Return the end of the open block and the start of this one."""
-        ended = self._end_block()
+        end = self._end_block()
         self._index += 1
         self._block = block
         self._head = head % self._index
-        begun = {"index": self._index, "content_block": start}
-        return ended + _event("content_block_start", begun)
+        fields = {"index": self._index, "content_block": start}
+        return end + _event("content_block_start", fields)
 
     def _end_block(self) -> bytes:
         block, self._block = self._block, None

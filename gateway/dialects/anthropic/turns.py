@@ -33,17 +33,17 @@ def turns_of(
 ) -> tuple[ChatMessage, ...]:
     """Return the conversation, the system prompt first. Raises BadRequest naming a block that is
     not text, or an empty user turn."""
-    made = list(_system_of(system))
+    turns = list(_system_of(system))
     for index, message in enumerate(messages):
         field = f"messages[{index}].content"
         match message:
             case blocks.AnthropicUserMessageBody():
-                made += _user_turns(message.content, field)
+                turns += _user_turns(message.content, field)
             case blocks.AnthropicAssistantMessageBody():
-                made += _assistant_turns(message.content)
+                turns += _assistant_turns(message.content)
             case blocks.AnthropicSystemMessageBody():
-                made.append(ChatMessage(role="system", parts=_texts_of(message.content)))
-    return tuple(made)
+                turns.append(ChatMessage(role="system", parts=_texts_of(message.content)))
+    return tuple(turns)
 
 
 def _system_of(system: str | Sequence[blocks.AnthropicTextBlockBody] | None) -> list[ChatMessage]:

@@ -106,13 +106,13 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
         raise BadRequest("from is required: the base model", field="from")
     if parsed_body.from_.startswith(PATHS) or parsed_body.from_.lower().endswith(WEIGHTS):
         raise bad_field("from", NO_FILE)
-    given = parsed_body.parameters or {}
+    parameters = parsed_body.parameters or {}
     return AskedDerivation(
         name=named_model(plain_name(name)),
         source=parsed_body.from_,
         system=parsed_body.system or None,
         turns=_turns(parsed_body.messages or (), limits),
-        parameters=_parameters(given, limits),
+        parameters=_parameters(parameters, limits),
         adapter=_adapter(parsed_body.adapter),
         license=parsed_body.license
         if isinstance(parsed_body.license, str)
@@ -139,25 +139,25 @@ def derived_of(
 ) -> DerivedModel:
     """Return the derived model. `source` is the model that it is made from, if that is itself
     derived. `base` is the model that answers. Raises BadRequest."""
-    before = source or DerivedModel(name=base, base=base)
+    parent = source or DerivedModel(name=base, base=base)
     name = derivation.name
     if derivation.is_copy:
-        return before.model_copy(update={"name": name, "made_at_s": now_s})
-    parameters = {**before.parameters, **derivation.parameters}
+        return parent.model_copy(update={"name": name, "made_at_s": now_s})
+    parameters = {**parent.parameters, **derivation.parameters}
     options, _ = validate(bodies.OllamaOptionsBody, dict(parameters), within="parameters")
     sampling = fields.sampling_of(options)
     return DerivedModel(
         name=name,
         base=base,
-        parent=before.name,
-        system=before.system if derivation.system is None else derivation.system,
-        turns=derivation.turns or before.turns,
+        parent=parent.name,
+        system=parent.system if derivation.system is None else derivation.system,
+        turns=derivation.turns or parent.turns,
         sampling=sampling,
         sampled=tuple(sorted(sampling.model_fields_set)),
         max_tokens=fields.max_tokens_of(options),
         stop=stops_of("parameters.stop", options.stop, Limits()),
         parameters=parameters,
-        license=derivation.license or before.license,
+        license=derivation.license or parent.license,
         made_at_s=now_s,
     )
 
@@ -196,10 +196,10 @@ def _turns(
     )
 
 
-def _parameters(given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
+def _parameters(values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     """Return the parameters that are not null. Raises BadRequest for an unknown or an invalid
     one."""
-    parameters = {name: value for name, value in given.items() if value is not None}
+    parameters = {name: value for name, value in values.items() if value is not None}
     if isinstance(parameters.get("stop"), str):
         parameters["stop"] = [parameters["stop"]]
     for name, value in parameters.items():

@@ -151,7 +151,7 @@ def _prompt_of(body: bodies.OllamaGenerateBody) -> Prompt | None:
 
 
 def _messages_of(messages: Sequence[bodies.OllamaMessageBody]) -> list[ChatMessage]:
-    made: list[ChatMessage] = []
+    turns: list[ChatMessage] = []
     unanswered: list[ToolCall] = []
     for index, message in enumerate(messages):
         turn = _turn_of(message, index)
@@ -159,8 +159,8 @@ def _messages_of(messages: Sequence[bodies.OllamaMessageBody]) -> list[ChatMessa
             unanswered = list(turn.tool_calls)
         elif message.role == "tool":
             turn = _answering(turn, message, unanswered)
-        made.append(turn)
-    return made
+        turns.append(turn)
+    return turns
 
 
 def _system(text: str) -> ChatMessage:
@@ -196,18 +196,18 @@ def _answering(
     """Return the tool's turn with the id and name of its call; removes that call from
     `unanswered`."""
     name = message.tool_name or message.name or None
-    wanted = message.tool_call_id or None
+    own_id = message.tool_call_id or None
     fitting = (
         call
         for call in unanswered
-        if call.call_id == wanted or (wanted is None and name in (None, call.name))
+        if call.call_id == own_id or (own_id is None and name in (None, call.name))
     )
     call = next(fitting, None)
     if call is not None:
         unanswered.remove(call)
-    answered = wanted or (None if call is None else call.call_id)
-    named = name or (None if call is None else call.name)
-    return turn.model_copy(update={"tool_call_id": answered, "name": named})
+    call_id = own_id or (None if call is None else call.call_id)
+    call_name = name or (None if call is None else call.name)
+    return turn.model_copy(update={"tool_call_id": call_id, "name": call_name})
 
 
 def _images_of(images: Sequence[str] | None, field: str) -> tuple[ContentPart, ...]:

@@ -50,8 +50,8 @@ class OllamaEmbed:
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
         """Return one request, or none without a text. Raises BadRequest."""
         parsed_body, extras = read_body(OllamaEmbedBody, body, context.limits)
-        given = parsed_body.input or ()
-        inputs = (given,) if isinstance(given, str) else tuple(given)
+        texts = parsed_body.input or ()
+        inputs = (texts,) if isinstance(texts, str) else tuple(texts)
         if len(inputs) > context.limits.inputs:
             raise bad_field("input", f"at most {context.limits.inputs} texts")
         cut, dimensions = parsed_body.truncate is not False, parsed_body.dimensions or None

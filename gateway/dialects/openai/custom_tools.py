@@ -181,10 +181,10 @@ class InputText:
         """Return the additional text that a piece of the arguments completes."""
         self._rest += arguments
         if self._state == "before":
-            begun = _BEGIN.match(self._rest)
-            if begun is None:
+            match = _BEGIN.match(self._rest)
+            if match is None:
                 return ""
-            self._state, self._rest = "inside", self._rest[begun.end() :]
+            self._state, self._rest = "inside", self._rest[match.end() :]
         return self._take(_WHOLE) if self._state == "inside" else ""
 
     def end(self) -> str:

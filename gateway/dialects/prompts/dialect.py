@@ -96,10 +96,12 @@ class ApplyTemplate:
 
 def _tokenized_of(body: bodies.TokenizeBody, limits: Limits) -> tuple[Prompt, bool]:
     """Return the prompt to tokenise, and whether it gets special tokens."""
-    given = [name for name in ("prompt", "content", "messages") if getattr(body, name) is not None]
-    if len(given) != 1:
+    present = [
+        name for name in ("prompt", "content", "messages") if getattr(body, name) is not None
+    ]
+    if len(present) != 1:
         text = "send one of 'prompt', 'content' and 'messages'"
-        raise BadRequest(text, field=given[1] if given else "prompt")
+        raise BadRequest(text, field=present[1] if present else "prompt")
     if body.parse_special is False:
         raise bad_field("parse_special", "names of special tokens are always read as such")
     special = _special_of(body)
@@ -204,10 +206,10 @@ def _model_of(body: bodies.AskedModelBody, context: ParseContext) -> str:
     """Return the requested model; without a name, the only one there is."""
     if body.model is not None:
         return body.model
-    here = sorted(context.context_tokens)
-    if len(here) == 1:
-        return here[0]
-    raise BadRequest(f"model is required: the cluster has {len(here)} text models", field="model")
+    models = sorted(context.context_tokens)
+    if len(models) == 1:
+        return models[0]
+    raise BadRequest(f"model is required: the cluster has {len(models)} text models", field="model")
 
 
 def _answer_of(collected: Sequence[Collected]) -> PromptAnswer:

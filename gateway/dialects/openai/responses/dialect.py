@@ -94,9 +94,9 @@ class OpenAIResponses:
         }
         request = _request_of(parsed_body, items, extras, context).model_copy(update=about)
         keeps = parsed_body.store is not False
-        named = references_of(items)
-        held = keeps or _goes_on(parsed_body) or bool(named)
-        stored_items = kept_items(items, request.request_id) if held else ()
+        references = references_of(items)
+        stores_items = keeps or _goes_on(parsed_body) or bool(references)
+        stored_items = kept_items(items, request.request_id) if stores_items else ()
         parsed = Parsed(
             requests=(thinking.set_in(request),),
             model=parsed_body.model,
@@ -117,7 +117,7 @@ class OpenAIResponses:
                 stored_items,
                 previous=parsed_body.previous_response_id,
                 keep=keeps,
-                named=named,
+                named=references,
                 turn=_turn_of(parsed_body),
             ),
         )
@@ -225,22 +225,22 @@ def _continued(
     prompt = request.prompt
     if to_keep is None or not isinstance(prompt, ChatPrompt):
         return parsed
-    before = conversation if previous is None else (*previous.items, *output_of(previous))
+    earlier_items = conversation if previous is None else (*previous.items, *output_of(previous))
     own = resolved(to_keep.items, named)
-    together = (*before, *own)
+    together = (*earlier_items, *own)
     _check_count(len(together), limits)
     if not together:
         raise _no_input()
     again, _ = validate(ResponsesItems, {"items": read_items(together)})
     first = prompt.messages[:1] if parsed.echoed_fields["instructions"] is not None else ()
-    made = prompt.model_copy(update={"messages": first + turns_of(again.items)})
+    whole_prompt = prompt.model_copy(update={"messages": first + turns_of(again.items)})
     return replace(
         parsed,
-        requests=(request.model_copy(update={"prompt": made}),),
+        requests=(request.model_copy(update={"prompt": whole_prompt}),),
         to_keep=replace(
             to_keep,
             items=together,
-            turn=None if to_keep.turn is None else turn_of(to_keep.turn, before, own),
+            turn=None if to_keep.turn is None else turn_of(to_keep.turn, earlier_items, own),
         ),
     )
 

@@ -38,10 +38,10 @@ def echoed_fields(body: bodies.ResponsesBody) -> dict[str, Any]:
 
 def echoed_prompt_fields(body: bodies.ResponsesPromptBody) -> dict[str, Any]:
     """Return the members about the prompt."""
-    named = conversation_of(body)
+    conversation = conversation_of(body)
     return {
         "previous_response_id": body.previous_response_id,
-        "conversation": None if named is None else {"id": named},
+        "conversation": None if conversation is None else {"id": conversation},
         "instructions": body.instructions,
         "tools": [
             _tool(tool) for tool in body.tools or () if not isinstance(tool, bodies.ForeignToolBody)

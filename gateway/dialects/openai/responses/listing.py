@@ -55,15 +55,15 @@ def references_of(
 ) -> tuple[tuple[str, RequestId], ...]:
     """Return the ids of references, each with the request that made the item. Raises BadRequest for
     an invalid id."""
-    named: dict[str, RequestId] = {}
+    references: dict[str, RequestId] = {}
     for index, item in enumerate(input_items):
         if isinstance(item, items.ResponsesReferenceBody):
             match = _ITEM_ID.fullmatch(item.id)
             if match is None:
                 text = f"no stored item has the id '{item.id[:80]}'; send the item itself"
                 raise bad_field(f"{field}[{index}]", text)
-            named[item.id] = RequestId(match[1])
-    return tuple(named.items())
+            references[item.id] = RequestId(match[1])
+    return tuple(references.items())
 
 
 def item_named(stored: KeptAnswer, item_id: str) -> bytes | None:
@@ -114,29 +114,29 @@ def render_deleted(answer_id: str) -> bytes:
 
 def _object(item: items.KeptItem, index: int, request: RequestId) -> dict[str, Any]:
     kind = item.type or "item_reference"
-    named = {"id": item.id or f"{_PREFIXES.get(kind, 'rs')}_{request}-in{index}", "type": kind}
+    head = {"id": item.id or f"{_PREFIXES.get(kind, 'rs')}_{request}-in{index}", "type": kind}
     match item:
         case items.ResponsesMessageBody():
-            return {**named, "role": item.role, "status": "completed", "content": _parts(item)}
+            return {**head, "role": item.role, "status": "completed", "content": _parts(item)}
         case items.ResponsesCallBody():
             call = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-            return {**named, **call, "status": "completed"}
+            return {**head, **call, "status": "completed"}
         case items.ResponsesCallOutputBody() | items.ResponsesCustomOutputBody():
             output = item.output
             content = output if isinstance(output, str) else [_part(part) for part in output]
-            return {**named, "call_id": item.call_id, "output": content, "status": "completed"}
+            return {**head, "call_id": item.call_id, "output": content, "status": "completed"}
         case items.ResponsesCustomCallBody():
-            return {**named, "call_id": item.call_id, "name": item.name, "input": item.input}
+            return {**head, "call_id": item.call_id, "name": item.name, "input": item.input}
         case items.ResponsesReasoningBody():
             packed = item.encrypted_content
             return {
-                **named,
+                **head,
                 "summary": [piece.model_dump() for piece in item.summary or ()],
                 "content": [piece.model_dump() for piece in item.content or ()],
                 **({} if packed is None else {"encrypted_content": packed}),
             }
         case items.ResponsesReferenceBody():
-            return named
+            return head
 
 
 def _parts(item: items.ResponsesMessageBody) -> list[dict[str, Any]]:

@@ -118,22 +118,22 @@ class ResponsesStream:
         closed. Text up to then stays in the response, as incomplete."""
         if self._closed:
             return b""
-        before = b"" if self._opened else self.open()
-        before += self._end_item("incomplete")
+        start = b"" if self._opened else self.open()
+        start += self._end_item("incomplete")
         self._closed = True
         # this event has two published schemas: with the error's fields, and with an error object
         error = error_object(fault)["error"]
         fields = {key: error[key] for key in ("code", "message", "param")}
         failure = self._event("error", {**fields, "error": error})
-        return before + failure + self._last("failed", shapes.error_of(fault))
+        return start + failure + self._last("failed", shapes.error_of(fault))
 
     def close(self) -> bytes:
         """Return the last event, with the complete response; empty after an error."""
         if self._closed:
             return b""
-        ended = self._end_item(shapes.status_of(self._reason))
+        end = self._end_item(shapes.status_of(self._reason))
         self._closed = True
-        return ended + self._last(shapes.STATUSES[self._reason])
+        return end + self._last(shapes.STATUSES[self._reason])
 
     def _rare(self, entry: Entry) -> bytes:
         match entry:
@@ -165,61 +165,61 @@ class ResponsesStream:
         if channel != self._item and not entry.text:
             self._early_logprobs += entry.logprobs if is_text else ()
             return b""
-        begun = b"" if channel == self._item else self._begin_text(channel)
+        start = b"" if channel == self._item else self._begin_text(channel)
         self._pieces.append(entry.text)
         delta = self._head + text_bytes(entry.text)
         if not is_text:
-            events = begun + delta + self._numbered(_TAIL)
+            events = start + delta + self._numbered(_TAIL)
             if self._summary_head:
                 events += self._delta(self._summary_head, text_bytes(entry.text))
             return events
         logprobs = shapes.scores((*self._early_logprobs, *entry.logprobs))
         self._early_logprobs = ()
         self._logprobs += logprobs
-        return begun + delta + b',"logprobs":' + json_bytes(logprobs) + self._numbered(_TAIL)
+        return start + delta + b',"logprobs":' + json_bytes(logprobs) + self._numbered(_TAIL)
 
     def _begin_text(self, channel: Channel) -> bytes:
         is_text = channel == "text"
         make = shapes.text_item if is_text else shapes.reasoning_item
-        begun = self._begin(
+        start = self._begin(
             channel, make(self._request, next(self._counts[channel]), "in_progress", [])
         )
         part = shapes.text_part("") if is_text else shapes.reasoning_part("")
-        begun += self._event("response.content_part.added", {**self._place(0), "part": part})
+        start += self._event("response.content_part.added", {**self._place(0), "part": part})
         self._head = _delta_head(f"{_DELTAS[channel]}.delta", self._place(0))
         self._tail = _TEXT_TAIL if is_text else _TAIL
         self._summary_head = b""
         if not is_text and shapes.SUMMARY in self._parsed.tells:
             place = {**self._place(), "summary_index": 0}
             part = shapes.summary_part("")
-            begun += self._event(f"{_SUMMARY}_part.added", {**place, "part": part})
+            start += self._event(f"{_SUMMARY}_part.added", {**place, "part": part})
             self._summary_head = _delta_head(f"{_SUMMARY}_text.delta", place)
-        return begun
+        return start
 
     def _part_of_call(self, entry: ToolCallDelta) -> bytes:
-        begun = b""
+        start = b""
         if entry.call != self._item:
             call_id, name = entry.call_id or "", entry.name or ""
             number = next(self._counts["call"])
             custom = is_custom(self._parsed, name)
             make = shapes.custom_item if custom else shapes.call_item
             item = make(self._request, number, "in_progress", call_id, name, "")
-            begun = self._begin(entry.call, item)
+            start = self._begin(entry.call, item)
             self._input = InputText() if custom else None
             self._head = _delta_head(f"{_INPUT if custom else _ARGUMENTS}.delta", self._place())
         self._pieces.append(entry.arguments)
         piece = entry.arguments if self._input is None else self._input.add(entry.arguments)
-        return begun + (self._delta(self._head, text_bytes(piece)) if piece else b"")
+        return start + (self._delta(self._head, text_bytes(piece)) if piece else b"")
 
     def _delta(self, head: bytes, json_text: bytes) -> bytes:
         return head + json_text + self._numbered(_TAIL)
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
         """Return the end of the open item, which is complete, and the start of this one."""
-        ended = self._end_item("completed")
+        end = self._end_item("completed")
         self._item, self._added = item, added
         fields = {"output_index": len(self._output), "item": added}
-        return ended + self._event("response.output_item.added", fields)
+        return end + self._event("response.output_item.added", fields)
 
     def _end_item(self, status: shapes.ItemStatus) -> bytes:
         """Return the end of the open item, with the item whole; empty if none is open."""
@@ -229,22 +229,22 @@ class ResponsesStream:
         text, self._pieces = "".join(self._pieces), []
         if isinstance(item, int) and self._input is not None:
             rest = self._input.end()
-            ended = self._delta(self._head, text_bytes(rest)) if rest else b""
+            end = self._delta(self._head, text_bytes(rest)) if rest else b""
             members = {"input": input_of(text)}
-            ended += self._event(f"{_INPUT}.done", {**self._place(), **members})
+            end += self._event(f"{_INPUT}.done", {**self._place(), **members})
             whole = {**self._added, "status": status, **members}
         elif isinstance(item, int):
             done = {**self._place(), "name": self._added["name"], "arguments": text}
-            ended = self._event(f"{_ARGUMENTS}.done", done)
+            end = self._event(f"{_ARGUMENTS}.done", done)
             whole = {**self._added, "status": status, "arguments": text}
         else:
-            ended, part = self._end_part(item, text)
+            end, part = self._end_part(item, text)
             members = shapes.thought_members(self._parsed, text) if item == "reasoning" else {}
             whole = {**self._added, "status": status, "content": [part], **members}
         members = {"output_index": len(self._output), "item": whole}
-        ended += self._event("response.output_item.done", members)
+        end += self._event("response.output_item.done", members)
         self._output.append(whole)
-        return ended
+        return end
 
     def _end_part(self, channel: Channel, text: str) -> tuple[bytes, dict[str, Any]]:
         done: dict[str, Any] = {**self._place(0), "text": text}
@@ -253,15 +253,15 @@ class ResponsesStream:
             logprobs, self._logprobs = self._logprobs, []
             done["logprobs"] = logprobs
             part = shapes.text_part(text, logprobs)
-        ended = self._event(f"{_DELTAS[channel]}.done", done)
+        end = self._event(f"{_DELTAS[channel]}.done", done)
         fields = {**self._place(0), "part": part}
-        ended += self._event("response.content_part.done", fields)
+        end += self._event("response.content_part.done", fields)
         if channel == "reasoning" and shapes.SUMMARY in self._parsed.tells:
             place = {**self._place(), "summary_index": 0}
-            ended += self._event(f"{_SUMMARY}_text.done", {**place, "text": text})
+            end += self._event(f"{_SUMMARY}_text.done", {**place, "text": text})
             summary = shapes.summary_part(text)
-            ended += self._event(f"{_SUMMARY}_part.done", {**place, "part": summary})
-        return ended, part
+            end += self._event(f"{_SUMMARY}_part.done", {**place, "part": summary})
+        return end, part
 
     # --- bytes ---------------------------------------------------------------------------------
 

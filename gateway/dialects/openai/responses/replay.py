@@ -49,9 +49,9 @@ def replayed(stored: KeptAnswer, query: Mapping[str, str]) -> bytes:
 
 
 def _events(response: dict[str, Any]) -> Iterator[_Event]:
-    begun = {**response, **_UNENDED}
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+    empty = {**response, **_UNENDED}
+    yield "response.created", {"response": empty}
+    yield "response.in_progress", {"response": empty}
     for index, item in enumerate(response["output"]):
         yield from _events_of(item, index)
     yield shapes.LAST_EVENTS[response["status"]], {"response": response}

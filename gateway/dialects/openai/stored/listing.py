@@ -50,6 +50,6 @@ def stored_page(query: Mapping[str, str]) -> AskedList:
 
 def render_list(answers: Sequence[KeptAnswer], has_more: bool) -> bytes:
     """Return a page of stored answers as OpenAI's list object, as JSON."""
-    named = [orjson.loads(answer.listed) for answer in answers]
+    rows = [orjson.loads(answer.listed) for answer in answers]
     shown = [orjson.Fragment(render_stored(answer)) for answer in answers]
-    return json_bytes({**list_object(Page(named, has_more)), "data": shown})
+    return json_bytes({**list_object(Page(rows, has_more)), "data": shown})
