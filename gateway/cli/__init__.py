@@ -1,1 +1,1 @@
-"""What an operator types: `shoal VERB`. One file a theme."""
+"""The command line, `shoal VERB`. One file per topic."""

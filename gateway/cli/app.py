@@ -1,7 +1,7 @@
-"""Talks to typer: the root of the command line, `shoal VERB`, every verb in its place.
+"""Talks to typer: the root of the command line, `shoal VERB`.
 
-A verb's module is loaded when the verb is asked for, and no other's: what a list of verbs says of
-each stands here, in the table.
+The table `VERBS` holds the help line of each verb, so that `shoal --help` loads no verb's module. A
+verb's module is loaded when the verb runs.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ with silent_interrupts():
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A row of the table: a line about the verb, the module of its function under `gateway.cli`,
-    and the function's name where it is not the verb's. One that is `here` is about this machine's
-    own files and processes, so that it has no use for the address of a node."""
+    """A verb: its help line, the module of its function under `gateway.cli`, and the function's
+    name if it differs from the verb's. `here`: the verb works on this machine's files and processes
+    only, so it refuses `--url`."""
 
     about: str
     module: str
@@ -36,7 +36,7 @@ class Verb:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row of the table that has verbs of its own."""
+    """A group of verbs: its help line and its verbs."""
 
     about: str
     verbs: Mapping[str, Verb]
@@ -157,7 +157,7 @@ VERBS: Mapping[str, Verb | Group] = {
     }),
 }
 # fmt: on
-"""Every verb, in the order of the list."""
+"""All verbs, in the order of `shoal --help`."""
 MEANT = {
     "start": "up",
     "quit": "down",
@@ -188,7 +188,8 @@ MEANT = {
     "config get": "show",
     "config list": "show",
 }
-"""What others call our verbs, of a group after its name; too far off for a guess by spelling."""
+"""Other tools' words for our verbs, where a spelling guess cannot help. `GROUP WORD` applies within
+that group only."""
 LATER = {
     "drain": "use `shoal nodes drain NODE` to drain a node",
 }
@@ -201,16 +202,16 @@ EPILOG = (
 
 
 class Commands(Mapping[str, Any]):
-    """The commands of a table, each made, with its module, when it is first asked for."""
+    """The commands of a table. A command is created, and its module loaded, on first access."""
 
     def __init__(self, rows: Mapping[str, Verb | Group]) -> None:
         self.rows = rows
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        """Return typer's command or group of that name. Raises KeyError."""
+        """Return typer's command or group with that name. Raises KeyError."""
         if name not in self._made:
-            self._made[name] = _made(name, self.rows[name])
+            self._made[name] = _command(name, self.rows[name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -218,17 +219,17 @@ class Commands(Mapping[str, Any]):
         return iter(self.rows)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of commands."""
         return len(self.rows)
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is such a verb; loads nothing."""
+        """Return whether such a verb exists. Loads no module."""
         return name in self.rows
 
 
 class Verbs(TyperGroup):
-    """A group of verbs, of which none is loaded to list them; a word that is none is answered with
-    the verb that is meant."""
+    """A group of verbs. Listing them loads no module. An unknown word is answered with our verb for
+    it."""
 
     def __init__(self, *, commands: Any = None, **more: Any) -> None:
         super().__init__(**more)
@@ -236,7 +237,7 @@ class Verbs(TyperGroup):
         self.commands = self.table  # pyright: ignore[reportAttributeAccessIssue] - nothing is added
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the verbs, in their order."""
+        """Return the names of the verbs, in the order of the table."""
         return list(self.table)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -245,7 +246,8 @@ class Verbs(TyperGroup):
             formatter.write_dl([(name, row.about) for name, row in self.table.rows.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return what is left for the verb; `help` and `--version` are words for others."""
+        """Return the remaining arguments. Turns `help VERB` into `VERB --help`, and `--version`
+        into `version`."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         elif args[:1] == ["--version"]:
@@ -253,7 +255,8 @@ class Verbs(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return what typer resolves; fail with a better word for those of MEANT and LATER."""
+        """Return typer's command for the first argument. If the word is in `MEANT` or `LATER`, fail
+        with a message that names the right verb."""
         word = args[0] if args else ""
         if word not in self.table:
             meant = MEANT.get(f"{ctx.info_name} {word}", MEANT.get(word))
@@ -264,7 +267,7 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _made(name: str, row: Verb | Group) -> Any:
+def _command(name: str, row: Verb | Group) -> Any:
     if isinstance(row, Group):
         about = row.about
         return Verbs(name=name, commands=Commands(row.verbs), help=about, no_args_is_help=True,

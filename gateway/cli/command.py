@@ -1,10 +1,10 @@
-"""Talks to typer: what every verb shares, options and the end in words.
+"""Talks to typer: options that all verbs share, and failures as messages with an exit code.
 
-`command_of` makes a command of a function whose first parameter is the `Invocation`; the shared
+`command_of` makes a command from a function whose first parameter is the `Invocation`. The shared
 options (`--home`, `--url`, `--ca`, `--json`, `-v`, `-q`) may stand before or after the verb. A
-parameter that is a dataclass stands for several options, its fields. Expected failures are
-`CliError`s: shown with their remedy, never with a traceback. What only a running verb needs is
-imported by what it runs: the list of verbs is to be there at once.
+parameter whose type is a dataclass stands for several options: its fields. Expected failures are
+`CliError`s, shown with their remedy and without a traceback. Functions import at run time what only
+a running verb needs, so that `shoal --help` is fast.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ UNWRITABLE: Mapping[int, str] = {
     errno.ENOSPC: _FREE,
     errno.EDQUOT: _FREE,
 }
-"""What to do where the disk refuses a file: no defect of ours."""
+"""Remedies for file errors that the user can correct, by errno."""
 
 if TYPE_CHECKING:
     from bus.wire.errors import ShoalError
@@ -48,8 +48,7 @@ SHARED = "Options of every verb"
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One run of a verb: the home and address of its node, the certificates to trust there, and
-    where it says things."""
+    """One run of a verb: the node's home and address, the trusted certificates, and the output."""
 
     home: Path | None
     url: str | None
@@ -57,8 +56,8 @@ class Invocation:
     output: Output
 
     def settings(self) -> Settings:
-        """Return the settings of the node's home. Raises ConfigError for a wrong one, unless a
-        node is up there: then those it was started with, and a warning."""
+        """Return the settings of the node's home. Raises ConfigError if they are invalid. If a node
+        is running there, warns instead and returns the settings that it started with."""
         from conf.settings import load_settings
 
         settings = load_settings(home=self.home)
@@ -67,12 +66,12 @@ class Invocation:
         return settings
 
     def address(self) -> str:
-        """Return the URL of the node's HTTP API, without a slash at its end."""
+        """Return the URL of the node's HTTP API, without a trailing slash."""
         return (self.url or self.settings().url).rstrip("/")
 
     def api(self) -> NodeApi:
-        """Return the HTTP API of the node at `--url`, else of the home's own node, with its owner's
-        token. Raises CliError where the home has none that runs, though another's answers at its
+        """Return the HTTP API of the node at `--url`, or of the home's own node with the owner's
+        token. Raises CliError if the home's node does not run, even if another node answers at its
         address."""
         from gateway.cli.node.node_api import NodeApi, check_is_of, own_api
         from gateway.cli.node.trust import trust
@@ -150,32 +149,36 @@ def options(
 
 
 def command_of(act: Callable[..., None], name: str, *, is_here: bool) -> Any:
-    """Return typer's command that runs `act(invocation, ...)`, with the shared options as well.
+    """Return typer's command that runs `act(invocation, ...)` and also takes the shared options.
 
-    One that `is_here` refuses the address of a node.
+    `is_here`: the command refuses `--url`.
     """
     context, *shared = _parameters(options)
     own = _parameters(act)[1:]
     values: dict[str, Any] = {
-        one.name: one.annotation for one in own if is_dataclass(one.annotation)
+        parameter.name: parameter.annotation
+        for parameter in own
+        if is_dataclass(parameter.annotation)
     }
     own = [
         field
-        for one in own
-        for field in (_parameters(values[one.name]) if one.name in values else [one])
+        for parameter in own
+        for field in (
+            _parameters(values[parameter.name]) if parameter.name in values else [parameter]
+        )
     ]
 
     @functools.wraps(act)
     def run(ctx: typer.Context, **given: Any) -> None:
-        """Run `act` with an invocation made of the shared options."""
+        """Build the invocation from the shared options and run `act` with it."""
         invocation = _invocation(ctx.obj, given)
         for value, kind in values.items():
             given[value] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
         end_in_words(invocation.output, lambda: _run(act, invocation, given, is_here=is_here))
 
-    keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared)]
+    keyword = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in (*own, *shared)]
     run.__signature__ = inspect.Signature([context, *keyword])  # pyright: ignore[reportAttributeAccessIssue]
-    run.__annotations__ = {one.name: one.annotation for one in (context, *keyword)}
+    run.__annotations__ = {option.name: option.annotation for option in (context, *keyword)}
     app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
     app.command(name)(run)
     return get_command(app)
@@ -203,7 +206,8 @@ def _parameters(of: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
-    """Return the invocation of a verb; its shared options leave `given`, or stood `before` it."""
+    """Return the verb's invocation. Takes the shared options out of `given`; missing ones come from
+    `before`, the options before the verb."""
     from gateway.cli.output.terminal import QUIET, Output
 
     home, url = given.pop("home") or before.home, given.pop("url") or before.url
@@ -215,7 +219,7 @@ def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
 
 
 def end_in_words(output: Output, act: Callable[[], None]) -> None:
-    """Run `act`; say what goes wrong on `output`, and raise typer.Exit with its exit code."""
+    """Run `act`. Write a failure to `output` and raise typer.Exit with its exit code."""
     from bus.wire.errors import ShoalError
     from gateway.cli.output.errors import FAILED, CliError
 
@@ -229,7 +233,7 @@ def end_in_words(output: Output, act: Callable[[], None]) -> None:
         output.note("interrupted")
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing may be written there at exit either.
+        # The reader closed the pipe; Python must not flush to it at exit either.
         sys.stdout = None  # pyright: ignore[reportAttributeAccessIssue]
         raise typer.Exit(0) from None
     except (typer.Exit, typer.Abort):

@@ -1,4 +1,5 @@
-"""Exit codes that are not an error's own; here alone, for what has to load at once."""
+"""The exit code of an interrupt. It has a module of its own because `app` imports it before all
+else."""
 
 INTERRUPTED = 130
 """After Ctrl-C, as in shells."""

@@ -1,4 +1,5 @@
-"""Talks to the operating system: Ctrl-C while the command line is still loading."""
+"""Talks to the operating system: ends the process silently on Ctrl-C while the command line
+loads."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ from gateway.cli.exit_codes import INTERRUPTED
 
 @contextlib.contextmanager
 def silent_interrupts() -> Generator[None]:
-    """End the process without a word when it is interrupted within the block.
+    """End the process silently if it is interrupted within the block.
 
-    For imports, whose traceback would say nothing. An interrupt that is ignored, or that has
-    another handler, stays so.
+    For imports, whose traceback is no help. Does nothing outside the main thread, or if SIGINT is
+    ignored or has another handler.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

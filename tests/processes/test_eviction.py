@@ -180,7 +180,7 @@ def test_each_line_of_the_page_runs_as_printed(nodes: tuple[Node, Node]) -> None
     first, second = nodes
     get_both(first, second)
     eventually(lambda: _would_go(second) == [REPOSITORY], 30, "the copy is made, and may go")
-    may_go = f"{REPOSITORY} (6.7 MB) on second: may go"
+    may_go = f"{REPOSITORY} (6.7 MB) on second: can be deleted"
     eventually(
         lambda: may_go in first.shoal("store", "show").stdout, 30, "the first node knows it too"
     )

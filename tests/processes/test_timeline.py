@@ -184,7 +184,7 @@ def test_a_rank_that_was_killed_is_named_with_what_it_did_last(
     assert stream.error is not None
     said = lead.shoal("timeline", group["model"])
     assert said.returncode == 0, said.stderr
-    assert f"rank 1 of {group['model']}" in said.stderr and "stood behind" in said.stderr
+    assert f"rank 1 of {group['model']}" in said.stderr and "was behind" in said.stderr
 
 
 @pytest.mark.proof

@@ -1,1 +1,1 @@
-"""`shoal doctor`: what it looks at, and what each finding means."""
+"""`shoal doctor`: its checks, and the meaning and remedy of each finding."""

@@ -1,4 +1,4 @@
-"""What one check of `shoal doctor` found.
+"""The result of one check of `shoal doctor`.
 
 Pure.
 """
@@ -16,7 +16,8 @@ Level = Literal["ok", "warn", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and how to mend it: `remedy` is empty exactly when all is well."""
+    """The result of a check. `found` is the text for people. `remedy` is empty exactly if `level`
+    is ok."""
 
     name: str
     level: Level
@@ -25,7 +26,7 @@ class Finding:
 
 
 def guarded(name: str, checks: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the checks' findings; a warning in place of those that an error kept back."""
+    """Yield the checks' findings. If a check raises an expected error, yield a warning and stop."""
     try:
         yield from checks
     except (OSError, ShoalError, ValueError) as error:

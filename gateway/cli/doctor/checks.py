@@ -1,7 +1,7 @@
-"""Talks to the machine: what `shoal doctor` looks at, one function a check.
+"""Talks to the machine: the checks of `shoal doctor` about this node, one function per check.
 
-Each check says ok, warn or error, what it found, and the remedy. A check never raises: what it
-cannot find out is a warning. Nothing is changed by looking.
+Each check returns ok, warn or error, its finding and the remedy. An expected error in a check
+becomes a warning. Checks change nothing.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ def run_checks(settings: Settings) -> Iterable[Finding]:
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
         name = check.__name__.strip("_").replace("_", " ")
-        # A generator, so that the check runs within the guard.
-        yield from guarded(name, (one(settings, running) for one in (check,)))
+        # a generator, so that the check runs within the guard
+        yield from guarded(name, (run(settings, running) for run in (check,)))
 
 
 def _python(_settings: Settings, _running: bool) -> Finding:
-    found = f"{platform.python_version()} at {sys.executable}"
+    interpreter = f"{platform.python_version()} at {sys.executable}"
     if sys.prefix == sys.base_prefix:
         remedy = "install shoal into its own virtual environment"
-        return Finding("python", "warn", f"{found}, the system Python", remedy)
-    return Finding("python", "ok", found)
+        return Finding("python", "warn", f"{interpreter}, the system Python", remedy)
+    return Finding("python", "ok", interpreter)
 
 
 def _packages(_settings: Settings, _running: bool) -> Finding:
-    """Check our packages, which have common names: all have to come from one place."""
+    """Check that all our packages come from one folder, because their names are common."""
     places: dict[str, list[str]] = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -71,56 +71,56 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
         places.setdefault(place, []).append(name)
     if len(places) == 1 and "nowhere" not in places:
         return Finding("packages", "ok", f"all in {next(iter(places))}")
-    found = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
-    return Finding("packages", "error", found, "install shoal into its own virtual environment")
+    text = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
+    return Finding("packages", "error", text, "install shoal into its own virtual environment")
 
 
 def _code(settings: Settings, running: bool) -> Finding:
-    """Check that every process of the node runs what is installed: an update came meanwhile."""
+    """Check that every process of the node runs the installed code, for example after an update."""
     mixed = code_mix.mix(settings.paths) if running else ""
     if mixed:
         return Finding("code", "warn", mixed, code_mix.REMEDY)
-    said = "every process of the node runs it" if running else "installed"
-    return Finding("code", "ok", f"{installed_code()}, {said}")
+    state = "every process of the node runs it" if running else "installed"
+    return Finding("code", "ok", f"{installed_code()}, {state}")
 
 
 def _disk(settings: Settings, _running: bool) -> Finding:
     folder = _existing(settings.paths.data)
     usage = shutil.disk_usage(folder)
-    found = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
+    free = f"{size(usage.free)} of {size(usage.total)} free at {folder}"
     if usage.free < DISK_FULL_BYTES:
-        return Finding("disk", "error", found, "free disk space, or delete a model with `shoal rm`")
+        return Finding("disk", "error", free, "free disk space, or delete a model with `shoal rm`")
     if usage.free < DISK_LOW_BYTES:
-        return Finding("disk", "warn", found, "free disk space before you pull more models")
-    return Finding("disk", "ok", found)
+        return Finding("disk", "warn", free, "free disk space before you pull more models")
+    return Finding("disk", "ok", free)
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the one above it that is there."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    """Return the folder, or its nearest parent that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _memory(_settings: Settings, _running: bool) -> Finding:
-    seen = psutil.virtual_memory()
-    found = f"{size(seen.available)} of {size(seen.total)} available"
-    if seen.available < MEMORY_LOW_BYTES:
+    memory = psutil.virtual_memory()
+    available = f"{size(memory.available)} of {size(memory.total)} available"
+    if memory.available < MEMORY_LOW_BYTES:
         return Finding(
-            "memory", "warn", found, "unload a model with `shoal stop`; `shoal ps` lists them"
+            "memory", "warn", available, "unload a model with `shoal stop`; `shoal ps` lists them"
         )
-    return Finding("memory", "ok", found)
+    return Finding("memory", "ok", available)
 
 
 def _limits(_settings: Settings, _running: bool) -> Finding:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MIN_FILES:
-        found = f"{soft} open files"
-        return Finding("limits", "error", found, f"run `ulimit -n {MIN_FILES}` before `shoal up`")
+        limit = f"{soft} open files"
+        return Finding("limits", "error", limit, f"run `ulimit -n {MIN_FILES}` before `shoal up`")
     files = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
     return Finding("limits", "ok", f"{files} open files")
 
 
 def folders(settings: Settings, _running: bool) -> Finding:
-    """Check that this node may write where it has to, and finds the folders it was told of."""
+    """Check that this node can write to its folders, and that the `model_folders` exist."""
     paths = settings.paths
     for folder in (paths.state, paths.data, paths.runtime):
         there = _existing(folder)
@@ -135,48 +135,46 @@ def folders(settings: Settings, _running: bool) -> Finding:
         if not Path(model_folder).expanduser().is_dir()
     ]
     if gone:
-        found = f"model_folders lists folders that do not exist: {', '.join(gone)}"
-        return Finding(
-            "folders", "warn", found, "create the folder, or remove it from the settings"
-        )
+        text = f"model_folders lists folders that do not exist: {', '.join(gone)}"
+        return Finding("folders", "warn", text, "create the folder, or remove it from the settings")
     return Finding("folders", "ok", f"state in {paths.state}")
 
 
 def damage(settings: Settings, _running: bool) -> Finding:
-    """Check that no file of this node's state was found damaged and is still to be seen to."""
-    found = [damage_words(file) for file in damaged_files(settings.paths)]
-    if found:
-        remedy = "; ".join(one for _, one in found)
-        return Finding("state", "error", "; ".join(one for one, _ in found), remedy)
+    """Check that no file of this node's state is damaged."""
+    damages = [damage_words(file) for file in damaged_files(settings.paths)]
+    if damages:
+        remedy = "; ".join(remedy for _, remedy in damages)
+        return Finding("state", "error", "; ".join(text for text, _ in damages), remedy)
     return Finding("state", "ok", "no damaged files")
 
 
 def records(settings: Settings, _running: bool) -> Finding:
-    """Check what the gateway remembers: whether its file is there to be written, and whether any
-    was set aside, with what was kept until then."""
+    """Check that the gateway's records file is writable, and that no damaged one was moved
+    aside."""
     file = settings.paths.records
     aside = sorted(
-        one.name
-        for one in file.parent.glob(f"{file.name}.*-*")
-        if not one.name.endswith(("-wal", "-shm"))
+        path.name
+        for path in file.parent.glob(f"{file.name}.*-*")
+        if not path.name.endswith(("-wal", "-shm"))
     )
     if file.exists() and not os.access(file, os.R_OK | os.W_OK):
-        found, remedy = (
+        text, remedy = (
             f"cannot write to {file}",
             f"allow this user to write to it (chmod 600 {file})",
         )
         return Finding(
             "records",
             "error",
-            found,
+            text,
             f"{remedy}; otherwise shoal moves it aside and starts a new one",
         )
     if aside:
-        found = f"damaged records were moved aside in {file.parent}: {', '.join(aside)}"
+        text = f"damaged records were moved aside in {file.parent}: {', '.join(aside)}"
         return Finding(
             "records",
             "warn",
-            found,
+            text,
             "see `shoal logs gateway` for the reason; delete them when you do not need them",
         )
     if not file.exists():
@@ -195,7 +193,7 @@ def _settings(settings: Settings, _running: bool) -> Finding:
 
 
 def tasks(settings: Settings, running: bool) -> Finding:
-    """Check `tasks.toml` as it lies on the disk, and that the node has the keys that it names."""
+    """Check `tasks.toml` on the disk, and that the node has the keys that the file names."""
     file = settings.paths.tasks_file
     if not file.exists():
         return Finding("tasks", "ok", f"none; {file} does not exist")
@@ -206,24 +204,23 @@ def tasks(settings: Settings, running: bool) -> Finding:
         return Finding(
             "tasks", "error", f"{error} ({file})", f"correct the file; until then {goes_on}"
         )
-    found = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
+    counts = f"{len(table.tasks)} tasks, {len(table.providers)} providers in {file}"
     if not running:
-        return Finding("tasks", "ok", found)
+        return Finding("tasks", "ok", counts)
     try:
-        told = cast(
-            list[dict[str, Any]], own_api(settings).get("/tasks", timeout_s=5.0)["providers"]
-        )
+        answer = own_api(settings).get("/tasks", timeout_s=5.0)
     except CliError as problem:
-        return Finding("tasks", "warn", f"{found}; {problem.message}", "see `shoal status`")
-    keyless = [f"{one['key_env']} ({one['name']})" for one in told if not one["has_key"]]
+        return Finding("tasks", "warn", f"{counts}; {problem.message}", "see `shoal status`")
+    rows = cast(list[dict[str, Any]], answer["providers"])
+    keyless = [f"{row['key_env']} ({row['name']})" for row in rows if not row["has_key"]]
     if keyless:
         remedy = "set these variables in the environment that starts the node, then `shoal restart`"
-        return Finding("tasks", "warn", f"{found}; without a key: {', '.join(keyless)}", remedy)
-    return Finding("tasks", "ok", found)
+        return Finding("tasks", "warn", f"{counts}; without a key: {', '.join(keyless)}", remedy)
+    return Finding("tasks", "ok", counts)
 
 
 def clients(settings: Settings, running: bool) -> Finding:
-    """Check `clients.toml` as it lies on the disk."""
+    """Check `clients.toml` on the disk."""
     file = settings.paths.clients_file
     if not file.exists():
         return Finding("clients", "ok", f"no profiles; {file} does not exist")
@@ -238,30 +235,35 @@ def clients(settings: Settings, running: bool) -> Finding:
 
 
 def api_keys(settings: Settings, running: bool) -> Finding:
-    """Check that no API key lies in plain text where other users of this machine may read it, and
-    that there is one where clients need one."""
+    """Check that other users of this machine cannot read API keys, and that a key exists if clients
+    need one."""
     path = settings.paths.config_file
     trouble = readable_key(path)
     if trouble is not None:
         return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
-    known = f"{len(settings.api_keys) or 'none'} in the settings"
+    counts = f"{len(settings.api_keys) or 'none'} in the settings"
     if not running:
-        return Finding("api keys", "ok", known)
+        return Finding("api keys", "ok", counts)
     try:
-        found = own_api(settings).get("/apikeys", timeout_s=5.0)
+        answer = own_api(settings).get("/apikeys", timeout_s=5.0)
     except CliError as problem:
-        return Finding("api keys", "warn", f"{known}; {problem.message}", "see `shoal status`")
-    keys = cast(list[dict[str, Any]], found["keys"])
-    known += f", {len(keys) or 'none'} in the cluster"
+        return Finding("api keys", "warn", f"{counts}; {problem.message}", "see `shoal status`")
+    keys = cast(list[dict[str, Any]], answer["keys"])
+    counts += f", {len(keys) or 'none'} in the cluster"
     living = [key for key in keys if not key["expired"]]
-    if found["asked_for"] and not living and not settings.api_keys and not settings.http_owner_only:
-        known += ": only this user can send requests"
-        return Finding("api keys", "warn", known, "create one with `shoal apikey add NAME`")
-    return Finding("api keys", "ok", known)
+    if (
+        answer["asked_for"]
+        and not living
+        and not settings.api_keys
+        and not settings.http_owner_only
+    ):
+        counts += ": only this user can send requests"
+        return Finding("api keys", "warn", counts, "create one with `shoal apikey add NAME`")
+    return Finding("api keys", "ok", counts)
 
 
 def https(settings: Settings, running: bool) -> Finding:
-    """Check the certificate and key of HTTPS, as they lie on the disk."""
+    """Check the certificate and key of HTTPS on the disk."""
     files = settings.tls
     if files is None:
         return Finding("https", "ok", "off: HTTP is not encrypted (http_tls_cert is not set)")
@@ -294,7 +296,7 @@ def _port(settings: Settings, running: bool) -> Finding:
             "port",
             "error",
             trouble,
-            f"{processes.moved(settings)}, or stop the program that uses it",
+            f"{processes.move_command(settings)}, or stop the program that uses it",
         )
     return Finding("port", "ok", f"{where} is free")
 
@@ -303,15 +305,15 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
     if not running:
         left = processes.leftovers(settings.paths)
         if left:
-            found = f"not running, but these processes are left: {processes.named(left)}"
-            return Finding("supervisord", "error", found, "end them with `shoal down`")
+            text = f"not running, but these processes are left: {processes.names_of(left)}"
+            return Finding("supervisord", "error", text, "end them with `shoal down`")
         return Finding("supervisord", "ok", "not running; start the node with `shoal up`")
     listed = Supervisor(settings.endpoints.supervisor).list_processes()
     bad = [p for p in listed if p.name in SERVICES and p.status != "running"]
     bad += [p for p in listed if p.status == "fatal" and p not in bad]
     if bad:
-        found = ", ".join(f"{p.name} is {p.status} ({p.description})" for p in bad)
-        return Finding("supervisord", "error", found, f"see `shoal logs {bad[0].name}`")
+        text = ", ".join(f"{p.name} is {p.status} ({p.description})" for p in bad)
+        return Finding("supervisord", "error", text, f"see `shoal logs {bad[0].name}`")
     slots = [p for p in listed if p.name.startswith("runner:")]
     used = sum(p.alive for p in slots)
     return Finding("supervisord", "ok", f"all services run, {used} of {len(slots)} slots in use")
@@ -344,13 +346,14 @@ def _gateway(settings: Settings, running: bool) -> Finding:
 
 
 def _diagnosis(settings: Settings, running: bool) -> Finding:
-    """Check py-spy: the node knows, for it has tried; without a node only whether it is there."""
+    """Check py-spy. A running node reports whether it works; without a node only its presence is
+    checked."""
     if running:
         try:
-            found = own_api(settings).get("/v1/diagnostics/node", timeout_s=10.0)
+            diagnostics = own_api(settings).get("/v1/diagnostics/node", timeout_s=10.0)
         except CliError as problem:
             return Finding("py-spy", "warn", problem.message, "see `shoal logs telemetry`")
-        can = found["diagnosis"]
+        can = diagnostics["diagnosis"]
         if can["py_spy"]:
             return Finding("py-spy", "ok", can["reason"])
         remedy = "allow ptrace for profiles; until then each process prints its own stacks"
@@ -360,9 +363,9 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
         return Finding("py-spy", "warn", "not installed", "install it: `pip install py-spy`")
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
-        found = f"ptrace_scope is {scope.read_text().strip()}"
+        diagnostics = f"ptrace_scope is {scope.read_text().strip()}"
         remedy = "allow profiles with `sysctl kernel.yama.ptrace_scope=1`"
-        return Finding("py-spy", "warn", found, remedy)
+        return Finding("py-spy", "warn", diagnostics, remedy)
     return Finding("py-spy", "ok", "installed; start the node to check its permissions")
 
 

@@ -1,6 +1,6 @@
 """Talks to the node and the terminal: `shoal doctor`, each finding with its remedy.
 
-The exit code says whether all is well.
+Exits with 1 if a check found an error.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ def doctor(invocation: Invocation) -> None:
     settings, output = invocation.settings(), invocation.output
     with output.err.status("looking") if output.live else contextlib.nullcontext():
         state = _state(settings)
-        found = [
+        findings = [
             *run_checks(settings),
             *guarded("network", network_checks(settings, state)),
             *guarded("machine", machine_checks(state)),
             *guarded("models", model_checks(state, _model_folders(settings))),
         ]
-    bad = [check for check in found if check.level != "ok"]
+    bad = [check for check in findings if check.level != "ok"]
     errors = sum(check.level == "error" for check in bad)
     output.document(
         {
             "well": errors == 0,
             "errors": errors,
             "warnings": len(bad) - errors,
-            "checks": [dataclasses.asdict(check) for check in found],
+            "checks": [dataclasses.asdict(check) for check in findings],
         }
     )
-    shown = found if output.verbosity >= 0 else bad
+    shown = findings if output.verbosity >= 0 else bad
     output.table(("", "check", "found"), [(MARKS[c.level], c.name, c.found) for c in shown])
     if bad:
         output.say("")
@@ -68,9 +68,9 @@ def _model_folders(settings: Settings) -> list[Path]:
 
 
 def _state(settings: Settings) -> NodeState | None:
-    """Return the state as this home's node knows it; None where no node runs or answers."""
+    """Return the state of this home's node; None if no node runs or answers."""
     if not Supervisor(settings.endpoints.supervisor).is_up():
         return None
     state = own_api(settings).state_if_it_answers(5.0)
     own = known_node_id(settings.paths.state)
-    return state if state is not None and state.asked == own else None
+    return state if state is not None and state.node == own else None

@@ -1,6 +1,6 @@
-"""Talks to the system's tools: what `shoal doctor` looks at of sleep, clock, RDMA and Thunderbolt.
+"""Talks to the system's tools: the checks of sleep, clock, RDMA and Thunderbolt.
 
-A tool that is not there, fails or takes too long says nothing, and nothing is made of that.
+If a tool is missing, fails or takes too long, its check reports nothing about it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ BATTERIES = Path("/sys/class/power_supply")
 
 
 def machine_checks(state: NodeState | None) -> Iterator[Finding]:
-    """Yield the findings of this machine, and of the cluster's bridges where `state` is given."""
+    """Yield the findings about this machine, and about the cluster's bridges if `state` is
+    given."""
     if sys.platform == "darwin":
         yield mac_sleep_check(mac_sleep(tool_says("/usr/bin/pmset", "-g")))
         yield _rdma()
@@ -78,7 +79,9 @@ def _linux_sleep() -> Finding:
     properties = "Id,LoadState,UnitFileState"
     targets = shown(tool_says("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
     files = [
-        one for path in LOGIND for one in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
+        file
+        for path in LOGIND
+        for file in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
     ]
     texts = [file.read_text(errors="replace") for file in files if file.is_file()]
     has_battery = any(BATTERIES.glob("BAT*"))

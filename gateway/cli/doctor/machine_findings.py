@@ -1,4 +1,4 @@
-"""What a machine's sleep, RDMA and Thunderbolt bridge mean for a node on it.
+"""Findings about a machine's sleep, clock, RDMA and Thunderbolt bridge.
 
 Pure: facts in, a `Finding` out.
 """
@@ -15,7 +15,7 @@ from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
-"""Thunderbolt 5. A slower cable or port carries the ring backend, but no RDMA."""
+"""Thunderbolt 5. A slower cable or port supports the ring backend, but no RDMA."""
 SUSPENDING = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep", "poweroff")
 SLEEP_TARGETS = ("sleep.target", "suspend.target", "hibernate.target", "hybrid-sleep.target")
 _AWAKE = "sudo systemctl mask " + " ".join(SLEEP_TARGETS)
@@ -26,26 +26,26 @@ _RECOVERY = (
 
 
 def mac_sleep_check(sleep: MacSleep) -> Finding:
-    """Find whether a Mac goes to sleep while it has no user."""
+    """Check whether a Mac goes to sleep when it has no user."""
     if sleep.disabled or sleep.after_min == 0:
         return Finding("sleep", "ok", "this machine does not go to sleep on its own")
     if sleep.after_min is None:
         return Finding(
             "sleep", "warn", "`pmset -g` does not report it", "see System Settings, Energy"
         )
-    found = f"goes to sleep after {sleep.after_min} min without a user, and stops every rank on it"
+    text = f"goes to sleep after {sleep.after_min} min without a user, and stops every rank on it"
     if sleep.held_by:
-        found += f" (kept awake now by {', '.join(sleep.held_by)})"
-    return Finding("sleep", "warn", found, "run `sudo pmset -a sleep 0 womp 1 autorestart 1`")
+        text += f" (kept awake now by {', '.join(sleep.held_by)})"
+    return Finding("sleep", "warn", text, "run `sudo pmset -a sleep 0 womp 1 autorestart 1`")
 
 
 def linux_sleep_check(
     targets: Sequence[Mapping[str, str]], logind: Mapping[str, str], *, has_battery: bool
 ) -> Finding:
-    """Find whether a Linux machine goes to sleep by itself.
+    """Check whether a Linux machine goes to sleep by itself.
 
-    `targets` are systemd's sleep targets (none: it does not tell), `logind` its settings; a
-    battery makes the machine a laptop, with a lid.
+    `targets` are systemd's sleep targets (empty: not reported), `logind` its settings. A machine
+    with a battery counts as a laptop with a lid.
     """
     if targets and all(is_masked(target) for target in targets):
         return Finding("sleep", "ok", "sleep targets are masked")
@@ -61,9 +61,9 @@ def linux_sleep_check(
 
 
 def clock_source_check(synchronized: str) -> Finding | None:
-    """Find whether the clock follows a time server, from `timedatectl`'s NTPSynchronized.
+    """Check whether the clock follows a time server, from `timedatectl`'s NTPSynchronized.
 
-    Returns None where that does not tell.
+    Returns None if that is neither yes nor no.
     """
     if synchronized == "yes":
         return Finding("time", "ok", "the clock is synchronized with a time server")
@@ -80,12 +80,12 @@ def rdma_check(
     bridge: str | None,
     addressed: Collection[str] | None = None,
 ) -> Finding:
-    """Find whether this Mac can take part in JACCL.
+    """Check whether this Mac can use JACCL.
 
-    `enabled` None: there is no `rdma_ctl` (macOS
-    before 26.2); `bridge` is the name of the Thunderbolt Bridge's service while it is on;
-    `addressed` are the interfaces that have an IPv4 address (None: not known), without which MLX
-    finds no way to an RDMA port."""
+    `enabled` None: there is no `rdma_ctl` (macOS before 26.2). `bridge` is the name of the
+    Thunderbolt Bridge's service while it is on. `addressed` are the interfaces with an IPv4 address
+    (None: unknown); without one MLX cannot use an RDMA port.
+    """
     name = "rdma"
     if enabled is None:
         return Finding(
@@ -93,18 +93,16 @@ def rdma_check(
         )
     if not enabled:
         return Finding(name, "warn", "RDMA is off; groups use the ring", _RECOVERY)
-    active = [one.device for one in rdma if one.state == ACTIVE]
+    active = [port.device for port in rdma if port.state == ACTIVE]
     joined = [port for port in cables if port.peers]
-    down = [one.device for one in rdma if one.state == DOWN]
+    down = [port.device for port in rdma if port.state == DOWN]
     if active and len(active) >= len(joined):
-        bare = [one for one in active if one.removeprefix("rdma_") not in (addressed or ())]
+        bare = [name for name in active if name.removeprefix("rdma_") not in (addressed or ())]
         if bare and addressed is not None:
             first = shlex.quote(bare[0].removeprefix("rdma_"))
             alias = f"`sudo ifconfig {first} inet 169.254.10.1 netmask 255.255.0.0 alias`"
-            found = f"{', '.join(bare)} active without an IPv4 address; JACCL needs one"
-            return Finding(
-                name, "warn", found, f"run {alias}, with a different address on each Mac"
-            )
+            text = f"{', '.join(bare)} active without an IPv4 address; JACCL needs one"
+            return Finding(name, "warn", text, f"run {alias}, with a different address on each Mac")
         rest = f"; {', '.join(down)} without a cable" if down else ""
         return Finding(name, "ok", f"{', '.join(active)} active{rest}")
     slow = [port for port in joined if 0 < port.gigabits < RDMA_GIGABITS]
@@ -112,29 +110,29 @@ def rdma_check(
         remedy = "RDMA needs Thunderbolt 5 ports (`system_profiler SPThunderboltDataType`)"
         return Finding(name, "warn", "RDMA is enabled, but the machine has no RDMA device", remedy)
     if slow:
-        ports = ", ".join(f"port {one.receptacle} at {one.gigabits} Gb/s" for one in slow)
-        found = f"PORT_DOWN: the cable to another Mac is too slow for RDMA ({ports})"
+        ports = ", ".join(f"port {port.receptacle} at {port.gigabits} Gb/s" for port in slow)
+        text = f"PORT_DOWN: the cable to another Mac is too slow for RDMA ({ports})"
         remedy = (
             f"use a Thunderbolt 5 cable ({RDMA_GIGABITS} Gb/s) and Thunderbolt 5 ports at both ends"
         )
-        return Finding(name, "warn", found, remedy)
+        return Finding(name, "warn", text, remedy)
     if joined:
         off = f"; then run {_bridge_off(bridge)}" if bridge else ""
-        found = f"PORT_DOWN on {', '.join(down)} although {len(joined)} cable(s) lead to a Mac"
+        text = f"PORT_DOWN on {', '.join(down)} although {len(joined)} cable(s) lead to a Mac"
         remedy = f"check that RDMA is enabled on the other Mac (`rdma_ctl status` there){off}"
-        return Finding(name, "warn", found, remedy)
-    found = f"PORT_DOWN on {', '.join(down) or 'every port'}: no cable leads to another Mac"
+        return Finding(name, "warn", text, remedy)
+    text = f"PORT_DOWN on {', '.join(down) or 'every port'}: no cable leads to another Mac"
     remedy = "connect every pair of Macs with its own Thunderbolt 5 cable (N(N-1)/2 cables)"
-    return Finding(name, "warn", found, remedy)
+    return Finding(name, "warn", text, remedy)
 
 
 def bridge_check(loops: Sequence[Sequence[NodeId]], names: Mapping[str, str]) -> Finding:
-    """Find whether Thunderbolt bridges of more than two nodes form a ring."""
+    """Check whether Thunderbolt bridges of more than two nodes form a loop."""
     if not loops:
         return Finding("bridge", "ok", "the Thunderbolt bridges form no loop")
     rings = "; ".join(", ".join(names.get(node, node) for node in loop) for loop in loops)
-    found = f"Thunderbolt bridges form a loop ({rings}): packets circulate forever"
-    return Finding("bridge", "warn", found, f"on each of these Macs run {_bridge_off(BRIDGE)}")
+    text = f"Thunderbolt bridges form a loop ({rings}): packets circulate forever"
+    return Finding("bridge", "warn", text, f"on each of these Macs run {_bridge_off(BRIDGE)}")
 
 
 def _bridge_off(service: str) -> str:

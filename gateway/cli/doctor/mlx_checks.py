@@ -1,8 +1,6 @@
-"""Talks to MLX, in a process of its own, and to what was measured of BLAS: what the doctor says of
-that by which runners compute.
+"""Talks to MLX, in a separate process, and to the BLAS measurements: the checks of computation.
 
-Only runners import MLX, and a broken one may crash. BLAS matters where MLX computes on the
-processor; on a GPU nothing is said of it.
+Only runners import MLX, and a broken MLX may crash. BLAS matters only if MLX computes on the CPU.
 """
 
 from __future__ import annotations
@@ -29,7 +27,8 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class MlxHere:
-    """What MLX says of itself, or in `trouble` why it computes nothing, and the `remedy`."""
+    """MLX on this machine. `trouble` says why it cannot compute, with a `remedy`; both are empty if
+    it can."""
 
     version: str = ""
     device: str = ""
@@ -38,31 +37,28 @@ class MlxHere:
 
     @property
     def is_on_gpu(self) -> bool:
-        """Return whether it computes on a GPU, Apple's or NVIDIA's."""
+        """Return whether MLX computes on a GPU, Apple's or NVIDIA's."""
         return "gpu" in self.device
 
 
 def mlx(_settings: Settings, _running: bool) -> Finding:
-    """Check that MLX computes, and on the GPU where there is one of NVIDIA's."""
+    """Check that MLX computes, and uses the NVIDIA GPU if there is one."""
     here = mlx_here()
     if here.trouble:
         return Finding("mlx", "error", here.trouble, here.remedy)
-    found = f"{here.version} on {here.device}"
+    text = f"{here.version} on {here.device}"
     if not here.is_on_gpu and (gpus := asked("nvidia-smi", *NVIDIA_NAMES)):
         build = f"mlx-cuda-13=={here.version}"
         remedy = (
             f"install the CUDA build of MLX: pip uninstall mlx-cpu; pip install {build} "
             "(mlx-cuda-12 for a CUDA 12 driver)"
         )
-        return Finding(
-            "mlx", "warn", f"{found}, although there is a {gpus.splitlines()[0]}", remedy
-        )
-    return Finding("mlx", "ok", found)
+        return Finding("mlx", "warn", f"{text}, although there is a {gpus.splitlines()[0]}", remedy)
+    return Finding("mlx", "ok", text)
 
 
 def blas(settings: Settings, _running: bool) -> Finding:
-    """Check what multiplies matrices here: what was chosen, what it gains, and what the other
-    `runner.parity` would."""
+    """Check the BLAS library in use, its gain, and the gain of the other `runner.parity`."""
     if sys.platform != "linux":
         return Finding("BLAS", "ok", "not needed here")
     here = mlx_here()
@@ -70,26 +66,26 @@ def blas(settings: Settings, _running: bool) -> Finding:
         return Finding("BLAS", "ok", f"not needed: MLX computes on {here.device}")
     if settings.runner.blas == "off":
         return Finding("BLAS", "ok", "MLX's own BLAS (runner.blas = off); prompts are slow")
-    known, runner = known_blas(settings), settings.runner
-    if known.choice is None:
-        found = "OpenBLAS is missing; without it prompts are about 40 times slower"
-        return Finding("BLAS", "warn", found, INSTALL_HINT)
-    found = told(known.choice)
+    outcome, runner = known_blas(settings), settings.runner
+    if outcome.choice is None:
+        text = "OpenBLAS is missing; without it prompts are about 40 times slower"
+        return Finding("BLAS", "warn", text, INSTALL_HINT)
+    text = told(outcome.choice)
     other = "fast" if runner.parity == "exact" else "exact"
-    rival = choose(known.table.measured, other, runner.blas_threads)
+    rival = choose(outcome.table.measured, other, runner.blas_threads)
     if rival is not None:
-        found += f"; {runner.parity} {told_gains(known.choice)}"
-        found += f"; {other} {rival.gains[0][1]:.1f} x at 1 row"
-    if known.trouble:
-        return Finding("BLAS", "warn", f"{found}; {known.trouble}", known.remedy)
-    return Finding("BLAS", "ok", found)
+        text += f"; {runner.parity} {told_gains(outcome.choice)}"
+        text += f"; {other} {rival.gains[0][1]:.1f} x at 1 row"
+    if outcome.trouble:
+        return Finding("BLAS", "warn", f"{text}; {outcome.trouble}", outcome.remedy)
+    return Finding("BLAS", "ok", text)
 
 
 @functools.cache
 def mlx_here() -> MlxHere:
-    """Return what MLX says here, asked once."""
+    """Import MLX in a separate process and return its version and device. The result is cached."""
     try:
-        done = processes.ran(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _PROBE)
+        done = processes.run_tool(IMPORT_TIMEOUT_S, sys.executable, "-P", "-c", _PROBE)
     except subprocess.TimeoutExpired:
         trouble = "MLX computed nothing within 60 s"
         return MlxHere(trouble=trouble, remedy="reinstall mlx")

@@ -1,4 +1,4 @@
-"""What lies where a node's models do and is not taken, as `shoal doctor` says it.
+"""Findings about entries in a node's model folders that are not models or have no effect.
 
 Pure.
 """
@@ -18,34 +18,35 @@ CLEAR = "move the files that are not models, then check again"
 
 
 def model_checks(state: NodeState | None, folders: Collection[Path]) -> Iterator[Finding]:
-    """Yield a warning for each thing in this node's folders of models that is none, or has no
-    effect. A cache of others may hold what it likes. Only a running node knows."""
-    card = next((card for card in state.cards if card.node == state.asked), None) if state else None
+    """Yield a finding for each entry in this node's model folders that is no model or has no
+    effect: a warning, or ok if it is harmless. Other folders, such as the Hugging Face cache, may
+    contain anything. Yields nothing without a running node."""
+    card = next((card for card in state.cards if card.node == state.node), None) if state else None
     if card is None:
         return
     mine = [
-        one
-        for one in card.passed_over
-        if one.taken or any(Path(one.path).is_relative_to(folder) for folder in folders)
+        entry
+        for entry in card.passed_over
+        if entry.taken or any(Path(entry.path).is_relative_to(folder) for folder in folders)
     ]
-    for one in mine:
-        found, about = f"{one.path}: {one.why}", f"model {one.name}"
-        if one.reason in HARMLESS:
-            yield Finding(about, "ok", f"{found}; {one.remedy}")
+    for entry in mine:
+        text, about = f"{entry.path}: {entry.why}", f"model {entry.name}"
+        if entry.reason in HARMLESS:
+            yield Finding(about, "ok", f"{text}; {entry.remedy}")
         else:
-            yield Finding(about, "warn", found, one.remedy)
+            yield Finding(about, "warn", text, entry.remedy)
     yield from _fast_synchs(card)
     if card.passed_over_count > len(card.passed_over):
         more = card.passed_over_count - len(card.passed_over)
         yield Finding("models", "warn", f"{more} more entries are not models", CLEAR)
     if not mine:
-        found = f"{len(card.models)} on this node's disk; the model folders hold nothing else"
-        yield Finding("models", "ok", found)
+        text = f"{len(card.models)} on this node's disk; the model folders hold nothing else"
+        yield Finding("models", "ok", text)
 
 
 def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
-    """Yield a warning for who has Metal's fast synchronisation switched on, with the models."""
-    told = {
+    """Yield a warning for each source (node or card) that turns on Metal's fast synchronisation."""
+    texts = {
         "node": (
             "this node's settings turn it on",
             'set `metal_fast_synch = "card"` or `"off"` in [runner]',
@@ -55,7 +56,7 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
             "if the GPU hangs, remove the line with `shoal card edit`",
         ),
     }
-    for by, (why, remedy) in told.items():
+    for by, (why, remedy) in texts.items():
         on = [
             model.model
             for model in card.models
@@ -63,5 +64,5 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
         ]
         if on:
             names = ", ".join(on[:NAMED]) + (f" and {len(on) - NAMED} more" if on[NAMED:] else "")
-            found = f"on for {names}: {why}; MLX warns that it may hang the GPU"
-            yield Finding("metal_fast_synch", "warn", found, remedy)
+            text = f"on for {names}: {why}; MLX warns that it may hang the GPU"
+            yield Finding("metal_fast_synch", "warn", text, remedy)

@@ -1,7 +1,7 @@
-"""Talks to the network: what `shoal doctor` looks at between this node and others.
+"""Talks to the network: the checks between this node and other nodes.
 
-A running node is asked what it knows of its peers; only where it is not linked is an address
-dialled from here, up to ZMTP's greeting and no further, which the other side may log once.
+A running node reports its peers. An address is dialled from here only if the node has no link to
+it. The dial ends after ZMTP's greeting; the other side may log it once.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENE
 def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Finding]:
     """Yield the findings between nodes, causes before effects.
 
-    `state` is the running node's, None where no node answers.
+    `state` is the running node's; None if no node answers.
     """
     cluster = settings.cluster
-    card = next((c for c in state.cards if c.node == state.asked), None) if state else None
+    card = next((c for c in state.cards if c.node == state.node), None) if state else None
     yield reach_check(cluster.listen, cluster.peers, card.ips if card else own_addresses())
     hosts = (cluster.listen, *(host_of(peer) for peer in cluster.peers))
     beyond = any(host and not is_loopback(host) for host in hosts)
@@ -60,10 +60,10 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
     yield key_check(keys, trouble, beyond=beyond)
     if cluster.listen:
         yield _door(settings, running=state is not None)
-    reading = state.peers.get(state.asked) if state else None
+    reading = state.peers.get(state.node) if state else None
     for peer in refused(reading):
         yield refused_check(peer)
-    for address in dialled(cluster.peers, reading):
+    for address in addresses_to_dial(cluster.peers, reading):
         look = _look(address, reading)
         yield peer_check(look, has_key=keys is not None, macos=sys.platform == "darwin")
     clocks = clock_check(reading.peers) if reading else None
@@ -71,24 +71,24 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
         yield clocks
 
 
-def dialled(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
-    """Return the addresses to look at: of the settings, those dialled in vain, silent peers'; not
-    those where a node is that is known to be of another cluster or version."""
-    said = {one.why for one in refused(reading)}
-    told = [one.partition(": ") for one in (reading.strangers if reading else ())]
-    apart = {where for where, _, words in told if words in said}
+def addresses_to_dial(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
+    """Return the addresses to check: the settings' peers, strangers, and silent peers. Addresses of
+    nodes known to be of another cluster or version are left out."""
+    reasons = {peer.why for peer in refused(reading)}
+    strangers = [stranger.partition(": ") for stranger in (reading.strangers if reading else ())]
+    apart = {address for address, _, why in strangers if why in reasons}
     lost = [
-        one.addresses[0]
-        for one in (reading.peers if reading else ())
-        if one.status == "silent" and one.addresses
+        peer.addresses[0]
+        for peer in (reading.peers if reading else ())
+        if peer.status == "silent" and peer.addresses
     ]
-    vain = [where for where, _, _ in told]
+    vain = [address for address, _, _ in strangers]
     return [peer for peer in dict.fromkeys((*peers, *vain, *lost)) if peer not in apart]
 
 
 def refused(reading: PeersReading | None) -> list[PeerReading]:
-    """Return the nodes that this node turns away, or that turn it away."""
-    return [one for one in (reading.peers if reading else ()) if one.status == "refused"]
+    """Return the nodes that this node rejects, or that reject this node."""
+    return [peer for peer in (reading.peers if reading else ()) if peer.status == "refused"]
 
 
 def _keys(settings: Settings) -> tuple[ClusterKeys | None, str]:
@@ -106,7 +106,7 @@ def _door(settings: Settings, *, running: bool) -> Finding:
     uses = [(use, row) for use, row in PORTS.items() if use != "http"]
     last = max(settings.port_of(use) + row.count - 1 for use, row in uses)
     span = f"{settings.port_of('control')} to {last}"
-    return ports_check(_but_http(processes.taken_ports(settings)), listen, span)
+    return ports_check(_but_http(processes.unusable_ports(settings)), listen, span)
 
 
 def _but_http(ports: dict[str, str]) -> dict[str, str]:
@@ -114,25 +114,25 @@ def _but_http(ports: dict[str, str]) -> dict[str, str]:
 
 
 def _look(address: str, reading: PeersReading | None) -> PeerLook:
-    told = (one.partition(": ") for one in (reading.strangers if reading else ()))
-    said = {where: words for where, _, words in told}.get(address, "")
+    strangers = (stranger.partition(": ") for stranger in (reading.strangers if reading else ()))
+    problem = {where: why for where, _, why in strangers}.get(address, "")
     peer = _peer_at(address, reading)
-    if peer is not None and not said:
+    if peer is not None and not problem:
         if peer.status == "linked":
             return PeerLook(address, linked=True)
-        said = peer.why
-    return replace(dial(address), said=said)
+        problem = peer.why
+    return replace(dial(address), problem=problem)
 
 
 def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:
-    known = reading.peers if reading else ()
-    exact = [one for one in known if address in one.addresses]
-    near = [one for one in known if one.host == address.rpartition(":")[0]]
+    peers = reading.peers if reading else ()
+    exact = [peer for peer in peers if address in peer.addresses]
+    near = [peer for peer in peers if peer.host == address.rpartition(":")[0]]
     return next(iter((*exact, *near)), None)
 
 
 def dial(address: str) -> PeerLook:
-    """Connect to `host:port` and read the greeting. Waits DIAL_S and GREETING_S at most."""
+    """Connect to `host:port` and read the greeting. Waits up to DIAL_S and GREETING_S seconds."""
     where, _, port = address.rpartition(":")
     try:
         with socket.create_connection((where.strip("[]"), int(port)), timeout=DIAL_S) as line:
@@ -145,12 +145,14 @@ def dial(address: str) -> PeerLook:
 
 def _greeting(line: socket.socket) -> bytes:
     line.settimeout(GREETING_S)
-    said = b""
+    greeting = b""
     with contextlib.suppress(OSError):
         line.sendall(SIGNATURE)
-        while len(said) < GREETING_BYTES and (more := line.recv(GREETING_BYTES - len(said))):
-            said += more
-    return said
+        while len(greeting) < GREETING_BYTES and (
+            more := line.recv(GREETING_BYTES - len(greeting))
+        ):
+            greeting += more
+    return greeting
 
 
 def _outcome(error: OSError) -> Outcome:
@@ -163,25 +165,25 @@ def _outcome(error: OSError) -> Outcome:
 
 def own_addresses() -> tuple[NodeAddress, ...]:
     """Return the IPv4 addresses of interfaces that are up, as a running node announces them."""
-    return tuple(one for one in addresses_up() if ":" not in one.ip)
+    return tuple(address for address in addresses_up() if ":" not in address.ip)
 
 
 def traces(settings: Settings, _running: bool) -> Finding:
-    """Check that traces can be sent where they are to be sent, and that something listens there."""
+    """Check that traces can be exported, and that something listens at otlp.endpoint."""
     endpoint = settings.otlp.endpoint
     if not endpoint:
         return Finding("traces", "ok", "not exported (otlp.endpoint is not set)")
     names = ("opentelemetry", "opentelemetry.proto")
     if not all(importlib.util.find_spec(name) for name in names):
-        found = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
+        text = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
         return Finding(
-            "traces", "error", found, "run `pip install 'shoal[otlp]'`, then `shoal restart`"
+            "traces", "error", text, "run `pip install 'shoal[otlp]'`, then `shoal restart`"
         )
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)
     try:
         socket.create_connection((url.hostname or "", port), DIAL_S).close()
     except OSError as error:
-        found = f"cannot connect to {endpoint}: {error}"
-        return Finding("traces", "warn", found, "start the collector, or correct otlp.endpoint")
+        text = f"cannot connect to {endpoint}: {error}"
+        return Finding("traces", "warn", text, "start the collector, or correct otlp.endpoint")
     return Finding("traces", "ok", f"exported to {endpoint}")

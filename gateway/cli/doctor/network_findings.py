@@ -1,8 +1,8 @@
-"""What addresses, keys, ports, peers and clocks mean for a node among others.
+"""Findings about addresses, keys, ports, peers and clocks.
 
 Pure: facts in, `Finding`s out. A dialled address answers with ZMTP's greeting (64 bytes,
-rfc.zeromq.org/spec/23), which names the mechanism: CURVE where the node has a cluster key, NULL
-where it has none. Whether a key is the right one only the running node can tell.
+rfc.zeromq.org/spec/23). The greeting names the mechanism: CURVE if the node has a cluster key, NULL
+if it has none. Only the running node can tell whether a key is right.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ Outcome = Literal["open", "closed", "silent", "unknown", "unreachable"]
 
 @dataclass(frozen=True, slots=True)
 class PeerLook:
-    """One address that is dialled. `said` is what the running node heard there (empty: nothing
-    amiss, or no node runs), `linked` that it is linked through it; `outcome` and `greeting` are
-    of a connection made just now, `why` the system's words where there was none."""
+    """The check of one dialled address. `problem` is the running node's report of it (empty: no
+    problem, or no node runs). `linked`: the node is linked through it. `outcome` and `greeting`
+    describe a connection made just now; `why` is the system's error if it failed."""
 
     address: str
     linked: bool
-    said: str = ""
+    problem: str = ""
     outcome: Outcome = "open"
     greeting: bytes = b""
     why: str = ""
 
 
 def mechanism(greeting: bytes) -> str | None:
-    """Return NULL, CURVE or PLAIN, as a ZMTP 3 greeting names it; None for other bytes."""
+    """Return NULL, CURVE or PLAIN from a ZMTP 3 greeting; None for other bytes."""
     if len(greeting) < 32 or greeting[0] != 0xFF or not greeting[9] & 1 or greeting[10] < 3:
         return None
     return greeting[12:32].rstrip(b"\x00").decode("ascii", "replace")
 
 
 def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddress]) -> Finding:
-    """Find whether others can dial this node. `listen` and `peers` are as in the settings."""
+    """Check whether others can dial this node. `listen` and `peers` are the settings."""
     own = ranked(address for address in addresses if address.medium != "loopback")
-    there = ", ".join(f"{one.ip} ({one.medium.replace('_', ' ')})" for one in own) or "none"
+    there = (
+        ", ".join(f"{address.ip} ({address.medium.replace('_', ' ')})" for address in own) or "none"
+    )
     name = "addresses"
     if not listen:
         return Finding(
@@ -60,13 +62,11 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
     if is_loopback(listen):
         abroad = [peer for peer in peers if not is_loopback(peer.rpartition(":")[0])]
         if abroad:
-            found = (
-                f"listens at {listen}, which {abroad[0]} cannot reach; this machine has: {there}"
-            )
+            text = f"listens at {listen}, which {abroad[0]} cannot reach; this machine has: {there}"
             return Finding(
                 name,
                 "warn",
-                found,
+                text,
                 "run `shoal up --listen ADDRESS`, or 0.0.0.0 for every address",
             )
         return Finding(
@@ -78,7 +78,7 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
         remedy = "plug in a cable, or turn Wi-Fi on"
         return Finding(name, "warn", "this machine has only a loopback address", remedy)
     literal = listen[0].isdigit() or ":" in listen
-    if listen not in WILDCARDS and literal and listen not in {one.ip for one in own}:
+    if listen not in WILDCARDS and literal and listen not in {address.ip for address in own}:
         remedy = "set cluster.listen to an address of this machine, or to 0.0.0.0"
         return Finding(
             name,
@@ -90,10 +90,10 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
 
 
 def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
-    """Find whether the cluster key is in order.
+    """Check the cluster key.
 
-    `beyond`: the settings let this node meet others on other machines. `trouble`: why the key
-    file cannot be used.
+    `beyond`: the settings let this node meet nodes on other machines. `trouble`: why the key file
+    cannot be used.
     """
     name = "cluster key"
     if trouble:
@@ -115,34 +115,34 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
 
 
 def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
-    """Find whether the ports that other nodes dial are free; `taken` is use to problem."""
+    """Check whether the ports that other nodes dial are free; `taken` is use to problem."""
     name = "cluster ports"
     if not taken:
         return Finding(name, "ok", f"{span} are free at {listen}")
-    found = "; ".join(f"{use}: {problem}" for use, problem in taken.items())
+    text = "; ".join(f"{use}: {problem}" for use, problem in taken.items())
     return Finding(
         name,
         "error",
-        found,
+        text,
         "stop the programs that use them, or move all ports with `shoal up --base-port`",
     )
 
 
 def door_check(address: str, closed: Mapping[str, str]) -> Finding:
-    """Find whether this running node listens where others dial it; `closed` is use to problem."""
+    """Check whether this running node listens where others dial it; `closed` is use to problem."""
     name = "cluster port"
     if not closed:
         return Finding(name, "ok", f"other nodes reach it at {address}")
-    found = "; ".join(f"{use}: {problem}" for use, problem in closed.items())
+    text = "; ".join(f"{use}: {problem}" for use, problem in closed.items())
     remedy = (
         "stop the program that uses it, or run `shoal down` and `shoal up --base-port "
         "PORT`; see `shoal logs`"
     )
-    return Finding(name, "error", found, remedy)
+    return Finding(name, "error", text, remedy)
 
 
 def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
-    """Find what is between this node and an address that it dials."""
+    """Check the connection from this node to an address that it dials."""
     name = f"peer {look.address}"
     if look.linked:
         return Finding(name, "ok", "linked")
@@ -177,7 +177,7 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
 
 
 def refused_check(peer: PeerReading) -> Finding:
-    """Find what keeps this node and one that it meets out of one cluster."""
+    """Report why this node and a peer reject each other."""
     remedy = "see `shoal nodes` there; until it is corrected each node works alone"
     return Finding(f"node {peer.name or peer.node}", "error", peer.why, remedy)
 
@@ -194,15 +194,17 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     if spoken == "NULL" and has_key:
         remedy = "run `shoal keys join` there, then `shoal down` and `shoal up`"
         return Finding(name, "error", "it has no cluster key, and this node has one", remedy)
-    if look.said and "no answer" not in look.said:
-        return Finding(name, "error", f"it rejects this node: {look.said}", "see `shoal logs bus`")
-    if look.said and has_key:
+    if look.problem and "no answer" not in look.problem:
+        return Finding(
+            name, "error", f"it rejects this node: {look.problem}", "see `shoal logs bus`"
+        )
+    if look.problem and has_key:
         remedy = "compare the fingerprints in `shoal keys show` here and there, then `shoal up`"
         return Finding(name, "error", "it rejects this node's cluster key", remedy)
-    if look.said and spoken == "CURVE":
-        found = "it rejects this machine's key: it has a cluster key, or belongs to another user"
-        return Finding(name, "error", found, "run `shoal keys join` with that cluster's key")
-    if look.said:
+    if look.problem and spoken == "CURVE":
+        text = "it rejects this machine's key: it has a cluster key, or belongs to another user"
+        return Finding(name, "error", text, "run `shoal keys join` with that cluster's key")
+    if look.problem:
         return Finding(name, "error", "it listens, but does not answer", "see `shoal logs` there")
     return Finding(
         name, "ok", f"it listens ({spoken}); `shoal up` shows whether it accepts this node"
@@ -210,27 +212,28 @@ def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
 
 
 def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
-    """Find whether the clocks of linked peers are near this one; None where no peer tells."""
-    told = [
+    """Check whether the clocks of linked peers are near this one; None if no peer reports its
+    clock."""
+    offsets = [
         (peer, peer.clock_offset_s)
         for peer in peers
         if peer.status == "linked" and peer.clock_offset_s is not None
     ]
-    if not told:
+    if not offsets:
         return None
-    off = [(one, s) for one, s in told if abs(s) - (one.round_trip_s or 0.0) / 2 > CLOCK_S]
+    off = [(peer, s) for peer, s in offsets if abs(s) - (peer.round_trip_s or 0.0) / 2 > CLOCK_S]
     if not off:
-        worst = max(abs(s) for _, s in told)
+        worst = max(abs(s) for _, s in offsets)
         return Finding(
-            "clocks", "ok", f"at most {max(worst, 0.001):.3f} s from {len(told)} other node(s)"
+            "clocks", "ok", f"at most {max(worst, 0.001):.3f} s from {len(offsets)} other node(s)"
         )
-    found = ", ".join(
-        f"{one.name or one.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"
-        for one, s in off
+    text = ", ".join(
+        f"{peer.name or peer.node} is {abs(s):.1f} s {'ahead' if s > 0 else 'behind'}"
+        for peer, s in off
     )
     remedy = (
         "synchronize both with a time server: `sudo timedatectl set-ntp true`; on "
         "macOS System Settings, "
         "General, Date & Time"
     )
-    return Finding("clocks", "warn", f"{found}; the limit is {CLOCK_S:g} s", remedy)
+    return Finding("clocks", "warn", f"{text}; the limit is {CLOCK_S:g} s", remedy)

@@ -1,1 +1,1 @@
-"""A node as the command line sees it: its API, state, processes and files; no verb in it."""
+"""A node as the command line sees it: API, state, processes and files. Contains no verbs."""

@@ -1,7 +1,7 @@
-"""Talks to the lock files of one home: which code its processes run, and whether that is a mix.
+"""Talks to the lock files of one home: compares the code of its processes with the installed code.
 
-Each process writes the code that it was started from into its lock file. One of a version that did
-not yet do so tells nothing, which is other code than this command's.
+Each process writes its code's version and tree hash into its lock file at its start. Old versions
+of shoal do not; their processes count as running other code.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ REMEDY = "run `shoal restart` to start all processes from the installed code"
 
 
 def running_codes(paths: Paths) -> dict[str, str]:
-    """Return what each live process of this home was started from, by its name."""
+    """Return the code of each live process of this home, by process name."""
     files = sorted(paths.runtime.glob("*.role"))
     return {path.stem: _code_in(path) for path in files if lock_holder(path) is not None}
 
 
 def mix(paths: Paths) -> str:
-    """Return what runs beside what; empty where all run what this command is of."""
+    """Return which processes run other code than this command; empty if none does."""
     return describe_mix(running_codes(paths), installed_code())
 
 
 def describe_mix(running: Mapping[str, str], installed: str) -> str:
-    """Return in words which processes run other code than is installed; empty for none."""
+    """Return which processes run other code than the installed one, for people; empty if none
+    does."""
     others: dict[str, list[str]] = {}
     for name, code in running.items():
         if code != installed:
             others.setdefault(code, []).append(name)
     if not others:
         return ""
-    found = "; ".join(f"{', '.join(names)}: {code}" for code, names in sorted(others.items()))
-    return f"processes run other code than the installed one ({installed}): {found}"
+    others_text = "; ".join(f"{', '.join(names)}: {code}" for code, names in sorted(others.items()))
+    return f"processes run other code than the installed one ({installed}): {others_text}"
 
 
 def _code_in(path: Path) -> str:

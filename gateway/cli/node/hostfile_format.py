@@ -1,10 +1,10 @@
-"""Hostfiles as `mlx.launch` reads them, checked, and what MLX's backends want instead.
+"""Hostfiles of `mlx.launch`: parse and check them, and render the files that MLX's backends read.
 
-Pure. A hostfile is a JSON list of `{"ssh", "ips", "rdma"}`, rank by rank, or an object that
-holds one as `hosts`. `rdma` is one row of the device matrix: by which RDMA device a rank
-reaches each rank, null itself, a list where several cables join the two. A device has one
-cable, and an address one machine. shoal needs none of these files, for its workers agree on the
-same facts over the bus; they serve MLX's own tools, and to compare.
+Pure. A hostfile is a JSON list of `{"ssh", "ips", "rdma"}` in rank order, or an object with that
+list as `hosts`. `rdma` is the rank's row of the device matrix: the RDMA device to each rank, null
+to itself, a list if several cables join the two. A device has one cable, and an address belongs to
+one machine. shoal does not need hostfiles, because its workers exchange these facts over the bus.
+They are for MLX's own tools, and for comparison.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ FIELDS = ("ssh", "ips", "rdma")
 
 
 class BadHostfile(ValueError):
-    """What is wrong with a hostfile; names the rank, and the pair where there is one."""
+    """A fault in a hostfile. The message names the rank, or both ranks of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One rank's machine. `rdma` has the devices to each rank, none to itself; it is empty where no
-    rank names devices."""
+    """The machine of one rank. `rdma` has the devices to each rank, none to itself; empty if the
+    hostfile has no RDMA devices."""
 
     ssh: str
     ips: tuple[str, ...]
@@ -36,71 +36,72 @@ class Host:
 
     @property
     def machine(self) -> str:
-        """Return what ssh makes of its name: whose account is asked does not matter."""
+        """Return the host name without the user, in lower case."""
         return self.ssh.rpartition("@")[2].rstrip(".").lower()
 
 
 def parse_hostfile(text: str) -> tuple[Host, ...]:
     """Return the hosts in rank order. Raises BadHostfile."""
     try:
-        found: Any = json.loads(text)
+        document: Any = json.loads(text)
     except ValueError as error:
         raise BadHostfile(f"not JSON: {error}") from None
-    if isinstance(found, dict):
-        found = cast(dict[str, Any], found).get("hosts")
-    if not isinstance(found, list) or not found:
+    if isinstance(document, dict):
+        document = cast(dict[str, Any], document).get("hosts")
+    if not isinstance(document, list) or not document:
         raise BadHostfile('neither a list of hosts nor an object with a list "hosts"')
-    hosts = tuple(_host(rank, one) for rank, one in enumerate(cast(list[Any], found)))
+    hosts = tuple(_host(rank, entry) for rank, entry in enumerate(cast(list[Any], document)))
     _check(hosts)
     return hosts
 
 
 def cables(size: int) -> int:
-    """Return how many cables a full mesh of `size` machines takes."""
+    """Return the number of cables of a full mesh of `size` machines."""
     return size * (size - 1) // 2
 
 
 def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
-    """Return (ssh, device, ssh, device) of each cable; where several join two machines, in the
-    order in which both name them."""
+    """Return (ssh, device, ssh, device) of each cable. Several cables between two machines pair up
+    in the order of both lists."""
     return [
-        (one.ssh, here, other.ssh, there)
-        for near, one in enumerate(hosts)
+        (host.ssh, here, other.ssh, there)
+        for near, host in enumerate(hosts)
         for far, other in enumerate(hosts)
-        if near < far and one.rdma
-        for here, there in zip(one.rdma[far], other.rdma[near], strict=True)
+        if near < far and host.rdma
+        for here, there in zip(host.rdma[far], other.rdma[near], strict=True)
     ]
 
 
 def device_matrix(hosts: Sequence[Host]) -> str:
-    """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile where a rank names no devices."""
+    """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile if the hostfile has no RDMA
+    devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
         raise BadHostfile("the hostfile has no RDMA devices")
     return json.dumps([[_as_mlx_has_it(devices) for devices in host.rdma] for host in hosts])
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
-    """Return the contents of MLX_HOSTFILE, as `mlx.launch` numbers it.
+    """Return the contents of MLX_HOSTFILE, with the port numbers of `mlx.launch`.
 
-    Each rank stands with all of its addresses, the ports counted up from `port` over all. Raises
-    BadHostfile where a rank has no IPv4 address, for a ring speaks nothing else.
+    Each rank has all its addresses; ports count up from `port` over all ranks. Raises BadHostfile
+    if a rank has no IPv4 address, because a ring uses IPv4 only.
     """
     if len(hosts) < 2:
         raise BadHostfile("a ring needs at least two ranks")
     addresses: list[list[str]] = []
     ports = itertools.count(port)
-    for rank, one in enumerate(hosts):
-        usable = [ip for ip in one.ips if ipaddress.ip_address(ip).version == 4]
+    for rank, host in enumerate(hosts):
+        usable = [ip for ip in host.ips if ipaddress.ip_address(ip).version == 4]
         if not usable:
-            raise BadHostfile(f"rank {rank} ({one.ssh}) has no IPv4 address; a ring needs one")
+            raise BadHostfile(f"rank {rank} ({host.ssh}) has no IPv4 address; a ring needs one")
         addresses.append([f"{ip}:{next(ports)}" for ip in usable])
     return json.dumps(addresses)
 
 
 def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mapping[str, str]:
-    """Return what rank's process has in its environment.
+    """Return the environment variables of a rank's process.
 
-    It is JACCL's where devices are named (`path` is then the matrix), else the ring's.
+    For JACCL if the hostfile has RDMA devices (`path` is then the matrix), else for the ring.
     """
     if hosts[0].rdma:
         coordinator = f"{hosts[0].ips[0]}:{port}"
@@ -113,7 +114,7 @@ def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mappi
 
 
 def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
-    """Return what of a host's devices is not as the hostfile has it, by `ibv_devinfo` there."""
+    """Return the devices of a host that are missing or down, by `ibv_devinfo` on it."""
     states = {port.device: port.state for port in ports}
     return [
         f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"
@@ -122,10 +123,10 @@ def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
     ]
 
 
-def _host(rank: int, found: Any) -> Host:
-    if not isinstance(found, dict):
+def _host(rank: int, entry: Any) -> Host:
+    if not isinstance(entry, dict):
         raise BadHostfile(f"rank {rank} is not an object")
-    fields = cast(dict[str, Any], found)
+    fields = cast(dict[str, Any], entry)
     unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
         raise BadHostfile(f"rank {rank} has an unknown field {unknown[0]!r}")
@@ -141,21 +142,21 @@ def _host(rank: int, found: Any) -> Host:
 
 
 def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Return the entries of a row, each as a list of names: none for null."""
+    """Return the entries of a row, each as a list of names; an empty list for null."""
     row: Any = fields.get(name, [])
     if not isinstance(row, list):
         raise BadHostfile(f"rank {rank}: {name} is not a list")
-    found: list[tuple[str, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for entry in cast(list[Any], row):
         names: list[Any] = (
             [] if entry is None else cast(list[Any], entry) if isinstance(entry, list) else [entry]
         )
-        if any(not isinstance(one, str) or not one for one in names):
+        if any(not isinstance(device, str) or not device for device in names):
             raise BadHostfile(
                 f"rank {rank}: {name} contains {entry!r}; only strings and null are allowed"
             )
-        found.append(tuple(names))
-    return tuple(found)
+        rows.append(tuple(names))
+    return tuple(rows)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -174,13 +175,13 @@ def _as_mlx_has_it(devices: tuple[str, ...]) -> str | list[str] | None:
 def _check(hosts: Sequence[Host]) -> None:
     machines: dict[str, int] = {}
     owners: dict[object, int] = {}
-    for rank, one in enumerate(hosts):
-        other = machines.setdefault(one.machine, rank)
+    for rank, host in enumerate(hosts):
+        other = machines.setdefault(host.machine, rank)
         if other != rank:
             raise BadHostfile(
-                f"ranks {other} and {rank} are the same machine ({hosts[other].ssh}, {one.ssh})"
+                f"ranks {other} and {rank} are the same machine ({hosts[other].ssh}, {host.ssh})"
             )
-        for ip in one.ips:
+        for ip in host.ips:
             other = owners.setdefault(_address(ip), rank)
             if other != rank:
                 raise BadHostfile(f"ranks {other} and {rank} both have the address {ip}")
@@ -194,14 +195,14 @@ def _check(hosts: Sequence[Host]) -> None:
 
 
 def _check_devices(rank: int, hosts: Sequence[Host]) -> None:
-    one = hosts[rank]
-    mine = f"rank {rank} ({one.ssh})"
-    if len(one.rdma) != len(hosts):
-        raise BadHostfile(f"{mine} lists {len(one.rdma)} devices for {len(hosts)} ranks")
-    if one.rdma[rank]:
+    host = hosts[rank]
+    mine = f"rank {rank} ({host.ssh})"
+    if len(host.rdma) != len(hosts):
+        raise BadHostfile(f"{mine} lists {len(host.rdma)} devices for {len(hosts)} ranks")
+    if host.rdma[rank]:
         raise BadHostfile(f"{mine} lists a device to itself; use null")
     leads_to: dict[str, int] = {}
-    for far, devices in enumerate(one.rdma):
+    for far, devices in enumerate(host.rdma):
         other = hosts[far]
         if far != rank and not devices:
             raise BadHostfile(f"{mine} lists no device to rank {far} ({other.ssh})")

@@ -1,10 +1,9 @@
-"""How alike the nodes of a cluster are, and what to do where they are not.
+"""Compare the nodes of a cluster: versions and hardware, and a remedy for each difference.
 
-Pure. A fact that ranks of one group have to agree in is `required`: shoal itself, MLX, mlx-lm
-and Python to its minor version. The others are `noted`: nodes of other makes work together, but
-a model is only ever placed over nodes that compute alike. Whether a fact that a node does not
-tell is the same is not known: that is noted. Nodes that are not reached are not compared. Nodes
-that differ in nothing have the same fingerprint.
+Pure. Ranks of one group must agree on a `required` fact: shoal, MLX, mlx-lm, and Python to its
+minor version. Other facts are `noted`: such nodes work together, but a model is only placed over
+nodes with the same backend. If a node does not report a fact, the difference is noted. Unreachable
+nodes are not compared. Nodes without differences have the same fingerprint.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ Weight = Literal["required", "noted"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A rank of a model that a node holds, or is to hold. `ranks` counts the instance's."""
+    """A rank of a model that a node runs or will run. `ranks` is the number of ranks of its
+    instance."""
 
     model: str
     instance: str
@@ -37,11 +37,11 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `facts` are by the names of FACTS, those left out that it does not tell.
+    """One node. `facts` are by the names of FACTS; facts that the node does not report are missing.
 
-    `link` is `this one` or how the asked node is linked with it; `why` is said where it is not
-    reached. `clock_offset_s` is by how much its clock is ahead of the asked node's.
-    `fingerprint` is alike for nodes whose facts are, as far as they have to be.
+    `link` is `this node` or the status of the link from the answering node. `why` says why the node
+    is unreachable. `clock_offset_s` is how far its clock is ahead of the answering node's.
+    `fingerprint` is equal for nodes with equal compared facts.
     """
 
     node: str
@@ -62,7 +62,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact in which reachable nodes differ: value to names of nodes, most nodes first."""
+    """A fact in which reachable nodes differ. `values` is value to node names, most nodes first."""
 
     field: str
     weight: Weight
@@ -72,13 +72,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What a cluster is, as one node sees it.
+    """A cluster as the node `node` sees it.
 
-    `strangers` are addresses that were dialled and did not answer; `holder` is None while no
-    node holds the term.
+    `strangers` are addresses that were dialled and did not answer. `holder` is the leader; None
+    without one.
     """
 
-    asked: str
+    node: str
     holder: str | None
     verdict: Verdict
     nodes: tuple[NodeReport, ...]
@@ -87,14 +87,14 @@ class ClusterReport:
 
     @property
     def unreachable(self) -> tuple[NodeReport, ...]:
-        """Return the known nodes that the asked one does not reach."""
+        """Return the known nodes that `node` does not reach."""
         return tuple(node for node in self.nodes if not node.reachable)
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """A fact that is compared: how to read it off a card (empty: not told), and what of it has
-    to be equal."""
+    """A compared fact. `read` returns it from a card (empty: not reported); `compared` returns the
+    part that must be equal."""
 
     name: str
     weight: Weight
@@ -106,15 +106,15 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _known(version: str) -> str:
+def _unless_unknown(version: str) -> str:
     return "" if version == "unknown" else version
 
 
 FACTS: tuple[ComparedFact, ...] = (
-    ComparedFact("shoal", "required", lambda card: _known(card.shoal_version)),
+    ComparedFact("shoal", "required", lambda card: _unless_unknown(card.shoal_version)),
     ComparedFact("code", "required", lambda card: card.tree),
-    ComparedFact("mlx", "required", lambda card: _known(card.mlx_version)),
-    ComparedFact("mlx_lm", "required", lambda card: _known(card.mlx_lm_version)),
+    ComparedFact("mlx", "required", lambda card: _unless_unknown(card.mlx_version)),
+    ComparedFact("mlx_lm", "required", lambda card: _unless_unknown(card.mlx_lm_version)),
     ComparedFact("python", "required", lambda card: card.python_version, _minor),
     ComparedFact("os", "noted", lambda card: card.os_version),
     ComparedFact("arch", "noted", lambda card: card.platform.partition("-")[2]),
@@ -136,18 +136,18 @@ _NOTES = {
 
 
 def report(state: NodeState) -> ClusterReport:
-    """Return what `state` says of its nodes, and the verdict."""
+    """Compare the nodes of `state`."""
     nodes = tuple(_node(state, node) for node in _everybody(state))
-    reached = [one for one in nodes if one.reachable]
-    found = [difference for field in FACTS if (difference := _difference(field, reached))]
-    asked = state.peers.get(state.asked)
+    reached = [node for node in nodes if node.reachable]
+    differences = [difference for field in FACTS if (difference := _difference(field, reached))]
+    reading = state.peers.get(state.node)
     return ClusterReport(
-        asked=state.asked,
+        node=state.node,
         holder=state.holder if state.live else None,
-        verdict=verdict_of(found),
+        verdict=verdict_of(differences),
         nodes=nodes,
-        differences=tuple(found),
-        strangers=asked.strangers if asked else (),
+        differences=tuple(differences),
+        strangers=reading.strangers if reading else (),
     )
 
 
@@ -159,13 +159,12 @@ def verdict_of(differences: Sequence[Difference]) -> Verdict:
 
 
 def facts_of(card: NodeCard) -> dict[str, str]:
-    """Return the card's facts by name, in the order of FACTS, without those it does not tell."""
-    return {field.name: said for field in FACTS if (said := field.read(card))}
+    """Return the card's facts by name, in the order of FACTS, without unreported ones."""
+    return {field.name: value for field in FACTS if (value := field.read(card))}
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
-    """Return twelve hexadecimal digits of the SHA-256 of what is compared of the facts, `launch`
-    left out."""
+    """Return 12 hexadecimal digits of the SHA-256 of the compared facts, without `launch`."""
     compared = {field.name: field.compared for field in FACTS}
     text = "\n".join(
         f"{name}={compared[name](value)}"
@@ -176,24 +175,25 @@ def fingerprint(facts: Mapping[str, str]) -> str:
 
 
 def newest(versions: Sequence[str]) -> str:
-    """Return the highest of some version numbers; `1.10` is above `1.9`."""
-    return max(versions, key=lambda one: [int(part) for part in re.findall(r"\d+", one)])
+    """Return the highest version number; `1.10` is above `1.9`."""
+    return max(versions, key=lambda version: [int(part) for part in re.findall(r"\d+", version)])
 
 
 def _everybody(state: NodeState) -> list[str]:
-    asked = state.peers.get(state.asked)
-    peers = {str(peer.node) for peer in asked.peers} if asked else set[str]()
+    reading = state.peers.get(state.node)
+    peers = {str(peer.node) for peer in reading.peers} if reading else set[str]()
     gone = {str(node) for node in state.state.forgotten}
-    everybody = {state.asked, *state.state.nodes, *peers, *(str(c.node) for c in state.cards)}
+    everybody = {state.node, *state.state.nodes, *peers, *(str(c.node) for c in state.cards)}
     return sorted(everybody - gone)
 
 
 def _node(state: NodeState, node: str) -> NodeReport:
-    card = next((one for one in state.cards if one.node == node), None)
-    asked = state.peers.get(state.asked)
-    peer = next((one for one in asked.peers if one.node == node), None) if asked else None
+    card = next((card for card in state.cards if card.node == node), None)
+    reading = state.peers.get(state.node)
+    peers = reading.peers if reading else ()
+    peer = next((peer for peer in peers if peer.node == node), None)
     seat = state.state.nodes.get(node)
-    here = node == state.asked
+    here = node == state.node
     link = "this node" if here else peer.status if peer else "unknown"
     why = _why(card, link, peer)
     facts = facts_of(card) if card else {}
@@ -218,7 +218,7 @@ def _node(state: NodeState, node: str) -> NodeReport:
 
 
 def _why(card: NodeCard | None, link: str, peer: PeerReading | None) -> str:
-    """Return why the node counts as not reached; empty when it does."""
+    """Return why the node is unreachable; empty if it is reachable."""
     if link not in ("this node", "linked"):
         return (peer.why if peer else "") or f"link {link}"
     return "" if card else "it has not reported its description yet"
@@ -246,14 +246,14 @@ def _difference(field: ComparedFact, nodes: Sequence[NodeReport]) -> Difference 
             values.setdefault(field.compared(node.facts[field.name]), []).append(node.name)
     differ = len(values) > 1
     silent = [node.name for node in nodes if field.name not in node.facts]
-    told = values if not silent else {**values, UNTOLD: silent}
-    if not values or len(told) < 2:
+    answers = values if not silent else {**values, UNTOLD: silent}
+    if not values or len(answers) < 2:
         return None
-    most_first = sorted(told, key=lambda value: (-len(told[value]), value))
+    most_first = sorted(answers, key=lambda value: (-len(answers[value]), value))
     return Difference(
         field=field.name,
         weight=field.weight if differ else "noted",
-        values={value: tuple(sorted(told[value])) for value in most_first},
+        values={value: tuple(sorted(answers[value])) for value in most_first},
         remedy=_remedy(field, values) if differ else _untold(silent),
     )
 

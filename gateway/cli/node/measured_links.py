@@ -1,7 +1,7 @@
-"""The links between the asked node and others: what each lies on, and what was measured of it when.
+"""The links of the node that answers to other nodes: medium, latency and rate, and their age.
 
-Pure: `now_s` is the wall clock. A node measures its links itself; a reading tells how old a
-measurement was when it was told.
+Pure: `now_s` is the wall clock. A node measures its links itself. A reading contains the age of
+each measurement at the time of the reading.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ RESTS = {
 }
 
 
-def measured(state: NodeState, node: str, now_s: float) -> list[dict[str, Any]]:
-    """Return what the asked node measured towards `node`, at each of its addresses."""
-    reading = state.links.get(state.asked)
+def measurements(state: NodeState, node: str, now_s: float) -> list[dict[str, Any]]:
+    """Return the measurements of the link to `node`, one for each of its addresses."""
+    reading = state.links.get(state.node)
     if reading is None:
         return []
     since_s = max(0.0, now_s - reading.measured_at_s)
@@ -47,40 +47,40 @@ def measured(state: NodeState, node: str, now_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def unmeasured(state: NodeState, node: str) -> str:
-    """Return why the asked node does not measure its link to `node` now; empty where it does."""
-    reading, asked = state.links.get(state.asked), state.peers.get(state.asked)
-    peers = asked.peers if asked else ()
+def why_unmeasured(state: NodeState, node: str) -> str:
+    """Return why the answering node does not measure its link to `node` now; empty if it does."""
+    reading, membership = state.links.get(state.node), state.peers.get(state.node)
+    peers = membership.peers if membership else ()
     if not any(peer.node == node and peer.status == "linked" for peer in peers):
         return ""
     if reading is None:
         return RESTS["new"]
     if not reading.latency_every_s:
         return "measure_links is off"
-    return next((RESTS[one.why] for one in reading.resting if one.peer == node), "")
+    return next((RESTS[pause.why] for pause in reading.resting if pause.peer == node), "")
 
 
 def kind_of(state: NodeState, node: str, host: str) -> str:
-    """Return what an address of a node lies on, one of `KINDS`."""
+    """Return the medium of an address of a node, one of `KINDS`."""
     cards = (card for card in state.cards if card.node == node)
-    found = next((one.medium for card in cards for one in card.ips if one.ip == host), "")
+    medium = next((ip.medium for card in cards for ip in card.ips if ip.ip == host), "")
     address = ip_in(host)
-    return found or ("loopback" if address is not None and address.is_loopback else "unknown")
+    return medium or ("loopback" if address is not None and address.is_loopback else "unknown")
 
 
 def best_way(ways: list[dict[str, Any]], host: str) -> dict[str, Any] | None:
-    """Return the way by the address in use, else the fastest; None where none was measured."""
+    """Return the measurement of the address in use, else the fastest; None without any."""
     return max(ways, key=lambda way: (way["host"] == host, way["bytes_per_s"]), default=None)
 
 
 def links_of(state: NodeState, now_s: float) -> list[dict[str, Any]]:
-    """Return the link of the asked node to each other that it knows."""
-    asked = state.peers.get(state.asked)
-    found: list[dict[str, Any]] = []
-    for peer in () if asked is None else asked.peers:
-        way = best_way(measured(state, peer.node, now_s), peer.host) or {}
+    """Return the links from the answering node to each node that it knows."""
+    membership = state.peers.get(state.node)
+    links: list[dict[str, Any]] = []
+    for peer in () if membership is None else membership.peers:
+        way = best_way(measurements(state, peer.node, now_s), peer.host) or {}
         numbers = ("latency_s", "latency_age_s", "bytes_per_s", "at_least", "age_s")
-        found.append(
+        links.append(
             {
                 "node": peer.node,
                 "name": peer.name or state.names.get(peer.node, peer.node),
@@ -90,14 +90,14 @@ def links_of(state: NodeState, now_s: float) -> list[dict[str, Any]]:
                 "kind": kind_of(state, peer.node, peer.host),
                 "round_trip_s": peer.round_trip_s,
                 **{name: way.get(name) for name in numbers},
-                "unmeasured": "" if way else unmeasured(state, peer.node),
+                "unmeasured": "" if way else why_unmeasured(state, peer.node),
             }
         )
-    return found
+    return links
 
 
 def in_a_line(link: dict[str, Any]) -> str:
-    """Return a link of `links_of` for people."""
+    """Format a link of `links_of` for people."""
     to = f"link to {link['name']}"
     if link["status"] != "linked":
         silent_s = link["silent_s"] if link["status"] == "silent" else 0.0
@@ -111,7 +111,6 @@ def in_a_line(link: dict[str, Any]) -> str:
 
 
 def figures(way: dict[str, Any]) -> tuple[str, str]:
-    """Return the latency and the rate of a way that was measured, for people; `+`: the rate may be
-    higher."""
+    """Return latency and rate of a measurement, for people; `+`: the rate may be higher."""
     more = "+" if way["at_least"] else ""
     return f"{way['latency_s'] * 1e6:.0f} us", f"{size(int(way['bytes_per_s']))}/s{more}"

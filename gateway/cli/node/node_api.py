@@ -1,4 +1,4 @@
-"""Talks to a node's HTTP API, as any client would, and turns its errors into `CliError`s."""
+"""Talks to a node's HTTP API, like any client, and turns its errors into `CliError`s."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ KEEP_ALIVE = "keep-alive"
 
 
 class NodeApi:
-    """The HTTP API of one node. `own_key` tells what its owner has, each time that it is asked;
-    where there is none, the key of the environment counts (SHOAL_API_KEY).
+    """The HTTP API of one node. Every method raises CliError if there is no valid answer.
 
-    Every method raises CliError when there is no good answer. Fields of a body that are None are
-    not sent: they are the node's to choose. `trusted` are the certificates of an https address,
-    else those of this system. A `url` may be `unix://` and the path of a socket.
+    `own_key` returns the owner's token; it is called for each request. Without one, SHOAL_API_KEY
+    is sent. Fields of a body that are None are left out, so that the node applies its default.
+    `trusted` are the trusted certificates of an https address; by default those of this system. A
+    `url` may be `unix://` and the path of a socket.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class NodeApi:
         timeout = httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
         verify = trusted or trust(None)
         try:
-            # Proxies are for what lies outside; a node is one of our own machines.
+            # no proxies: a node is one of our own machines
             self.http = httpx.Client(
                 base_url=url if path is None else "http://localhost",
                 transport=None if path is None else httpx.HTTPTransport(uds=path),
@@ -76,15 +76,15 @@ class NodeApi:
             raise CliError(f"invalid address {url!r}: {error}") from error
 
     def node_id(self) -> str | None:
-        """Return the id of the node that answers; None where what answers is no node.
+        """Return the id of the node that answers; None if another program answers.
 
-        A node that asks for a key tells it to who has one: CliError says that there is none.
+        A node that requires a key reports its id only with a key: raises CliError without one.
         """
         with self._translated():
             health = self.http.get("/health")
         with contextlib.suppress(ValueError, AttributeError):
-            if found := health.json().get("node"):
-                return str(found)
+            if node := health.json().get("node"):
+                return str(node)
         try:
             return str(self.get("/state")["node"])
         except (KeyError, TypeError):
@@ -99,17 +99,17 @@ class NodeApi:
         return parse_state(self.get("/state", timeout_s=timeout_s))
 
     def state_if_it_answers(self, timeout_s: float) -> NodeState | None:
-        """Return the cluster as the node sees it, None where it does not answer in time."""
+        """Return the cluster as the node sees it; None if it does not answer in time."""
         with contextlib.suppress(CliError):
             return self.state(timeout_s=timeout_s)
         return None
 
     def no_room(self, model: str) -> str:
-        """Return why no node has memory for a model, with the sum; empty where one has, or where it
-        is not known."""
+        """Return why no node has memory for a model, with the figures; empty if one has, or if
+        unknown."""
         with contextlib.suppress(CliError), self._translated():
-            asked = {"model": model}
-            response = self.http.get("/instance/placement", params=asked, timeout=NO_ROOM_S)
+            query = {"model": model}
+            response = self.http.get("/instance/placement", params=query, timeout=NO_ROOM_S)
             if response.status_code == 507:
                 return _refused(response).message
         return ""
@@ -123,7 +123,7 @@ class NodeApi:
         return self._answer("POST", path, body, timeout_s)
 
     def put(self, path: str, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """Put a JSON body in the place of what is there and return the JSON answer."""
+        """Replace the resource at `path` with a JSON body and return the JSON answer."""
         return self._answer("PUT", path, body, timeout_s)
 
     def delete(
@@ -133,12 +133,12 @@ class NodeApi:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Delete what is at `path`, or what a JSON body names, and return the JSON answer."""
+        """Delete the resource at `path`, or the entries that a JSON body names; return the JSON
+        answer."""
         return self._answer("DELETE", path, body, timeout_s)
 
     def put_text(self, path: str, text: str, *, tag: str) -> Any:
-        """Put a text at `path`, where what is there still has this tag, and return the JSON
-        answer."""
+        """Replace the text at `path` if it still has this ETag. Return the JSON answer."""
         with self._translated():
             response = self.http.put(
                 path,
@@ -149,9 +149,9 @@ class NodeApi:
         return self._json(path, response)
 
     def file(self, path: str, body: Mapping[str, Any], *, timeout_s: float) -> bytes:
-        """Send a JSON body and return the bytes of the file that is answered."""
+        """Send a JSON body and return the bytes of the answer's file."""
         with self._translated():
-            response = self.http.post(path, json=told(body), timeout=timeout_s)
+            response = self.http.post(path, json=without_none(body), timeout=timeout_s)
         if response.status_code >= 400:
             raise _refused(response)
         return response.content
@@ -165,29 +165,28 @@ class NodeApi:
     ) -> Generator[Iterator[dict[str, Any]]]:
         """Open a streamed answer: the JSON of each `data:` line until `[DONE]`.
 
-        `remark` is told what the node says meanwhile for people: how far loading is.
+        `remark` is called with the node's progress comments, such as the progress of loading.
 
-        Leaving the block closes the connection, which cancels the request at the node. A
-        stream may be silent for as long as the node's keep-alive comments come.
+        Leaving the block closes the connection, which cancels the request at the node. A stream may
+        be silent as long as the node sends keep-alive comments.
         """
         with self._lines(path, body) as lines:
             yield _events(lines, remark)
 
     @contextlib.contextmanager
     def json_lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
-        """Open an answer that is a line of JSON after the other. Leaving the block closes the
-        connection, which stops what the node does for it. Raises CliError for a line that says that
-        it failed."""
+        """Open an answer that is a sequence of JSON lines. Leaving the block closes the connection,
+        which stops the node's work. Raises CliError for a line with an error."""
         with self._lines(path, body) as lines:
             yield _lines_of(lines)
 
     @contextlib.contextmanager
     def _lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[str]]:
-        """Open a streamed answer. Raises CliError for one that is a refusal."""
+        """Open a streamed answer. Raises CliError if the node refuses."""
         with (
             self._translated(),
             self.http.stream(
-                "POST", path, json=told(body), timeout=httpx.Timeout(60.0, connect=5.0)
+                "POST", path, json=without_none(body), timeout=httpx.Timeout(60.0, connect=5.0)
             ) as response,
         ):
             if response.status_code >= 400:
@@ -202,7 +201,7 @@ class NodeApi:
             response = self.http.request(
                 method,
                 path,
-                json=None if body is None else told(body),
+                json=None if body is None else without_none(body),
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         return self._json(path, response)
@@ -245,17 +244,15 @@ class NodeApi:
 
 
 def own_api(settings: Settings) -> NodeApi:
-    """Return the HTTP API of this home's node, as `home_api` does, where HTTPS is trusted by the
-    node's own certificate."""
+    """Return the HTTP API of this home's node. HTTPS trusts the node's own certificate."""
     return home_api(settings.url, settings.paths, trusted=own_trust(settings))
 
 
 def home_api(url: str, paths: Paths, *, trusted: ssl.SSLContext | None = None) -> NodeApi:
-    """Return the HTTP API of a home's own node. Its owner's token is sent only while the node's
-    gateway runs: else a stranger might listen there, and have it."""
+    """Return the HTTP API of a home's own node. The owner's token is sent only while this home's
+    gateway runs, so that no other program that listens there receives it."""
 
     def own_key() -> str | None:
-        """Return the token, None while no gateway of this home runs."""
         is_up = lock_holder(paths.runtime / GATEWAY_LOCK) is not None
         return known_http_token(paths.state) if is_up else None
 
@@ -263,19 +260,19 @@ def home_api(url: str, paths: Paths, *, trusted: ssl.SSLContext | None = None) -
 
 
 def check_is_of(api: NodeApi, paths: Paths) -> None:
-    """Check that the node of this home is what answers. Raises CliError: no node runs there, or
-    another answers at its address."""
+    """Check that the node of this home answers. Raises CliError if no node runs there, or another
+    one answers at its address."""
     own = known_node_id(paths.state)
     if own is None:
         raise no_node_in(paths.home, chosen=paths.chosen)
-    found = api.node_id()
-    if found != own:
-        answers = f"node {found}" if found else "another program"
+    node = api.node_id()
+    if node != own:
+        answers = f"node {node}" if node else "another program"
         raise no_node(api.url, f"{answers} answers there, not the node of {paths.home}")
 
 
-def told(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without those that are None."""
+def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields whose value is not None."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -298,31 +295,31 @@ def _events(lines: Iterator[str], remark: Callable[[str], None] | None) -> Itera
 
 def _lines_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        said = cast(dict[str, Any], json.loads(line))
-        if "error" in said:
-            error = _error_of(said)
-            words = message_of(said) or line
+        reply = cast(dict[str, Any], json.loads(line))
+        if "error" in reply:
+            error = _error_of(reply)
+            words = message_of(reply) or line
             raise refusal(int(error.get("status", 500)), words, str(error.get("code")))
-        yield said
+        yield reply
 
 
 def _refused(response: httpx.Response) -> CliError:
     try:
-        found = response.json()
+        document = response.json()
     except ValueError:
-        found = None
-    body = cast(dict[str, Any], found) if isinstance(found, dict) else {}
-    told = f"the node answered {response.status_code} {response.reason_phrase}".rstrip()
-    if found is None and response.headers.get("content-type") == PLAIN:
-        told = f"{told}: {response.text[:200].strip()}"
-    words = message_of(body) or told
+        document = None
+    body = cast(dict[str, Any], document) if isinstance(document, dict) else {}
+    status = f"the node answered {response.status_code} {response.reason_phrase}".rstrip()
+    if document is None and response.headers.get("content-type") == PLAIN:
+        status = f"{status}: {response.text[:200].strip()}"
+    words = message_of(body) or status
     if is_given_up(body):
         return broken_model(words)
     return refusal(response.status_code, words, str(_error_of(body).get("code")))
 
 
 def is_given_up(body: Mapping[str, Any]) -> bool:
-    """Return whether an error says that the model was given up: to wait for it is in vain."""
+    """Return whether an error says that the node gave up loading the model; waiting cannot help."""
     return bool(_error_of(body).get("given_up"))
 
 
@@ -332,7 +329,7 @@ def _error_of(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def message_of(body: Mapping[str, Any]) -> str | None:
-    """Return the first text of `error.message`, `error`, `message`, `description`, `title`."""
+    """Return the first text among `error.message`, `error`, `message`, `description`, `title`."""
     error = body.get("error")
     nested = _error_of(body).get("message") if isinstance(error, dict) else error
     candidates = (nested, body.get("message"), body.get("description"), body.get("title"))

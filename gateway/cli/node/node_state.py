@@ -1,7 +1,7 @@
-"""What `GET /state` says, as the types it was made from.
+"""The answer of `GET /state`, as types.
 
-Pure. A node of another version may say things that this version does not know: that is a
-`CliError` which names the field, never a guess.
+Pure. If a node of another version sends an unknown value, `parse_state` raises a `CliError` that
+names the field; it never guesses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class HealthSummary(BaseModel):
-    """One node's health in a word, and what to do."""
+    """One node's health: a status, a message and a remedy."""
 
     status: str
     code: str = ""
@@ -57,7 +57,7 @@ class HealthSummary(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an instance's loading is."""
+    """The progress of loading an instance."""
 
     phase: str
     done_bytes: int
@@ -66,8 +66,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """The cluster as one node (`asked`) sees it. `peers` are whom each node knows; `processes` are
-    the asked node's own."""
+    """The cluster as one node, `node`, sees it. `peers` maps each node to the peers that it knows;
+    `processes` are those of `node`."""
 
     state: ClusterState
     live: bool
@@ -76,7 +76,7 @@ class NodeState:
     health: Mapping[str, HealthSummary]
     peers: Mapping[str, PeersReading]
     holder: str | None
-    asked: str
+    node: str
     weights: tuple[WeightsReading, ...] = ()
     pulls: tuple[PullReading, ...] = ()
     pool: tuple[PoolReading, ...] = ()
@@ -91,46 +91,52 @@ class NodeState:
 
     @property
     def instances(self) -> list[Instance]:
-        """Return the instances, by model, then by id."""
-        return sorted(self.state.instances.values(), key=lambda one: (one.model, one.instance))
+        """Return the instances by model, then by id."""
+        return sorted(
+            self.state.instances.values(), key=lambda instance: (instance.model, instance.instance)
+        )
 
     @property
     def models(self) -> dict[str, ModelCard]:
-        """Return the models on any disk, the first node's card of each, by name."""
+        """Return the models on any disk by name, each with the first node's card of it."""
         return dict(sorted(models_of(self.cards).items()))
 
     @property
     def names(self) -> dict[str, str]:
-        """Return what the nodes are called, by their ids."""
+        """Return the nodes' names, by id."""
         return {card.node: card.name for card in self.cards}
 
     @property
     def parts(self) -> list[tuple[str, PartialModel]]:
-        """Return (node's name, what of a model lies there in part), by model."""
-        found = [(card.name, part) for card in self.cards for part in card.parts]
-        return sorted(found, key=lambda one: (one[1].model, one[0]))
+        """Return (node name, partially downloaded model), by model."""
+        parts = [(card.name, part) for card in self.cards for part in card.parts]
+        return sorted(parts, key=lambda row: (row[1].model, row[0]))
 
     @property
     def passed_over(self) -> list[tuple[str, PassedOver]]:
-        """Return (node's name, what lies there and is no model, or has no effect), by path."""
-        found = [(card.name, one) for card in self.cards for one in card.passed_over]
-        return sorted(found, key=lambda one: (one[0], one[1].path))
+        """Return (node name, entry) for entries in model folders that are no model or have no
+        effect. Sorted by node name and path."""
+        entries = [(card.name, entry) for card in self.cards for entry in card.passed_over]
+        return sorted(entries, key=lambda row: (row[0], row[1].path))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """Return the reading of the instance's lead runner, of its newest generation."""
-        return next((one for one in self.ranks_of(instance) if one.rank == 0), None)
+        """Return the reading of the instance's lead runner, newest generation; None without one."""
+        return next((reading for reading in self.ranks_of(instance) if reading.rank == 0), None)
 
     def ranks_of(self, instance: Instance) -> list[RunnerReading]:
-        """Return the readings of the instance's ranks, of its newest generation, by rank."""
+        """Return the readings of the instance's ranks, newest generation, by rank."""
         mine = [runner for runner in self.runners if runner.instance == instance.instance]
-        newest = max((one.generation for one in mine), default=0)
-        return sorted((one for one in mine if one.generation == newest), key=lambda one: one.rank)
+        newest = max((reading.generation for reading in mine), default=0)
+        return sorted(
+            (reading for reading in mine if reading.generation == newest),
+            key=lambda reading: reading.rank,
+        )
 
     def progress_of(self, instance: Instance) -> Progress:
-        """Return how far the instance is.
+        """Return the progress of an instance.
 
-        While a node of it still fetches the weights that is the progress of the node furthest
-        behind, else what its runner says.
+        While nodes fetch its weights, that is the progress of the slowest node. After that it is
+        the progress of its lead runner.
         """
         nodes = {shard.node for shard in instance.shards}
         under_way = [
@@ -141,8 +147,8 @@ class NodeState:
             if fetch.model == instance.model and fetch.phase not in ("done", "failed")
         ]
         if under_way:
-            last: FetchReading = min(under_way, key=lambda one: one.done_bytes)
-            return Progress("fetching", last.done_bytes, last.total_bytes)
+            slowest: FetchReading = min(under_way, key=lambda fetch: fetch.done_bytes)
+            return Progress("fetching", slowest.done_bytes, slowest.total_bytes)
         reading = self.reading_of(instance)
         if reading is None:
             return Progress("starting", 0, 0)
@@ -153,77 +159,78 @@ class NodeState:
         return [c.name for c in self.cards if any(m.model == model for m in c.models)]
 
     def on_disk(self, name: str) -> ModelCard | PartialModel:
-        """Return the model of that name as it lies on the asked node's disk, or a part of it there.
+        """Return the model with that name on this node's disk, complete or in part.
 
-        Where neither is there the answer is `find_model`'s.
+        If there is none, return the result of `find_model`.
         """
         return self.lies_here(name) or self.find_model(name)
 
     def lies_here(self, name: str) -> ModelCard | PartialModel | None:
-        """Return the model of that name on the asked node's disk, or a part of it; or None."""
+        """Return the model with that name on this node's disk, complete or in part; None without
+        one."""
         names, here = (name, name.removesuffix(":latest")), self.here
         lying = (*(m for c in here for m in c.models), *(p for c in here for p in c.parts))
-        return next((one for one in lying if one.model in names), None)
+        return next((model for model in lying if model.model in names), None)
 
     @property
     def here(self) -> list[NodeCard]:
-        """Return the asked node's card, where it is known."""
-        return [card for card in self.cards if card.node == self.asked]
+        """Return this node's card, as a list of at most one."""
+        return [card for card in self.cards if card.node == self.node]
 
     def derived_for(self, name: str) -> DerivedModel | None:
-        """Return the derived model that a request for this name means; None where a model on some
-        disk has the name, or no model was derived under it."""
+        """Return the derived model with this name. None if a model on disk has the name, or no
+        derived model has it."""
         return None if name in self.models else derived_named(name, self.state.derived)
 
-    def meant(self, name: str) -> str:
-        """Return the model on disk that a request for this name means, by its own name: without its
-        owner, in other letters, or by a name that was made for it; the name itself for none."""
+    def resolve(self, name: str) -> str:
+        """Return the full name of the model on disk that serves a request for `name`; `name` itself
+        if there is none. `name` may lack the owner, differ in case, or name a derived model."""
         derived = self.derived_for(name)
-        found = model_named(
+        model = model_named(
             name if derived is None else derived.base, {ModelId(model) for model in self.models}
         )
-        return name if found is None else str(found)
+        return name if model is None else str(model)
 
     def answering(self, name: str) -> ModelCard:
-        """Return the model on disk that answers a request for this name, of an adapter the one that
-        it lies beside. Raises CliError, naming those there are."""
-        model = self.meant(name)
+        """Return the model on disk that answers a request for this name; for an adapter, its base
+        model. Raises CliError with the names of all models."""
+        model = self.resolve(name)
         beside = None if model in self.models else adapter_named(self, model)
         return self.find_model(model) if beside is None else beside[0]
 
     def find_model(self, name: str) -> ModelCard:
-        """Return the model of that name. Raises CliError, naming those there are."""
-        known = self.models
+        """Return the model with that name. Raises CliError with the names of all models."""
+        models = self.models
         plain = name.removesuffix(":latest")
-        aliases = {str(alias): model for model, card in known.items() for alias in card.aliases}
-        tried = (name, plain, str(sayable(plain)), aliases.get(plain, ""))
-        found = next((known[one] for one in tried if one in known), None)
-        if found is None:
-            seen = passed_over_named(plain, self.passed_over)
-            if seen is not None:
-                node, one = seen
-                said = f"{one.path} on {node} is not a model: {one.why}"
-                if one.taken:
-                    said = f"no model {name!r}: {not_in_force(one, node)}"
-                raise CliError(said, remedy=one.remedy, code=NOT_FOUND)
-            there = ", ".join(known) or "none"
+        aliases = {str(alias): model for model, card in models.items() for alias in card.aliases}
+        candidates = (name, plain, str(sayable(plain)), aliases.get(plain, ""))
+        card = next((models[other] for other in candidates if other in models), None)
+        if card is None:
+            ignored = passed_over_named(plain, self.passed_over)
+            if ignored is not None:
+                node, entry = ignored
+                text = f"{entry.path} on {node} is not a model: {entry.why}"
+                if entry.taken:
+                    text = f"no model {name!r}: {not_in_force(entry, node)}"
+                raise CliError(text, remedy=entry.remedy, code=NOT_FOUND)
+            there = ", ".join(models) or "none"
             raise CliError(f"no model {name!r}", remedy=f"models here: {there}", code=NOT_FOUND)
-        return found
+        return card
 
     def loaded_on(self, model: str) -> list[str]:
-        """Return the names of the nodes whose memory holds a rank of the model."""
-        held = (
+        """Return the names of the nodes that have a rank of the model in memory."""
+        ready = (
             instance
             for instance in self.instances
             if instance.model == model and instance.status == "ready"
         )
-        nodes = {shard.node for one in held for shard in one.shards}
+        nodes = {shard.node for instance in ready for shard in instance.shards}
         return sorted(self.names.get(node, node) for node in nodes)
 
     def last_used_s(self, model: str) -> int:
-        """Return when the model was used last on any node, in seconds since 1970; 0: not known."""
-        cards = (one for card in self.cards for one in card.models if one.model == model)
-        return max((one.last_used_at_s for one in cards), default=0)
+        """Return when any node used the model last, in seconds since the epoch; 0: unknown."""
+        cards = (card for node in self.cards for card in node.models if card.model == model)
+        return max((card.last_used_at_s for card in cards), default=0)
 
     @property
     def derived(self) -> list[DerivedModel]:
@@ -231,14 +238,14 @@ class NodeState:
         return [self.state.derived[name] for name in sorted(self.state.derived)]
 
     @property
-    def not_told(self) -> int:
-        """Return how many things that are not taken are not in the nodes' cards, for there are too
-        many."""
+    def unlisted_count(self) -> int:
+        """Return how many ignored entries the nodes' cards leave out, because a card has a
+        limit."""
         return sum(max(0, card.passed_over_count - len(card.passed_over)) for card in self.cards)
 
 
 def parse_state(body: Any) -> NodeState:
-    """Return the JSON of `/state` as types. Raises CliError when this version does not know it."""
+    """Parse the JSON of `/state`. Raises CliError if this version cannot read it."""
     try:
         fields = cast(dict[str, Any], body)
         telemetry = cast(dict[str, Any], fields["telemetry"])
@@ -256,16 +263,16 @@ def parse_state(body: Any) -> NodeState:
             health=_by_node(HealthSummary, fields["nodeHealth"]),
             peers=_by_node(PeersReading, telemetry["peers"]),
             thunderbolt={
-                NodeId(node): ThunderboltReading.model_validate(one["thunderbolt"])
-                for node, one in cast(dict[str, Any], telemetry["nodes"]).items()
-                if one.get("thunderbolt") is not None
+                NodeId(node): ThunderboltReading.model_validate(reading["thunderbolt"])
+                for node, reading in cast(dict[str, Any], telemetry["nodes"]).items()
+                if reading.get("thunderbolt") is not None
             },
             processes=_all(
                 ProcessReading, telemetry["nodes"].get(fields["node"], {}).get("processes", ())
             ),
             hardware=_by_node(HardwareReading, telemetry.get("hardware", {})),
             holder=fields["holder"],
-            asked=str(fields["node"]),
+            node=str(fields["node"]),
         )
     except (KeyError, TypeError) as error:
         raise _other_version(f"{error} is missing") from error
@@ -273,12 +280,12 @@ def parse_state(body: Any) -> NodeState:
         raise _other_version(first_problem(error)) from error
 
 
-def _all(kind: type[M], found: Any) -> tuple[M, ...]:
-    return tuple(kind.model_validate(one) for one in found)
+def _all(kind: type[M], rows: Any) -> tuple[M, ...]:
+    return tuple(kind.model_validate(row) for row in rows)
 
 
-def _by_node(kind: type[M], found: Any) -> dict[str, M]:
-    return {node: kind.model_validate(one) for node, one in found.items()}
+def _by_node(kind: type[M], rows: Any) -> dict[str, M]:
+    return {node: kind.model_validate(row) for node, row in rows.items()}
 
 
 def _other_version(what: str) -> CliError:
@@ -289,10 +296,9 @@ def _other_version(what: str) -> CliError:
 
 
 def adapter_named(state: NodeState, name: str) -> tuple[ModelCard, str] | None:
-    """Return the model and the adapter beside it that `name` means, `MODEL:ADAPTER`; None for
-    another name."""
+    """Return (base model, adapter) for a name `MODEL:ADAPTER`; None for another name."""
     base, _, tag = plain_name(name).rpartition(":")
-    card = state.models.get(state.meant(base)) if base else None
-    own = () if card is None else (adapter.name for adapter in card.adapters)
-    found = next((one for one in own if one.casefold() == tag.casefold()), None)
-    return None if card is None or found is None else (card, found)
+    card = state.models.get(state.resolve(base)) if base else None
+    names = () if card is None else (adapter.name for adapter in card.adapters)
+    adapter = next((name for name in names if name.casefold() == tag.casefold()), None)
+    return None if card is None or adapter is None else (card, adapter)

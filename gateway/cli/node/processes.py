@@ -1,7 +1,7 @@
-"""Talks to the operating system for the command line: processes, ports, locks of one home.
+"""Talks to the operating system: processes, ports and locks of one home.
 
-A role's lock file holds the pid of the process that holds it, so a locked file names a live process
-of this home beyond doubt; an unlocked one is litter. Nothing here looks at processes by name.
+Each role's lock file contains the pid of the process that holds the lock. So a locked file names a
+live process of this home; an unlocked file is stale. No process is found by its name alone.
 """
 
 from __future__ import annotations
@@ -29,79 +29,78 @@ from conf.settings import Settings
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
 IN_USE = "in use"
-"""Words of a port problem that another program causes."""
+"""Part of a port problem's text if another program uses the port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A live process that belongs to a home. `role` is supervisord or a process's name."""
+    """A live process of a home. `role` is `supervisord` or the name of a process."""
 
     role: str
     process: psutil.Process
 
     @property
     def pid(self) -> int:
-        """Return the process's id."""
         return self.process.pid
 
     def __str__(self) -> str:
-        """Return what it is called to people."""
+        """Return the role and the pid."""
         return f"{self.role} (pid {self.pid})"
 
 
-def named(those: Iterable[Leftover]) -> str:
-    """Return what some processes are called to people."""
-    return ", ".join(map(str, those))
+def names_of(leftovers: Iterable[Leftover]) -> str:
+    """Return roles and pids of processes, for people."""
+    return ", ".join(map(str, leftovers))
 
 
-def ran(timeout_s: float, *command: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and return what it said. Raises OSError, TimeoutExpired."""
+def run_tool(timeout_s: float, *command: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command and wait for its end. Return its output. Raises OSError, TimeoutExpired."""
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False, **how
     )
 
 
 def tool_says(*command: str, timeout_s: float = 20.0) -> str:
-    """Return what a tool of the system says; nothing where it is not there, fails or hangs."""
+    """Return the output of a system tool; empty if it is missing, fails or hangs."""
     try:
-        done = ran(timeout_s, *command)
+        done = run_tool(timeout_s, *command)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line of a command's errors, or its exit code."""
+    """Return the last line of a command's error output, or its exit code."""
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 def leftovers(paths: Paths) -> list[Leftover]:
     """Return the live processes of this home.
 
-    supervisord is found by its pid file, the others by their locks, and with each its children
-    (gunicorn's HTTP processes hold no lock). An HTTP process whose parent was killed is found by
-    its title, which names the node.
+    supervisord is found by its pid file, other processes by their locks. Children are included,
+    because gunicorn's HTTP processes hold no lock. An HTTP process whose parent was killed is found
+    by its title, which contains the node's id.
     """
     roles = {path.stem: lock_holder(path) for path in sorted(paths.runtime.glob("*.role"))}
     roles = {"supervisord": our_supervisord(paths), **roles}
-    found: dict[int, Leftover] = {}
+    processes: dict[int, Leftover] = {}
     for role, pid in roles.items():
         with contextlib.suppress(psutil.NoSuchProcess):
             if pid is not None:
-                found[pid] = Leftover(role, psutil.Process(pid))
-    for parent in list(found.values()):
+                processes[pid] = Leftover(role, psutil.Process(pid))
+    for parent in list(processes.values()):
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in parent.process.children(recursive=True):
-                one = Leftover(f"child of {parent.role}", child)
-                if alive(one):
-                    found.setdefault(child.pid, one)
+                leftover = Leftover(f"child of {parent.role}", child)
+                if alive(leftover):
+                    processes.setdefault(child.pid, leftover)
     for orphan in _orphans(paths):
-        found.setdefault(orphan.pid, orphan)
-    return list(found.values())
+        processes.setdefault(orphan.pid, orphan)
+    return list(processes.values())
 
 
 def _orphans(paths: Paths) -> Iterable[Leftover]:
-    """Yield the gateway's HTTP processes: their title names the node, and they work in its home."""
+    """Yield the gateway's HTTP processes, by their title and their working directory."""
     node = known_node_id(paths.state)
     if node is None:
         return
@@ -113,11 +112,11 @@ def _orphans(paths: Paths) -> Iterable[Leftover]:
 
 
 def our_supervisord(paths: Paths) -> int | None:
-    """Return the pid of the pid file if its command names our supervisord file: a stale pid may be
-    another's."""
+    """Return the pid in the pid file, if that process runs our supervisord configuration; a stale
+    pid may belong to another process."""
     pid = read_supervisor_pid(paths.supervisord_pid)
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        # on Linux it has a title, in which words are joined by spaces
+        # supervisord sets a title on Linux, so that its command line is one string
         if pid is not None:
             words = " ".join(psutil.Process(pid).cmdline())
             return pid if f" {paths.supervisord_conf} " in f" {words} " else None
@@ -125,8 +124,8 @@ def our_supervisord(paths: Paths) -> int | None:
 
 
 def no_node(paths: Paths) -> CliError:
-    """Return the error for a home whose supervisord does not answer: nothing of it runs, or it has
-    lost its socket, or hangs."""
+    """Return the error for a home whose supervisord does not answer: nothing runs, or supervisord
+    hangs or lost its socket."""
     pid = our_supervisord(paths)
     if pid is None:
         return no_node_in(paths.home, chosen=paths.chosen)
@@ -139,7 +138,7 @@ def no_node(paths: Paths) -> CliError:
 
 
 def lock_holder(path: Path) -> int | None:
-    """Return the pid of the process that holds the lock of `path`, None when it is free."""
+    """Return the pid of the process that holds the lock of `path`; None if it is free."""
     with contextlib.suppress(OSError), open(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -151,23 +150,24 @@ def lock_holder(path: Path) -> int | None:
 
 
 def alive(leftover: Leftover) -> bool:
-    """Return whether that very process (and not a later one of its number) still runs."""
+    """Return whether this process still runs; a later process with its pid does not count."""
     process = leftover.process
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
 
 
-def signal_all(those: Iterable[Leftover], number: int) -> None:
-    """Send a signal to each that is still the same process."""
-    for one in those:
+def signal_all(leftovers: Iterable[Leftover], number: int) -> None:
+    """Send a signal to each process that still runs."""
+    for leftover in leftovers:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.process.send_signal(number)
+            leftover.process.send_signal(number)
 
 
 def sweep(paths: Paths) -> None:
-    """Remove what only live processes need: the runtime folder (sockets, locks), the pid file,
-    the flags and settings of the last `up`. To be called when nothing of this home runs."""
+    """Delete the files that only live processes need: the runtime folder (sockets, locks), the pid
+    file, and the flags and settings of the last `up`. Call it only when nothing of this home
+    runs."""
     shutil.rmtree(paths.runtime, ignore_errors=True)
     for path in (paths.supervisord_pid, paths.up_file, paths.up_config):
         path.unlink(missing_ok=True)
@@ -177,12 +177,13 @@ def sweep(paths: Paths) -> None:
 
 @contextlib.contextmanager
 def alone(paths: Paths) -> Generator[None]:
-    """Hold the lock of starting and stopping this home. Raises CliError when another does."""
+    """Hold the lock for starting and stopping this home. Raises CliError if another process holds
+    it."""
     paths.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder = os.open(paths.state, os.O_RDONLY)
     try:
         try:
-            # The folder itself is locked, so that no file stays behind.
+            # lock the folder itself, so that no lock file stays behind
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CliError(
@@ -202,10 +203,8 @@ def litter(paths: Paths) -> list[str]:
 
 
 def port_problem(host: str, port: int) -> str | None:
-    """Return why host:port cannot be listened at now, None when it is free.
-
-    The owner is named where the system tells.
-    """
+    """Return why the port cannot be used, with its owner if the system reports it; None if it is
+    free."""
     problems = (_problem_at(address, port) for address in addresses_of(host))
     return next((problem for problem in problems if problem is not None), None)
 
@@ -218,33 +217,33 @@ def _problem_at(host: str, port: int) -> str | None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            taken = f"port {port} is {IN_USE} by {port_owner(port, host) or 'another program'}"
-            return taken + (f", at {host}" if host == LOOPBACKS[1] else "")
+            problem = f"port {port} is {IN_USE} by {port_owner(port, host) or 'another program'}"
+            return problem + (f", at {host}" if host == LOOPBACKS[1] else "")
         return f"cannot listen at {host}:{port}: {error.strerror or error}"
     return None
 
 
-def taken_ports(settings: Settings) -> dict[str, str]:
-    """Return the ports of a node that is not up which it could not listen at: use to problem.
+def unusable_ports(settings: Settings) -> dict[str, str]:
+    """Return the ports of a stopped node that cannot be used: port use to problem.
 
-    Of those that are taken up later (runners' data, a ring) too, as far as others may dial them.
+    Includes ports that are opened later (runners' data, a ring), if other machines connect to them.
     """
     listen = settings.cluster.listen
-    found: dict[str, str] = {}
+    unusable: dict[str, str] = {}
     for use, row in PORTS.items():
         host = (settings.http_host if settings.api else "") if use == "http" else listen
         ports = range(settings.port_of(use), settings.port_of(use) + row.count) if host else ()
         problems = (port_problem(host, port) for port in ports)
         first = next((problem for problem in problems if problem is not None), None)
         if first is not None:
-            found[use] = first
-    return found
+            unusable[use] = first
+    return unusable
 
 
 def closed_ports(settings: Settings) -> dict[str, str]:
-    """Return the ports at which the node of this home has to listen and does not: use to who has
-    them. What answers at such a port may be of another node, and speak as this one would."""
-    found: dict[str, str] = {}
+    """Return the ports at which a running node of this home should listen but does not: port use to
+    problem. Another node may answer there, and look the same."""
+    problems: dict[str, str] = {}
     for use, row in PORTS.items():
         if not row.process or not (settings.api if use == "http" else settings.cluster.listen):
             continue
@@ -252,12 +251,12 @@ def closed_ports(settings: Settings) -> dict[str, str]:
         port = settings.port_of(use)
         if pid is None or port not in listening(pid):
             owner = port_owner(port) or "no process that the system reports"
-            found[use] = f"{row.process} does not listen at port {port}; {owner} does"
-    return found
+            problems[use] = f"{row.process} does not listen at port {port}; {owner} does"
+    return problems
 
 
 def free_base_port(settings: Settings) -> int | None:
-    """Return a base port from which on all ports of a node are free now, None where none is."""
+    """Return a base port from which all ports of a node are free now; None without one."""
     hosts = (settings.http_host, settings.cluster.listen or settings.http_host)
     for base in range(DEFAULT_BASE_PORT + SPAN, HIGHEST_BASE_PORT, SPAN):
         uses = [(hosts[use != "http"], port_of(use, base), row.count) for use, row in PORTS.items()]
@@ -266,8 +265,8 @@ def free_base_port(settings: Settings) -> int | None:
     return None
 
 
-def moved(settings: Settings) -> str:
-    """Return the command that starts this node at ports that are free now."""
+def move_command(settings: Settings) -> str:
+    """Return the command that starts this node on free ports."""
     base = free_base_port(settings)
     if base is None:
         return "choose free ports with `shoal up --base-port PORT`"
@@ -284,7 +283,7 @@ def _locked(path: Path) -> bool:
 
 
 def read_supervisor_pid(path: Path) -> int | None:
-    """Return the pid in supervisord's pidfile, None without one."""
+    """Return the pid in supervisord's pid file; None without one."""
     try:
         return int(path.read_text().strip())
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""When a node that was just started may be called up, and when waiting has no sense any more.
+"""Decide when a node that was just started is up, and when waiting longer cannot help.
 
-Pure: looks in, verdicts out. The steps are done in order: every service runs, the HTTP API
-answers, the cluster is led, the models that are to be preloaded are ready. A service that ended
-three times, or that supervisord gave up, is named as the culprit at once.
+Pure: looks in, verdicts out. The steps come in order: every service runs, the HTTP API answers, the
+cluster has a leader, the preloaded models are ready. A service that ended three times, or that
+supervisord gave up, is reported at once.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_LIVES = 3
 """A service that starts this often during one start of the node counts as stuck."""
 OLD_LOOKS = 20
-"""Checks (about 5 s) during which a model may stay failed that was failed at first: it may have
-failed before this start, and the leader places it again once the node is known."""
+"""Checks (about 5 s) during which a model may stay failed if it was failed at first. It may have
+failed before this start, and the leader places it again when the node joins."""
 
 
 NO_ROOM = "no memory"
@@ -32,7 +32,7 @@ NO_ROOM_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ModelLook:
-    """A model that is to be loaded: `status` waiting, loading, ready, failed or `NO_ROOM`."""
+    """A model to load. `status`: waiting, loading, ready, failed or `NO_ROOM`."""
 
     model: str
     status: str
@@ -43,9 +43,9 @@ class ModelLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen at one moment. `services` None: supervisord does not answer (yet).
-    `http` None: the HTTP API does not answer; else what it says is missing ("" for nothing);
-    `stranger`: which other node answers at this one's address."""
+    """The node's state at one moment. `services` None: supervisord does not answer (yet). `http`
+    None: the HTTP API does not answer; else the missing part, "" for none. `stranger`: the other
+    node that answers at this one's address."""
 
     services: tuple[SupervisedProcess, ...] | None
     http: str | None = None
@@ -60,7 +60,7 @@ class Up:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Verdict: not yet. `done` of `total` steps, and in `text` what is awaited."""
+    """Verdict: not up yet. `done` of `total` steps; `text` says what is missing."""
 
     done: int
     total: int
@@ -70,7 +70,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Verdict: it will not get better. `process` is the one to blame, whose log tells why."""
+    """Verdict: waiting cannot help. `process` is the cause; its log says why."""
 
     why: str
     process: str | None = None
@@ -82,7 +82,7 @@ Verdict = Up | Starting | Stuck
 
 @dataclass(slots=True)
 class StartWatch:
-    """One start of a node, judged look after look."""
+    """One start of a node; judges its looks in order."""
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
@@ -90,7 +90,7 @@ class StartWatch:
     _roomless_looks: dict[str, int] = field(default_factory=dict[str, int])
 
     def judge(self, look: Look) -> Verdict:
-        """Return the verdict on this look, given those before."""
+        """Return the verdict on this look, given the previous ones."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
             return Starting(0, total, "supervisord starts")
@@ -122,7 +122,7 @@ class StartWatch:
         return Up()
 
     def _failed_now(self, model: ModelLook) -> bool:
-        """Return whether a model failed within this start, or stays what it was before."""
+        """Return whether a model failed during this start, or stays failed since before it."""
         looks = self._failed_looks.get(model.model, 0)
         if model.status != "failed":
             looks = OLD_LOOKS
@@ -147,8 +147,8 @@ class StartWatch:
                 self._pids.setdefault(name, set()).add(service.pid)
             lives = len(self._pids.get(name, ()))
             if service.status == "fatal" or lives >= MAX_LIVES:
-                said = f" ({service.description})" if service.description else ""
-                return Stuck(f"{name} keeps stopping: {service.status}{said}", name)
+                suffix = f" ({service.description})" if service.description else ""
+                return Stuck(f"{name} keeps stopping: {service.status}{suffix}", name)
         return None
 
 
@@ -159,7 +159,7 @@ def _runs(service: SupervisedProcess | None) -> bool:
 def overdue(
     verdict: Starting, by_name: Mapping[str, SupervisedProcess], deadline_s: float
 ) -> Stuck:
-    """Return the verdict when the deadline came first: the likeliest process is to blame."""
+    """Return the verdict after the deadline. It names the likeliest process."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:
         culprit = "worker" if verdict.model is not None else "gateway"

@@ -1,4 +1,4 @@
-"""What `shoal up` may be told of settings, and how that is said again."""
+"""Settings that are flags of `shoal up`, and the flag for a setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """Settings that `up` may be given and remembers until `down`; None leaves one as it is."""
+    """Settings that `up` accepts and remembers until `down`. None leaves a setting unchanged."""
 
     node: Annotated[str | None, typer.Option(help="Name of this node.", metavar="NAME")] = None
     base_port: Annotated[
@@ -62,11 +62,11 @@ SETTINGS = {
     "namespace": "cluster.namespace",
     "max_rows": "runner.max_rows",
 }
-"""Settings of the flags that are named differently."""
+"""Flag to setting, for flags whose name differs."""
 
 
 def flag_of(key: str, value: Any) -> str:
-    """Return the flag that gives a setting this value."""
+    """Return the flag that sets a setting to this value."""
     name = next((flag for flag, its in SETTINGS.items() if its == key), key)
     if (key, value) == ("offline", False):
         return "--online"
@@ -76,6 +76,6 @@ def flag_of(key: str, value: Any) -> str:
 
 
 def _word(value: Any) -> str:
-    """Return a value as a flag takes it."""
+    """Return a value in the form that a flag takes."""
     words = cast(Sequence[str], value) if isinstance(value, tuple | list) else [str(value)]
     return shlex.quote(",".join(words))

@@ -1,8 +1,8 @@
-"""Talks to the disk: which certificates the command line trusts.
+"""Talks to the disk: the certificates that the command line trusts.
 
-Of this home's own node exactly those that it serves with, also under other names and after their
-end: they are known from the disk. Of a node at another address those that `--ca` names, else those
-of this system (SSL_CERT_FILE, SSL_CERT_DIR), and then names and dates count.
+For this home's own node: exactly the certificates on its disk; their names and dates are not
+checked. For another address: the certificates of `--ca`, else those of this system (SSL_CERT_FILE,
+SSL_CERT_DIR); names and dates must be valid.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ NO_CHECK_TIME = 0x200000
 
 
 def own_trust(settings: Settings) -> ssl.SSLContext | None:
-    """Return trust in what this home's node serves with, None where it speaks plain HTTP. Never
-    raises: where nothing is known nothing is trusted."""
+    """Return trust in the certificates of this home's node; None if it serves plain HTTP. Never
+    raises: without a readable certificate nothing is trusted."""
     if settings.tls is None:
         return None
-    known = list(read_served(settings.endpoints.folder).certificates)
+    certificates = list(read_served(settings.endpoints.folder).certificates)
     with contextlib.suppress(OSError, NoCertificate), open(settings.tls.certificate) as file:
-        known.append(first_certificate(file.read()))
+        certificates.append(first_certificate(file.read()))
     context = _context()
     context.check_hostname = False
     context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
-    for one in known:
+    for certificate in certificates:
         with contextlib.suppress(ssl.SSLError):
-            context.load_verify_locations(cadata=one)
+            context.load_verify_locations(cadata=certificate)
     return context
 
 
@@ -49,8 +49,8 @@ def trust(authorities: str | None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cafile=authorities)
         except (OSError, ssl.SSLError) as error:
-            told = f"cannot read --ca {authorities}: {error.strerror or error}"
-            raise CliError(told, remedy="use a file of PEM certificates", code=USAGE) from error
+            text = f"cannot read --ca {authorities}: {error.strerror or error}"
+            raise CliError(text, remedy="use a file of PEM certificates", code=USAGE) from error
         return context
     context.load_default_certs()
     if not any(os.environ.get(name) for name in SYSTEM_VARIABLES):
@@ -59,8 +59,8 @@ def trust(authorities: str | None) -> ssl.SSLContext:
 
 
 def pair_notes(settings: Settings) -> list[str]:
-    """Return what is off with the certificate and key that this home's node is to serve with.
-    Raises ConfigError where it cannot serve with them."""
+    """Return remarks on the certificate and key of this home's node. Raises ConfigError if it
+    cannot serve with them."""
     files = settings.tls
     if files is None:
         return []
@@ -73,6 +73,6 @@ def pair_notes(settings: Settings) -> list[str]:
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = LEAST_TLS
-    # a certificate that is trusted itself needs nobody above it
+    # a certificate that is trusted itself needs no trusted issuer
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

@@ -1,9 +1,9 @@
-"""What starts a node with its machine: systemd's unit and launchd's property list, as text.
+"""Services that start a node with its machine: systemd's unit and launchd's property list, as text.
 
-Pure. Either runs `shoal up --foreground --stay`, which holds supervisord as its child: told to end,
-it takes every process down in good order, and only when that lasts too long does the system kill
-the rest (`KillMode=mixed`). An end that was asked for (`shoal down`) is not undone; any other is.
-Nothing goes through a shell, and every value is quoted by the rules of the file it stands in
+Pure. Both run `shoal up --foreground --stay`, which has supervisord as its child. On SIGTERM it
+stops every process in order; only if that takes too long does the system kill the rest
+(`KillMode=mixed`). A stop by the user (`shoal down`) is final; after a failure the system starts
+the node again. Nothing passes through a shell. Values are quoted by the rules of their file
 (systemd.syntax(7), systemd.service(5); Apple's launchd.plist(5)).
 """
 
@@ -20,19 +20,19 @@ System = Literal["linux", "darwin"]
 Scope = Literal["system", "user"]
 MARK = "written by `shoal service install`; `shoal service uninstall` removes it"
 STOP_S = 90
-"""From SIGTERM to SIGKILL. supervisord's processes get 60 s of it."""
+"""Seconds from SIGTERM to SIGKILL. supervisord's processes get 60 of them."""
 AGAIN_S = 5
 OPEN_FILES = 65_536
 """launchd's own limit is 256."""
 
 
 class NotAUnit(ValueError):
-    """A value that the file cannot hold, or a node that cannot be started so."""
+    """The file cannot hold a value, or the system cannot start a node this way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that the node runs as, and where that user's own folder lies."""
+    """The user that the node runs as, and that user's home folder."""
 
     name: str
     folder: str
@@ -40,8 +40,8 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A node to be started with its machine. `name` is the unit's, `home` empty for the user's
-    own folders; `environment` is what it needs beside HOME."""
+    """A node to start with its machine. `name` is the unit's name; `home` is empty for the user's
+    default folders; `environment` holds variables other than HOME."""
 
     name: str
     python: str
@@ -50,15 +50,16 @@ class Service:
     environment: Mapping[str, str]
 
     def shoal(self, *verb: str) -> tuple[str, ...]:
-        """Return the command line of a verb, for this node."""
+        """Return the command line of a verb for this node."""
         home = ("--home", self.home) if self.home else ()
         return (self.python, "-P", "-m", "gateway.cli.app", *verb, *home)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A file for a service, and what the system is told: `start` after the file was written, `stop`
-    before it goes; `before` comes before `start` and may fail, where there is nothing to end."""
+    """The file of a service and the commands for the system. `start` runs after the file is
+    written, `stop` before it is deleted. `before` runs before `start`, and may fail if there is
+    nothing to stop."""
 
     service: Service
     path: str
@@ -71,7 +72,7 @@ class Plan:
 
 
 def plan(service: Service, system: System, scope: Scope) -> Plan:
-    """Return what installing the service means. Raises NotAUnit."""
+    """Return the plan to install the service. Raises NotAUnit."""
     if system == "darwin":
         if scope == "user":
             raise NotAUnit(
@@ -93,7 +94,7 @@ def command(service: Service) -> tuple[str, ...]:
 
 
 def is_ours(text: str) -> bool:
-    """Return whether a file is one that `shoal service install` wrote."""
+    """Return whether `shoal service install` wrote the file."""
     return MARK in text
 
 
@@ -113,7 +114,7 @@ def _systemd(service: Service, scope: Scope) -> Plan:
         f"ExecStart={' '.join(_argument(word) for word in command(service))}",
         "Restart=on-failure",
         f"RestartSec={AGAIN_S}",
-        f"SuccessExitStatus={INTERRUPTED}",  # how `up --foreground` ends when it is told to
+        f"SuccessExitStatus={INTERRUPTED}",  # exit code of `up --foreground` after SIGTERM
         "KillMode=mixed",
         f"TimeoutStopSec={STOP_S}",
         f"LimitNOFILE={OPEN_FILES}",
@@ -144,12 +145,14 @@ def _user_folder(service: Service) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a double-quoted word, `%` doubled: it begins a specifier in every setting."""
+    """Return a double-quoted word. `%` is doubled, because it begins a specifier in every
+    setting."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def _argument(text: str) -> str:
-    """Return the text as a quoted word of a command line, where `$` begins a variable too."""
+    """Return a quoted word of a command line. `$` is doubled, because it begins a variable
+    there."""
     return _quoted(text.replace("$", "$$"))
 
 
@@ -188,6 +191,6 @@ def _launchd(service: Service) -> Plan:
         start=(("launchctl", "bootstrap", "system", path),),
         stop=(("launchctl", "bootout", f"system/{label}"),),
         needs_root=True,
-        # launchd keeps what it was told: a job of that name has to go before another one comes
+        # launchd keeps a loaded job: unload it before loading another of the same name
         before=(("launchctl", "bootout", f"system/{label}"),),
     )

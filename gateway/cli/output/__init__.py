@@ -1,1 +1,1 @@
-"""What every verb says: words and tables on the terminal, log lines, errors and exit codes."""
+"""The output of all verbs: messages, tables, log lines, errors and exit codes."""

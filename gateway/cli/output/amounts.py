@@ -1,4 +1,4 @@
-"""Amounts as people read them: bytes, seconds and counts.
+"""Format bytes, seconds and counts for people.
 
 Pure.
 """
@@ -24,7 +24,7 @@ def span(seconds: float) -> str:
 
 
 def number(count: int) -> str:
-    """Return a count for people: `512`, `1.5k`, `7.6B`; `-` for 0, which stands for not known."""
+    """Return a count for people: `512`, `1.5k`, `7.6B`; `-` for 0, which means unknown."""
     for unit, factor in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if count >= factor:
             return f"{count / factor:.1f}{unit}"

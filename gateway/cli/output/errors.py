@@ -1,7 +1,7 @@
-"""What may go wrong for an operator, with the way out and the exit code.
+"""The errors that a verb shows, each with its remedy and exit code.
 
-Pure. Exit codes: 0 well, 1 a problem was found or something failed, 2 the command line is wrong,
-3 no node answers, 4 there is no such thing, 5 the node refused for now, 130 interrupted.
+Pure. Exit codes: 0 success; 1 failure or problems found; 2 invalid command line; 3 no node answers;
+4 not found; 5 the node refused for now; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WORDS = {
 
 
 class CliError(ShoalError):
-    """A failure that an operator can act on, shown without a traceback.
+    """A failure that the user can act on, shown without a traceback.
 
-    `remedy` says how, `details` carries the evidence (the tail of a log), `code` is the exit code.
+    `remedy` says what to do, `details` holds evidence (the end of a log), `code` is the exit code.
     """
 
     def __init__(
@@ -54,21 +54,21 @@ def no_node(url: str, why: str) -> CliError:
 
 
 def untrusted(url: str, why: str) -> CliError:
-    """Return the error for a certificate that is not trusted; `why` is OpenSSL's."""
-    told = why.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or why
+    """Return the error for an untrusted certificate. `why` is OpenSSL's message."""
+    reason = why.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or why
     return CliError(
-        f"the certificate of {url} is not trusted ({told})",
+        f"the certificate of {url} is not trusted ({reason})",
         remedy="pass the certificate or its issuer's with `--ca FILE` (or SSL_CERT_FILE)",
     )
 
 
 def at_home(home: Path | None) -> str:
-    """Return the option that names a home in a line to type; nothing for the system's own."""
+    """Return the `--home` option for a command line; empty for the default home (None)."""
     return "" if home is None else f" --home {shlex.quote(str(home))}"
 
 
 def no_node_in(home: Path, *, chosen: bool) -> CliError:
-    """Return the error for a home, the system's or a chosen one, whose node does not run."""
+    """Return the error for a home whose node does not run. `chosen`: it is not the default home."""
     remedy = f"start one with `shoal up{at_home(home if chosen else None)}`"
     return CliError(f"no node runs in {home}", remedy=remedy, code=NO_NODE)
 
@@ -80,7 +80,7 @@ LISTED_BY = {
     "key_not_found": "list the keys with `shoal apikey ls`",
     "card_not_found": "write one with `shoal card edit MODEL`",
 }
-"""Where to look after a not-found error, by its code."""
+"""Remedies for not-found errors, by error code."""
 
 
 AGAIN = "the downloaded part is kept: the same `shoal pull` resumes"
@@ -107,7 +107,7 @@ OF_CARDS = ("card_kept", "card_changed")
 
 
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
-    """Return what an HTTP error of the node means here: its remedy and exit code."""
+    """Return the CliError for an HTTP error of the node, with remedy and exit code."""
     if error_code in PULLED_IN_VAIN:
         is_refused = status in (409, 429) or error_code == "model_too_large"
         code = NOT_FOUND if status == 404 else REFUSED if is_refused else FAILED
@@ -132,5 +132,5 @@ def refusal(status: int, message: str, error_code: str = "") -> CliError:
 
 
 def broken_model(message: str) -> CliError:
-    """Return the error for a model that was given up; `message` says why."""
+    """Return the error for a model that the node no longer retries to load; `message` says why."""
     return CliError(message, remedy="correct it, then `shoal load MODEL`; see `shoal logs worker`")

@@ -1,7 +1,7 @@
-"""A process's log line, as people read it.
+"""Parse a process's log lines and format them for people.
 
-Pure. Our own lines are JSON (`bus.process.logs`); all else that a process or a library wrote to its
-output is passed on as it stands.
+Pure. Our own lines are JSON (`bus.process.logs`). Other output of a process or a library is passed
+on unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STYLES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line taken apart. `at` is seconds since the epoch, None where the line has none."""
+    """One parsed line. `at` is seconds since the epoch; None if the line has no time."""
 
     at: float | None
     level: str
@@ -38,7 +38,7 @@ class LogLine:
         """Return `12:03:59.120 warning  worker       message key=value`, in local time."""
         if self.at is None:
             return f"{'':12} {'':8} {self.process:12} {self.message}"
-        # The reader's own zone: a log is read beside the clock on the wall.
+        # local time, because people compare a log with their own clock
         clock = datetime.fromtimestamp(self.at, UTC).astimezone()
         extra = "".join(f" {key}={value}" for key, value in self.fields.items())
         stamp = clock.strftime("%H:%M:%S.") + f"{clock.microsecond // 1000:03d}"
@@ -46,7 +46,7 @@ class LogLine:
 
 
 def parse_line(line: str, process: str) -> LogLine:
-    """Return a line of `process`'s log file, taken apart."""
+    """Parse a line of `process`'s log file."""
     try:
         record = json.loads(line) if line.startswith("{") else None
     except ValueError:
@@ -71,7 +71,8 @@ def _seconds(moment: object) -> float | None:
 
 
 def tail(text: str, process: str, lines: int) -> str:
-    """Return the last `lines` lines of a log, readable; a line that repeats itself stands once."""
+    """Return the last `lines` lines of a log, readable. Consecutive lines with the same message
+    count as one."""
     shown: list[list[Any]] = []
     for line in filter(str.strip, text.splitlines()):
         parsed = parse_line(line, process)

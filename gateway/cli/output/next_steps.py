@@ -1,4 +1,4 @@
-"""Talks to the file system: what to do with a node that is up, in lines that work as printed."""
+"""Talks to the file system: example commands for a running node, ready to paste."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from gateway.cli.output.errors import at_home
 
 
 def program() -> str:
-    """Return how this shell calls the command line: by name where that leads here, else by path."""
+    """Return how to call the command line from this shell: `shoal` if PATH finds this one, else its
+    path."""
     here = Path(sys.prefix) / "bin" / "shoal"
-    found = shutil.which("shoal")
-    if found is not None and Path(found).resolve() == here.resolve():
+    on_path = shutil.which("shoal")
+    if on_path is not None and Path(on_path).resolve() == here.resolve():
         return "shoal"
     cwd = Path.cwd()
     return shlex.quote(str(here.relative_to(cwd) if here.is_relative_to(cwd) else here))
 
 
 def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[str, ...]:
-    """Return three lines: talk with the default model, ask it over HTTP, stop the node.
+    """Return three command lines: chat with the default model, ask it over HTTP, stop the node.
 
-    `called` is the program; `home` is named in the lines where it was named to us.
+    `called` is the program; `home` is the chosen home, None for the default.
     """
     model, url = settings.default_model, settings.url
     by = ""

@@ -1,4 +1,4 @@
-"""Talks to the person's own editor, and asks whether a text that is refused is edited once more."""
+"""Talks to the user's editor, and asks whether to edit a rejected text again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ USUAL_EDITOR = "vi"
 
 
 def asker(output: Output) -> Callable[[str], bool]:
-    """Return what says why a text is refused, and asks a person at a terminal whether it is edited
-    again; without one the answer is no."""
+    """Return a function that shows why a text was rejected and asks whether to edit it again.
+    Without a terminal its answer is no."""
 
     def ask(why: str) -> bool:
-        """Return whether a person at a terminal wants to edit once more."""
         if output.as_json or not output.err.is_terminal:
             return False
         output.warn(why)
@@ -31,8 +30,8 @@ def asker(output: Output) -> Callable[[str], bool]:
 
 
 def open_editor(file: Path, verb: str) -> None:
-    """Have the person's editor change a file; `verb` is the command that asks for it. Raises
-    CliError."""
+    """Open the file in the user's editor and wait. `verb` is the command, named in the remedy.
+    Raises CliError."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or USUAL_EDITOR
     remedy = f"set $EDITOR, for example `EDITOR=nano {verb}`"
     try:

@@ -1,4 +1,4 @@
-"""Talks to the disk: a file that a verb makes, which its owner alone may read."""
+"""Talks to the disk: writes a file that only its owner may read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from gateway.cli.output.errors import CliError
 
 
 def write_own(path: Path, content: bytes, *, replace: bool) -> None:
-    """Write a file; one that is there is replaced, or not touched. Raises CliError."""
+    """Write a file with mode 0600. `replace`: overwrite an existing file, otherwise refuse. Raises
+    CliError."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if replace else os.O_EXCL)
     try:
         with open(os.open(path, flags, 0o600), "wb") as file:

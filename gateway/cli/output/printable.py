@@ -1,8 +1,8 @@
-"""Text as a terminal may have it: what others have named, asked or answered commands no terminal.
+"""Escape text from others, so that it cannot control the terminal.
 
-Pure. Names of clients and nodes, errors and answers may hold escape sequences, which move the
-cursor, rewrite what stands there, or type; and marks that turn the direction of letters, or break
-lines. Each such character is shown as Python would write it: `\\x1b`.
+Pure. Names of clients and nodes, errors and answers may contain escape sequences. These move the
+cursor, overwrite text or type input. Other characters turn the direction of letters or break lines.
+Each is shown as Python writes it: `\\x1b`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _NOT_IN_A_LINE = re.compile(f"[{_COMMANDS}\\n\\t]")
 
 
 def printable(text: str) -> str:
-    """Return a text of one line or several, every character of which only shows itself."""
+    """Return a text of one or several lines with control characters escaped."""
     return _NEVER.sub(_shown, text)
 
 
 def printable_line(text: str) -> str:
-    """Return the same in one line."""
+    """Return the text with control characters, tabs and line breaks escaped."""
     return _NOT_IN_A_LINE.sub(_shown, text)
 
 
-def _shown(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _shown(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

@@ -1,9 +1,8 @@
-"""Talks to the terminal: tables, lines and JSON, each to where it belongs.
+"""Talks to the terminal: writes tables, lines and JSON.
 
-What was asked for goes to standard output, everything about the way there to standard error, so
-that a pipe carries results alone. With `--json` standard output is one JSON document (or one
-per line, for what streams), errors included. Every text on its way to a terminal is made printable
-here.
+Results go to standard output; notes, progress and errors go to standard error, so that a pipe
+carries results only. With `--json` standard output is one JSON document, errors included; streams
+write one document per line. All text for a terminal is made printable here.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def _console(file: TextIO) -> Console:
 
 @dataclass(slots=True)
 class Output:
-    """Where a verb says things. `verbosity` is -1 (quiet) to 2."""
+    """The output of a verb. `verbosity` is -1 (quiet) to 2."""
 
     as_json: bool = False
     verbosity: int = NORMAL
@@ -49,28 +48,28 @@ class Output:
         return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
 
     def say(self, text: str) -> None:
-        """Write a line of the result, in plain words; not with `--json`."""
+        """Write a line of the result; not with `--json`."""
         if not self.as_json:
             self.out.print(escape(text))
 
     def note(self, text: str) -> None:
-        """Write a remark on the way; not when quiet."""
+        """Write a remark; not when quiet or with `--json`."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
 
     def warn(self, text: str) -> None:
-        """Write a warning, once; quiet and JSON do not keep it back."""
+        """Write a warning, once, even when quiet or with `--json`."""
         if text not in self.warned:
             self.warned.add(text)
             self.err.print(f"[bold yellow]warning:[/] {escape(text)}")
 
     def detail(self, text: str) -> None:
-        """Write a remark for those who gave -v."""
+        """Write a remark, only with -v."""
         if self.verbosity >= VERBOSE:
             self.err.print(escape(text), style="dim")
 
     def document(self, value: Any) -> None:
-        """Write the result as JSON; only with `--json`."""
+        """Write the result as JSON, only with `--json`."""
         if self.as_json:
             sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
             sys.stdout.flush()
@@ -81,17 +80,17 @@ class Output:
         sys.stdout.flush()
 
     def styled(self, text: str, style: str) -> None:
-        """Write a line of the result in a style of `rich`; "" for none."""
+        """Write a line of the result in a style of `rich`; "" is no style."""
         self.out.print(escape(text), style=style or None)
 
     def write(self, text: str) -> None:
-        """Write text as it comes, without a line's end: tokens of an answer. A pipe gets it as it
-        is."""
+        """Write text as it arrives, without a line end: tokens of an answer. A pipe gets it
+        unescaped."""
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Write a model's reasoning as it comes: seen, but no part of the result."""
+        """Write a model's reasoning as it arrives, to standard error."""
         if self.verbosity >= NORMAL:
             self.err.print(escape(text), end="", style="dim")
 
@@ -99,9 +98,9 @@ class Output:
     def progress(
         self, text: str, *after: ProgressColumn, before: Sequence[ProgressColumn] = ()
     ) -> Generator[Callable[..., None]]:
-        """Yield what shows how far something is: a bar on a terminal, remarks for -v elsewhere.
+        """Yield a function that shows progress: a bar on a terminal, remarks for -v elsewhere.
 
-        It takes the words of the remark, and by name what `rich` draws.
+        It takes the text of the remark, and `rich`'s fields as keyword arguments.
         """
         from rich.progress import BarColumn, Progress, TextColumn
 
@@ -110,7 +109,6 @@ class Output:
             task = bar.add_task(escape(text), total=None)
 
             def show(words: str, **drawn: Any) -> None:
-                """Draw how far it is, or say it."""
                 if not self.live:
                     self.detail(words)
                 if "description" in drawn:
@@ -121,13 +119,12 @@ class Output:
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[Callable[[str], None]]:
-        """Yield what says what is waited for: a line that changes on a terminal, elsewhere the
-        first remark and, for -v, the others. Without words: the wait is over."""
+        """Yield a function that shows the reason for a wait. On a terminal one line changes;
+        elsewhere the first remark is a note and the others need -v. An empty text ends the wait."""
         line = self.err.status("") if self.live else None
         remarks = 0
 
         def say(words: str) -> None:
-            """Say it, or take it away."""
             nonlocal remarks
             if line is not None:
                 line.update(escape(words))
@@ -144,8 +141,7 @@ class Output:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Write a plain table; not with `--json`. Columns with a leading `>` are right-aligned.
 
-        A terminal's cells are folded where it is narrow, never cut; a pipe gets one line a row, as
-        long as its own words.
+        A narrow terminal folds cells and never cuts them. A pipe gets one unfolded line per row.
         """
         if self.as_json:
             return
@@ -165,13 +161,13 @@ class Output:
         self.out.print(table, soft_wrap=False)
 
     def error(self, problem: CliError) -> None:
-        """Write an error: what went wrong, the evidence, and what to do."""
+        """Write an error: the problem, the evidence and the remedy."""
         if self.as_json:
-            said = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
-            said["reason"] = WORDS.get(problem.code, "failed")
+            fields = {"message": problem.message, "remedy": problem.remedy, "code": problem.code}
+            fields["reason"] = WORDS.get(problem.code, "failed")
             if problem.details:
-                said["details"] = problem.details
-            self.document({"error": said})
+                fields["details"] = problem.details
+            self.document({"error": fields})
             return
         self.err.print(f"[bold red]error:[/] {escape(problem.message)}")
         if problem.details:
@@ -181,12 +177,13 @@ class Output:
 
 
 def escape(text: str) -> str:
-    """Return a text that `rich` writes as it is, made printable."""
+    """Return a text that `rich` writes literally, made printable."""
     return without_markup(printable(text))
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table: no cell of a row's end is padded, a line break is a blank."""
+    """Yield the lines of a table. Trailing blanks are stripped; line breaks in cells become
+    blanks."""
     head = [column.lstrip(">") for column in columns]
     flat = [[" ".join(cell.splitlines()) for cell in row] for row in (head, *rows)]
     widths = [max(map(cell_len, cells)) for cells in zip(*flat, strict=True)]

@@ -1,1 +1,1 @@
-"""Every verb of `shoal`, by what it is about: this node, models, the cluster."""
+"""All verbs of `shoal`, by topic: this node, models, disk, cluster, monitor."""

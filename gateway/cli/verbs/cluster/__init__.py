@@ -1,1 +1,2 @@
-"""Verbs about the cluster: nodes, keys, cluster-info, hostfile, rdma-test."""
+"""Verbs about the cluster: nodes, cluster-info, verify, rdma-test, hostfile, keys, apikey, pool,
+lease, clients, tasks."""

@@ -1,6 +1,6 @@
 """Talks to the node's API about the cluster's API keys: `shoal apikey`.
 
-A secret is shown once, where it was made: what the cluster has is its hash.
+A secret is shown only when it is created; the cluster stores only its hash.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ def add(
 
 def ls(invocation: Invocation) -> None:
     """List the cluster's API keys and their use."""
-    output, found = invocation.output, invocation.api().get("/apikeys")
-    output.document(found)
+    output, answer = invocation.output, invocation.api().get("/apikeys")
+    output.document(answer)
     now_s = time.time()
     columns = ("name", "id", "scope", ">running", ">per minute", ">tokens today", "expires",
                "last used")  # fmt: skip
-    output.table(columns, [_cells(row, now_s) for row in found["keys"]])
-    if found["in_settings"]:
-        output.note(f"this node's settings (api_keys) contain {found['in_settings']} more")
-    if not found["keys"]:
-        asks = "requires one" if found["asked_for"] else "requires none"
+    output.table(columns, [_cells(row, now_s) for row in answer["keys"]])
+    if answer["in_settings"]:
+        output.note(f"this node's settings (api_keys) contain {answer['in_settings']} more")
+    if not answer["keys"]:
+        asks = "requires one" if answer["asked_for"] else "requires none"
         output.note(
             f"the cluster has no API key, and this node {asks}; create one with `shoal "
             "apikey add NAME`"
@@ -86,7 +86,7 @@ def ls(invocation: Invocation) -> None:
 def rm(invocation: Invocation, key: Key) -> None:
     """Revoke an API key on all nodes."""
     api = invocation.api()
-    gone = api.delete(f"/apikeys/{quote(_known(api.get('/apikeys'), key), safe='')}")
+    gone = api.delete(f"/apikeys/{quote(_key_id(api.get('/apikeys'), key), safe='')}")
     invocation.output.document(gone)
     invocation.output.say(f"revoked {gone['name']} ({gone['id']})")
     if not gone["asked_for"]:
@@ -106,7 +106,7 @@ def rotate(
     """Replace the secret of an API key; the old one stops, or stays valid for a while."""
     api = invocation.api()
     grace_s = 0.0 if grace is None else seconds_of(grace, "--grace")
-    path = f"/apikeys/{quote(_known(api.get('/apikeys'), key), safe='')}/rotate"
+    path = f"/apikeys/{quote(_key_id(api.get('/apikeys'), key), safe='')}/rotate"
     made = api.post(path, {"grace_s": grace_s})
     _show_secret(invocation.output, made)
     if made["old_until_s"] is not None:
@@ -114,22 +114,22 @@ def rotate(
 
 
 def seconds_of(text: str, option: str) -> float:
-    """Return a span of time in seconds: `30d`, `12h`, `45m`, `90s`. Raises CliError for no such."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if found is None or not float(found[1]):
+    """Parse a duration into seconds: `30d`, `12h`, `45m`, `90s`. Raises CliError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    if match is None or not float(match[1]):
         raise CliError(
             f"{option}: {text!r} is not a duration; use a number and s, m, h or d, such as 30d",
             code=USAGE,
         )
-    return float(found[1]) * UNITS_S[found[2]]
+    return float(match[1]) * UNITS_S[match[2]]
 
 
-def _known(found: Row, word: str) -> str:
-    """Return the id of the key that a word names. Raises CliError for none."""
-    for row in found["keys"]:
+def _key_id(answer: Row, word: str) -> str:
+    """Return the id of the key with this name or id. Raises CliError."""
+    for row in answer["keys"]:
         if row["id"] == word or row["name"].casefold() == word.casefold():
             return row["id"]
-    names = ", ".join(row["name"] for row in found["keys"]) or "none"
+    names = ", ".join(row["name"] for row in answer["keys"]) or "none"
     raise CliError(f"no API key {word!r}; the keys are: {names}", code=NOT_FOUND)
 
 

@@ -1,4 +1,4 @@
-"""Talks to the node's API about who asks for models: `shoal clients`."""
+"""Talks to the node's API about the clients that send requests: `shoal clients`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def clients(invocation: Invocation) -> None:
     """Show the clients of the node: their requests, their cooldown and their profile in
     clients.toml."""
     output = invocation.output
-    found = invocation.api().get("/clients")
-    output.document(found)
+    answer = invocation.api().get("/clients")
+    output.document(answer)
     now_s = time.time()
     output.table(
         ("client", "by", ">requests", ">refused", ">failed", ">prompt", ">answer", ">seen",
-         ">waiting", ">rests", "profile"),
-        [client_row(client, now_s) for client in found["clients"]],
+         ">waiting", ">cooldown", "profile"),
+        [client_row(client, now_s) for client in answer["clients"]],
     )  # fmt: skip
-    if found["trouble"]:
-        output.note(f"{found['trouble']}; the last valid version stays in force")
-    if not found["clients"]:
+    if answer["trouble"]:
+        output.note(f"{answer['trouble']}; the last valid version stays in force")
+    if not answer["clients"]:
         output.note(
-            f"no client has sent a request yet; profiles: {found['file']} "
+            f"no client has sent a request yet; profiles: {answer['file']} "
             "(docs/operations/clients.md)"
         )
 
 
 def client_row(client: Row, now_s: float) -> tuple[str, ...]:
-    """Return a client's line; prompt and answer are the mean tokens of its requests."""
+    """Return a client's row; prompt and answer are mean tokens per request."""
     seen_s, rests_s = client["last_seen_at_s"], client["rests_s"]
     return (
         client["client"],
@@ -54,7 +54,7 @@ def client_row(client: Row, now_s: float) -> tuple[str, ...]:
 
 
 def profile_words(profile: Row | None) -> str:
-    """Return what a profile says, by the keys of the file."""
+    """Return the settings of a profile, by their keys in the file."""
     if profile is None:
         return NONE
     return ", ".join(f"{name} {value:g}" if name in SECONDS else f"{name} {value}"

@@ -1,7 +1,7 @@
-"""Talks to the node's API about the cluster: `shoal cluster-info`, who is there and whether alike.
+"""Talks to the node's API: `shoal cluster-info` lists the nodes and their differences.
 
-Exit code 1 when nodes are misaligned or one is not reached, so that a script can wait for a cluster
-that is whole; with `--strict` any difference counts.
+Exits with 1 if nodes are misaligned or unreachable, so that a script can wait for a complete
+cluster. With `--strict` any difference counts.
 """
 
 from __future__ import annotations
@@ -28,63 +28,66 @@ def cluster_info(
     ] = False,
 ) -> None:
     """Compare the nodes of the cluster. Fails if they differ, or if a node cannot be reached."""
-    found, output = report(invocation.state()), invocation.output
-    well = is_well(found, strict=strict)
-    output.document({"well": well, **as_document(found)})
-    show(found, output)
+    cluster, output = report(invocation.state()), invocation.output
+    well = is_healthy(cluster, strict=strict)
+    output.document({"well": well, **as_document(cluster)})
+    show(cluster, output)
     if not well:
         raise typer.Exit(FAILED)
 
 
-def is_well(found: ClusterReport, *, strict: bool) -> bool:
-    """Return whether every node is reached and alike enough, and the term is held."""
-    alike = found.verdict == "aligned" or (found.verdict == "mixed" and not strict)
-    return alike and found.holder is not None and not found.unreachable and not found.strangers
+def is_healthy(cluster: ClusterReport, *, strict: bool) -> bool:
+    """Return whether every node is reachable and sufficiently alike, and the cluster has a
+    leader."""
+    alike = cluster.verdict == "aligned" or (cluster.verdict == "mixed" and not strict)
+    return (
+        alike and cluster.holder is not None and not cluster.unreachable and not cluster.strangers
+    )
 
 
-def as_document(found: ClusterReport) -> dict[str, Any]:
-    """Return the report as JSON. Names and types of what is here stay."""
+def as_document(cluster: ClusterReport) -> dict[str, Any]:
+    """Return the report as JSON. Its names and types are stable."""
     return {
-        "asked": found.asked,
-        "holder": found.holder,
-        "verdict": found.verdict,
+        "asked": cluster.node,
+        "holder": cluster.holder,
+        "verdict": cluster.verdict,
         "nodes": [
             {
                 **dataclasses.asdict(node),
                 "facts": {field.name: node.facts.get(field.name) for field in FACTS},
             }
-            for node in found.nodes
+            for node in cluster.nodes
         ],
         "differences": [
             {
                 **dataclasses.asdict(difference),
                 "values": {k: list(v) for k, v in difference.values.items()},
             }
-            for difference in found.differences
+            for difference in cluster.differences
         ],
         "unreachable": [
-            {"node": one.node, "name": one.name, "why": one.why} for one in found.unreachable
+            {"node": node.node, "name": node.name, "why": node.why} for node in cluster.unreachable
         ],
-        "strangers": list(found.strangers),
+        "strangers": list(cluster.strangers),
     }
 
 
-def show(found: ClusterReport, output: Output) -> None:
+def show(cluster: ClusterReport, output: Output) -> None:
     """Write the report for people; not with `--json`."""
     columns = ("node", "id", "link", "term", "health", ">clock", "started by", "serves")
-    output.table(columns, [_standing(node) for node in found.nodes])
+    output.table(columns, [_standing(node) for node in cluster.nodes])
     output.say("")
-    told = [field.name for field in FACTS if field.name != "launch"]
-    rows = [("node", *(HEADINGS.get(name, name) for name in told), "fingerprint")]
+    facts = [field.name for field in FACTS if field.name != "launch"]
+    rows = [("node", *(HEADINGS.get(name, name) for name in facts), "fingerprint")]
     rows += [
-        (node.name, *(node.facts.get(name, "?") for name in told), node.fingerprint or "?")
-        for node in found.nodes
+        (node.name, *(node.facts.get(name, "?") for name in facts), node.fingerprint or "?")
+        for node in cluster.nodes
     ]
-    if len(found.nodes) <= SIDE_BY_SIDE:
+    if len(cluster.nodes) <= SIDE_BY_SIDE:
         rows = list(zip(*rows, strict=True))
     output.table(rows[0], rows[1:])
     output.say("")
-    for difference in found.differences:
+    for difference in cluster.differences:
         values = "; ".join(
             f"{value}: {', '.join(names)}" for value, names in difference.values.items()
         )
@@ -93,10 +96,10 @@ def show(found: ClusterReport, output: Output) -> None:
             f"({difference.weight}): {values}"
         )
         output.say(f"  {difference.remedy}")
-    for node in found.nodes:
+    for node in cluster.nodes:
         if node.reachable and node.message:
             output.say(f"{node.name}: {node.health}: {node.message}")
-    for node in found.unreachable:
+    for node in cluster.unreachable:
         if node.link == "refused":
             output.say(f"{node.name} is not in this cluster: {node.why}")
             continue
@@ -106,22 +109,23 @@ def show(found: ClusterReport, output: Output) -> None:
             "for good: "
             f"`shoal nodes forget {node.node}`"
         )
-    if found.holder is None:
+    if cluster.holder is None:
         output.say("the cluster has no leader")
         output.say(
             "  the cluster cannot change its state; run `shoal status` on each node, voters first"
         )
-    for stranger in found.strangers:
+    for stranger in cluster.strangers:
         output.say(f"no node of this cluster answers at {stranger}")
         output.say("  run `shoal doctor`")
-    count = "one node" if len(found.nodes) == 1 else f"{len(found.nodes)} nodes"
-    output.say(f"{count}: {found.verdict}")
+    count = "one node" if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} nodes"
+    output.say(f"{count}: {cluster.verdict}")
 
 
 def _standing(node: NodeReport) -> tuple[str, ...]:
     serves = ", ".join(
-        f"{one.model} {one.rank + 1}/{one.ranks}{'' if one.status == 'ready' else ' ' + one.status}"
-        for one in node.serves
+        f"{rank.model} {rank.rank + 1}/{rank.ranks}"
+        f"{'' if rank.status == 'ready' else f' {rank.status}'}"
+        for rank in node.serves
     )
     return (
         node.name,
@@ -136,7 +140,7 @@ def _standing(node: NodeReport) -> tuple[str, ...]:
 
 
 def clock(offset_s: float | None) -> str:
-    """Return how far a clock is ahead, for people: `+12 ms`, `-3.2 s`, `?`."""
+    """Return a clock's offset for people: `+12 ms`, `-3.2 s`, `?`."""
     if offset_s is None:
         return "?"
     return f"{offset_s * 1000:+.0f} ms" if abs(offset_s) < 1 else f"{offset_s:+.1f} s"

@@ -1,4 +1,5 @@
-"""Talks to the disk and to ssh: `shoal hostfile`, for who runs MLX's own tools beside shoal."""
+"""Talks to the disk and to ssh: `shoal hostfile`, for people who use MLX's own tools beside
+shoal."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from gateway.cli.node.hostfile_format import (
     port_problems,
     ring,
 )
-from gateway.cli.node.processes import last_words, ran
+from gateway.cli.node.processes import last_words, run_tool
 from gateway.cli.output.errors import FAILED, CliError
 
 SSH_S = 5
@@ -55,16 +56,16 @@ def hostfile(
     hostfile."""
     try:
         hosts = parse_hostfile(file.read_text())
-        written = _emitted(hosts, port)
+        written = _backend_files(hosts, port)
     except OSError as error:
         raise CliError(f"{file}: {error.strerror or error}") from error
     except (BadHostfile, UnicodeDecodeError) as error:
         raise CliError(
             f"{file}: {error}", remedy="see docs/operations/clusters.md for examples"
         ) from error
-    problems = _probed_at_once(hosts) if probe else []
-    output, found = invocation.output, pairs(hosts)
-    backend = "jaccl" if found else "ring"
+    problems = _probe_all(hosts) if probe else []
+    output, links = invocation.output, pairs(hosts)
+    backend = "jaccl" if links else "ring"
     if emit is not None:
         emit.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
@@ -75,14 +76,14 @@ def hostfile(
         {
             "ranks": len(hosts),
             "backend": backend,
-            "cables": len(found),
-            "pairs": [list(one) for one in found],
+            "cables": len(links),
+            "pairs": [list(link) for link in links],
             "environment": ranks,
-            "written": [str(emit / one) for one in written] if emit else [],
+            "written": [str(emit / name) for name in written] if emit else [],
             "problems": problems,
         }
     )
-    _show(invocation, hosts, ranks, [f"{emit}/{one}" for one in written if emit])
+    _show(invocation, hosts, ranks, [f"{emit}/{name}" for name in written if emit])
     for problem in problems:
         output.say(problem)
     if problems:
@@ -95,25 +96,26 @@ def _show(
     ranks: Sequence[Mapping[str, str]],
     written: Sequence[str],
 ) -> None:
-    output, found = invocation.output, pairs(hosts)
+    output, links = invocation.output, pairs(hosts)
     if len(hosts) == 1:
         output.say("1 rank: it needs no group")
         return
-    output.say(f"{len(hosts)} ranks, {'jaccl' if found else 'ring'}")
-    if found:
-        more = len(found) > cables(len(hosts))
+    output.say(f"{len(hosts)} ranks, {'jaccl' if links else 'ring'}")
+    if links:
+        more = len(links) > cables(len(hosts))
         count = "one or more cables" if more else "its own cable"
-        output.say(f"{len(found)} cables: each pair of machines has {count}")
-        output.table(("from", "device", "to", "device"), found)
+        output.say(f"{len(links)} cables: each pair of machines has {count}")
+        output.table(("from", "device", "to", "device"), links)
     for host, variables in zip(hosts, ranks, strict=True):
         words = " ".join(f"{key}={value}" for key, value in variables.items())
         output.say(f"{host.ssh}: {words}")
-    for one in written:
-        output.say(f"wrote {one}")
+    for path in written:
+        output.say(f"wrote {path}")
 
 
-def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
-    """Return file name to contents; nothing for one rank, which needs no group."""
+def _backend_files(hosts: Sequence[Host], port: int) -> dict[str, str]:
+    """Return the files for MLX's backend, contents by file name; empty for one rank, which needs no
+    group."""
     if len(hosts) < 2:
         return {}
     if hosts[0].rdma:
@@ -121,18 +123,19 @@ def _emitted(hosts: Sequence[Host], port: int) -> dict[str, str]:
     return {"ring.json": ring(hosts, port)}
 
 
-def _probed_at_once(hosts: Sequence[Host]) -> list[str]:
-    """Return what is wrong at any host, in the order of the ranks; all are asked side by side."""
+def _probe_all(hosts: Sequence[Host]) -> list[str]:
+    """Return the problems of all hosts, in rank order. Hosts are probed in parallel."""
     with ThreadPoolExecutor(min(len(hosts), MOST_PROBES)) as pool:
-        return [problem for found in pool.map(_probed, hosts) for problem in found]
+        return [problem for problems in pool.map(_probe, hosts) for problem in problems]
 
 
-def _probed(host: Host) -> list[str]:
-    """Return what is wrong at a host, by its own `ibv_devinfo` (or only by ssh)."""
-    asked = "ibv_devinfo" if any(host.rdma) else "true"
+def _probe(host: Host) -> list[str]:
+    """Return the problems of a host, by its own `ibv_devinfo`; without RDMA devices, by ssh
+    only."""
+    command = "ibv_devinfo" if any(host.rdma) else "true"
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
     try:
-        done = ran(PROBE_S, "ssh", *options, "--", host.ssh, asked)
+        done = run_tool(PROBE_S, "ssh", *options, "--", host.ssh, command)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [f"{host.ssh}: ssh failed ({error})"]
     if done.returncode != 0:

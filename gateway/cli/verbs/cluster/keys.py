@@ -1,7 +1,7 @@
-"""Talks to the disk and the keyboard: `shoal keys`, the cluster's key at this node.
+"""Talks to the disk and the keyboard: `shoal keys`, this node's cluster key.
 
-A key is shown only where it was asked for (`show --reveal`, `export`); everything else says its
-fingerprint. Every step of a rotation is taken at each node before the next one at any.
+A key is shown only on request (`show --reveal`, `export`); elsewhere its fingerprint is shown. Each
+step of a rotation is done on all nodes before the next step.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def init(invocation: Invocation) -> None:
         )
     keys = ClusterKeys(new_key())
     write_keys(file, keys, replace=False)
-    _tell(invocation, file, keys, "created a cluster key")
+    _report(invocation, file, keys, "created a cluster key")
     invocation.output.note(
         "next: copy it to the other nodes (`shoal keys export FILE`, then `shoal keys import FILE` "
         "there); a running node uses it from its next `shoal up`"
@@ -59,8 +59,8 @@ def show(
 ) -> None:
     """Show the fingerprint of this node's cluster key."""
     file = invocation.settings().cluster_key
-    keys = _there(file)
-    _tell(invocation, file, keys, "", secret=reveal)
+    keys = _read_key(file)
+    _report(invocation, file, keys, "", secret=reveal)
     if keys.phase != "settled":
         invocation.output.note(f"next: {NEXT_STEP[keys.phase]}")
 
@@ -92,12 +92,12 @@ def export(
     ],
 ) -> None:
     """Write this node's keys to a file (mode 0600), for `shoal keys import` on another node."""
-    keys = _there(invocation.settings().cluster_key)
+    keys = _read_key(invocation.settings().cluster_key)
     if file == INPUT:
         invocation.output.write(render_keys(keys))
         return
     write_keys(Path(file), keys, replace=False)
-    _tell(invocation, Path(file), keys, "wrote the keys")
+    _report(invocation, Path(file), keys, "wrote the keys")
     invocation.output.note(
         "everyone who can read this file can join the cluster: delete it after use"
     )
@@ -139,30 +139,30 @@ def rotate(
     if switch and finish:
         raise typer.BadParameter("use --switch or --finish, not both")
     file = invocation.settings().cluster_key
-    keys = _there(file)
+    keys = _read_key(file)
     try:
         if switch:
-            after, said = keys.switch(), "this node uses the new key"
+            after, message = keys.switch(), "this node uses the new key"
         elif finish:
-            after, said = keys.finish(), "deleted the old key on this node"
+            after, message = keys.finish(), "deleted the old key on this node"
         else:
-            after, said = keys.prepare(new_key()), "created a new key next to the old one"
+            after, message = keys.prepare(new_key()), "created a new key next to the old one"
     except BadKey as error:
         raise CliError(
             str(error), remedy=NEXT_STEP[keys.phase] or "start with `shoal keys rotate`"
         ) from None
     write_keys(file, after, replace=True)
-    _tell(invocation, file, after, said)
+    _report(invocation, file, after, message)
     if after.phase != "settled":
         invocation.output.note(f"next: {NEXT_STEP[after.phase]}")
 
 
 def check_reach(settings: Settings) -> None:
-    """Refuse to start a node that is to meet others on other machines without a key. Raises
-    CliError; BadKey when there is a key file that is wrong."""
+    """Refuse to start a node without a key if its settings connect it to other machines. Raises
+    CliError, or BadKey for an invalid key file."""
     cluster = settings.cluster
-    beyond = [one for one in (cluster.listen, *map(host_of, cluster.peers)) if one]
-    beyond = [one for one in beyond if not is_loopback(one)]
+    hosts = [host for host in (cluster.listen, *map(host_of, cluster.peers)) if host]
+    beyond = [host for host in hosts if not is_loopback(host)]
     if beyond and read_keys(settings.key_files.key) is None:
         raise CliError(
             f"{beyond[0]} is not on this machine, so the node needs a cluster key, and it has none",
@@ -177,7 +177,7 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
     file = _folders(invocation)
     mine = read_keys(file)
     if mine == given:
-        _tell(invocation, file, given, "this node already had these keys")
+        _report(invocation, file, given, "this node already had these keys")
         return
     if mine is not None and not replace:
         if not mine.is_kin(given):
@@ -188,13 +188,13 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
             )
         _check_forward(mine, given)
     write_keys(file, given, replace=mine is not None)
-    _tell(invocation, file, given, "stored the keys")
+    _report(invocation, file, given, "stored the keys")
     if mine is None:
         invocation.output.note("next: a running node uses the key from its next `shoal up`")
 
 
 def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
-    """Refuse what would undo a step of a rotation, or take two at once."""
+    """Refuse keys that would undo a step of a rotation, or skip one."""
     steps = [mine]
     if mine.phase == "settled" and given.coming is not None:
         steps.append(mine.prepare(given.coming))
@@ -217,7 +217,7 @@ def _folders(invocation: Invocation) -> Path:
     return settings.cluster_key
 
 
-def _there(file: Path) -> ClusterKeys:
+def _read_key(file: Path) -> ClusterKeys:
     keys = read_keys(file)
     if keys is None:
         raise CliError(
@@ -231,7 +231,7 @@ def _there(file: Path) -> ClusterKeys:
     return keys
 
 
-def _tell(
+def _report(
     invocation: Invocation, file: Path, keys: ClusterKeys, done: str, *, secret: bool = False
 ) -> None:
     output = invocation.output

@@ -1,4 +1,4 @@
-"""Talks to the node's API about leases, and runs a program under one: `shoal lease`."""
+"""Talks to the node's API about leases: `shoal lease`. Also runs a program with a lease."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ LeaseName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is asked for. `signal_name` is what the program is sent when it is asked back."""
+    """The terms of a lease. `signal_name` is the signal for the program when the memory is asked
+    back."""
 
     size_bytes: int
     owner: str
@@ -86,22 +87,22 @@ def run(
         _signal_name(on_ask_back),
     )
     api, output = invocation.api(), invocation.output
-    lease = _taken(api, terms, output)
-    kept = _Kept(api, terms, lease, output)
+    lease = _acquire(api, terms, output)
+    held = _HeldLease(api, terms, lease, output)
     output.note(
         f"reserved {size(terms.size_bytes)} on {lease['node_name']}: lease {lease['lease']}"
     )
     try:
-        code = _ran(command, kept)
+        code = _run_program(command, held)
     finally:
-        kept.give_back()
+        held.give_back()
     raise typer.Exit(code)
 
 
 def ls(invocation: Invocation) -> None:
     """List the leases and the waiting requests for one."""
-    output, found = invocation.output, invocation.api().get("/leases")
-    output.document(found)
+    output, answer = invocation.output, invocation.api().get("/leases")
+    output.document(answer)
     now_s = time.time()
     rows = [
         (
@@ -113,13 +114,13 @@ def ls(invocation: Invocation) -> None:
             span(max(0.0, now_s - lease["at_s"])),
             lease["yields_to"],
         )
-        for lease in found["leases"]
+        for lease in answer["leases"]
     ]
     columns = ("lease", "owner", "node", ">size", ">priority", ">held for", "asked back for")
     output.table(columns, rows)
-    for wait in found["waits"]:
+    for wait in answer["waits"]:
         output.say(f"{wait['model']} waits {span(wait['waited_s'])}: {wait['why']}")
-    if not rows and not found["waits"]:
+    if not rows and not answer["waits"]:
         output.note("no leases; reserve memory with `shoal lease run --size 8GB -- PROGRAM`")
 
 
@@ -139,20 +140,20 @@ def ask_back(invocation: Invocation, lease: LeaseName) -> None:
 
 
 def bytes_of(text: str, option: str) -> int:
-    """Return a size as people write it, in bytes. Raises CliError, which names the option."""
+    """Parse a size such as 8GB into bytes. Raises CliError, which names the option."""
     try:
-        found = int(TypeAdapter(ByteSize).validate_python(text))
+        size_bytes = int(TypeAdapter(ByteSize).validate_python(text))
     except ValidationError:
-        found = 0
-    if found <= 0:
+        size_bytes = 0
+    if size_bytes <= 0:
         raise CliError(
             f"{option}: {text!r} is not a size; use for example 8GB or 512MiB", code=USAGE
         )
-    return found
+    return size_bytes
 
 
-class _Kept:
-    """A lease while its program runs: renewed, taken anew when it was lost, given back."""
+class _HeldLease:
+    """A lease while its program runs: renewed, replaced if it expired, released at the end."""
 
     def __init__(self, api: NodeApi, terms: Terms, lease: Row, output: Output) -> None:
         self.terms = terms
@@ -160,17 +161,17 @@ class _Kept:
         self._api = api
         self._node = str(lease["node"])
         self._output = output
-        self._said = ""
+        self._warning = ""
         self._renewed_at = time.monotonic()
 
     def renew(self, process: psutil.Process) -> str:
-        """Say that the lease is still needed, and what the program uses; return for what it is
-        asked back, empty for nothing. A node that does not answer is asked again next time."""
+        """Renew the lease and report the program's memory. Return the model or lease that needs the
+        memory back; empty if none. If the node does not answer, the next renewal tries again."""
         if not self.lease:
             return ""
         body = {"used_bytes": used_bytes(process)}
         try:
-            told = self._api.post(f"/leases/{self.lease}/renew", body, timeout_s=RENEW_S)
+            answer = self._api.post(f"/leases/{self.lease}/renew", body, timeout_s=RENEW_S)
         except CliError as problem:
             if problem.code == NOT_FOUND:
                 self._lost()
@@ -178,42 +179,42 @@ class _Kept:
                 self._say(f"{problem.message}; without a renewal the lease ends in {TTL_S:.0f} s")
             return ""
         self._renewed_at = time.monotonic()
-        asked = str(told["yields_to"])
-        self._say(f"the memory is asked back, for {asked}" if asked else "")
-        return asked
+        claimant = str(answer["yields_to"])
+        self._say(f"the memory is asked back, for {claimant}" if claimant else "")
+        return claimant
 
     def give_back(self) -> None:
-        """Let the memory be others' again; where the node does not answer, its time ends it."""
+        """Release the lease. If the node does not answer, the lease expires."""
         if self.lease:
             with contextlib.suppress(CliError):
                 self._api.delete(f"/leases/{self.lease}", timeout_s=RENEW_S)
 
     def _lost(self) -> None:
-        """Take the lease anew where its time has ended it; what someone has ended stays so."""
+        """Request a new lease if this one expired. If someone ended it, continue without one."""
         if time.monotonic() - self._renewed_at < TTL_S:
             self._say(f"another user ended {self.lease}; the program continues without it")
             self.lease = ""
             return
         try:
-            told = self._api.post("/leases", _body(self.terms, self._node, 0.0))
+            answer = self._api.post("/leases", _body(self.terms, self._node, 0.0))
         except CliError as problem:
             self._say(f"the lease has ended and cannot be renewed now: {problem.message}")
             return
-        self.lease, self._renewed_at = str(told["lease"]), time.monotonic()
+        self.lease, self._renewed_at = str(answer["lease"]), time.monotonic()
         self._say(f"the lease had ended; {self.lease} replaces it")
 
     def _say(self, text: str) -> None:
-        """Warn of something, once."""
-        if text and text != self._said:
+        """Write a warning, unless it is the same as the last one."""
+        if text and text != self._warning:
             self._output.warn(text)
-        self._said = text
+        self._warning = text
 
 
 def used_bytes(process: psutil.Process) -> int | None:
-    """Return the memory that a process and its children have; None where that cannot be read."""
+    """Return the memory of a process and its children; None if it is unreadable."""
     try:
         family = [process, *process.children(recursive=True)]
-        return sum(one.memory_info().rss for one in family)
+        return sum(member.memory_info().rss for member in family)
     except psutil.Error:
         return None
 
@@ -229,20 +230,20 @@ def _body(terms: Terms, node: str, wait_s: float) -> dict[str, Any]:
     }
 
 
-def _taken(api: NodeApi, terms: Terms, output: Output) -> Row:
-    """Return the lease, on the node that answers; meanwhile say what it waits for."""
+def _acquire(api: NodeApi, terms: Terms, output: Output) -> Row:
+    """Request a lease on the node that answers and wait for it; show the reason for the wait.
+    Raises CliError."""
     node = api.node_id()
     if node is None:
         raise CliError(f"{api.url} is not a shoal node", code=NO_NODE)
-    found: list[Row | CliError] = []
+    outcome: list[Row | CliError] = []
 
     def ask() -> None:
-        """Ask for it, and wait as long as was said."""
         try:
             body = _body(terms, node, terms.wait_s)
-            found.append(api.post("/leases", body, timeout_s=terms.wait_s + SPARE_S))
+            outcome.append(api.post("/leases", body, timeout_s=terms.wait_s + SPARE_S))
         except CliError as problem:
-            found.append(problem)
+            outcome.append(problem)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -250,14 +251,14 @@ def _taken(api: NodeApi, terms: Terms, output: Output) -> Row:
         while asking.is_alive():
             asking.join(LOOK_S)
             if asking.is_alive():
-                say(_waited_for(api))
-    lease = found[0]
+                say(_wait_reason(api))
+    lease = outcome[0]
     if isinstance(lease, CliError):
         raise lease
     return lease
 
 
-def _waited_for(api: NodeApi) -> str:
+def _wait_reason(api: NodeApi) -> str:
     with contextlib.suppress(CliError):
         whys = [str(wait["why"]) for wait in api.get("/leases", timeout_s=RENEW_S)["waits"]]
         if whys:
@@ -265,39 +266,38 @@ def _waited_for(api: NodeApi) -> str:
     return "waiting for memory"
 
 
-def _ran(command: list[str], kept: _Kept) -> int:
-    """Run a program to its end, renewing its lease; return its exit code. It is told to end when
-    we are, and it hears Ctrl-C itself."""
-    env = {**os.environ, "SHOAL_LEASE": kept.lease}
+def _run_program(command: list[str], held: _HeldLease) -> int:
+    """Run a program to its end and renew its lease; return its exit code. It gets our SIGTERM and
+    SIGHUP; Ctrl-C it gets from the terminal."""
+    env = {**os.environ, "SHOAL_LEASE": held.lease}
     try:
         child = subprocess.Popen(command, env=env)
     except OSError as error:
         text = f"cannot run {command[0]}: {error.strerror or error}"
         raise CliError(text, code=NOT_FOUND) from error
-    process, asked_before = psutil.Process(child.pid), ""
+    process, claimed_before = psutil.Process(child.pid), ""
     with _signals_go_to(child):
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = child.wait(RENEW_S)
                 return 128 - code if code < 0 else code
-            asked = kept.renew(process)
-            if asked and not asked_before and kept.terms.signal_name:
-                child.send_signal(getattr(signal, kept.terms.signal_name))
-            asked_before = asked
+            claimant = held.renew(process)
+            if claimant and not claimed_before and held.terms.signal_name:
+                child.send_signal(getattr(signal, held.terms.signal_name))
+            claimed_before = claimant
 
 
 @contextlib.contextmanager
 def _signals_go_to(child: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass SIGTERM and SIGHUP on within the block; leave Ctrl-C to the program, which has it from
-    the terminal as well."""
+    """Pass SIGTERM and SIGHUP on to the program within the block. Ignore Ctrl-C, which the program
+    gets from the terminal as well."""
 
-    def passed_on(number: int, _frame: object) -> None:
-        """Send the program what we were sent, but for Ctrl-C."""
+    def pass_on(number: int, _frame: object) -> None:
         if number != signal.SIGINT:
             child.send_signal(number)
 
     numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    before = {number: signal.signal(number, passed_on) for number in numbers}
+    before = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield
     finally:
@@ -306,14 +306,14 @@ def _signals_go_to(child: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def _wait_s(text: str) -> float:
-    found = seconds_of(text, "--wait")
-    if found > MOST_WAIT_S:
+    seconds = seconds_of(text, "--wait")
+    if seconds > MOST_WAIT_S:
         raise CliError(f"--wait {text} is too long; the limit is {span(MOST_WAIT_S)}", code=USAGE)
-    return found
+    return seconds
 
 
 def _signal_name(text: str) -> str:
-    """Return a signal's name as the module `signal` has it. Raises CliError for none."""
+    """Return a signal's name as in the module `signal`. Raises CliError for an unknown one."""
     if not text:
         return ""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"

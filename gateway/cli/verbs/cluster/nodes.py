@@ -1,4 +1,4 @@
-"""Talks to the node's API about the cluster: `shoal nodes`, who is there and how they are."""
+"""Talks to the node's API about the cluster's nodes: `shoal nodes`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import typer
 from bus.process.clock import wall
 from bus.wire.cards import NodeCard
 from gateway.cli.command import Invocation
-from gateway.cli.node.measured_links import best_way, figures, kind_of, measured, unmeasured
+from gateway.cli.node.measured_links import (
+    best_way,
+    figures,
+    kind_of,
+    measurements,
+    why_unmeasured,
+)
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output import sensors
 from gateway.cli.output.amounts import size, span
@@ -84,27 +90,27 @@ def _change(invocation: Invocation, act: str, node: str, name: str, drain_s: flo
 
 
 def everybody(state: NodeState) -> list[str]:
-    """Return the ids of all nodes that the state, a reading or a peer names."""
+    """Return the ids of all nodes in the state, the readings and the peers."""
     peers = {peer.node for reading in state.peers.values() for peer in reading.peers}
     return sorted({*state.state.nodes, *state.peers, *peers, *(c.node for c in state.cards)})
 
 
 def strangers(state: NodeState) -> list[str]:
-    """Return the addresses that some node dials and where no node of this cluster answers."""
+    """Return the dialled addresses at which no node of this cluster answers."""
     return sorted({stranger for reading in state.peers.values() for stranger in reading.strangers})
 
 
 def _fields(state: NodeState, node: str) -> dict[str, Any]:
-    card = next((one for one in state.cards if one.node == node), None)
+    card = next((card for card in state.cards if card.node == node), None)
     seat = state.state.nodes.get(node)
-    asked = state.peers.get(state.asked)
-    link = next((peer for peer in asked.peers if peer.node == node), None) if asked else None
+    reading = state.peers.get(state.node)
+    link = next((peer for peer in reading.peers if peer.node == node), None) if reading else None
     health = state.health.get(node)
-    held = (instance for instance in state.instances if instance.status != "failed")
-    ranks = [s for one in held for s in one.shards if s.node == node]
+    live = (instance for instance in state.instances if instance.status != "failed")
+    ranks = [shard for instance in live for shard in instance.shards if shard.node == node]
     sensed = state.hardware.get(node)
     name = (seat.name if seat else "") or (card.name if card else "") or (link.name if link else "")
-    here = node == state.asked
+    here = node == state.node
     return {
         "node": node,
         "name": name,
@@ -116,8 +122,8 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
         "round_trip_s": link.round_trip_s if link else None,
         "found_by": link.found_by if link else "",
         "kind": kind_of(state, node, link.host) if link and not here else "",
-        "measured": measured(state, node, wall()),
-        "unmeasured": "" if here else unmeasured(state, node),
+        "measured": measurements(state, node, wall()),
+        "unmeasured": "" if here else why_unmeasured(state, node),
         "holder": node == state.holder,
         "health": health.status if health else "unknown",
         "message": health.message if health else "",
@@ -128,31 +134,31 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
     }
 
 
-def _speed(one: dict[str, Any]) -> str:
-    """Return the speed of the address in use, else of the fastest. Without one, why."""
-    way = best_way(one["measured"], one["host"])
-    return one["unmeasured"] if way is None else ", ".join(figures(way))
+def _speed(row: dict[str, Any]) -> str:
+    """Return the speed of the address in use, else of the fastest one; without any, the reason."""
+    way = best_way(row["measured"], row["host"])
+    return row["unmeasured"] if way is None else ", ".join(figures(way))
 
 
 def _models(card: NodeCard | None) -> list[str]:
     return [] if card is None else sorted(str(model.model) for model in card.models)
 
 
-def _row(state: NodeState, one: dict[str, Any]) -> tuple[Any, ...]:
-    link = one["link"]
-    if one["link"] == "silent":
-        link = f"silent for {span(one['silent_s'])}" if one["silent_s"] else one["why"] or "silent"
+def _row(state: NodeState, row: dict[str, Any]) -> tuple[Any, ...]:
+    link = row["link"]
+    if row["link"] == "silent":
+        link = f"silent for {span(row['silent_s'])}" if row["silent_s"] else row["why"] or "silent"
     return (
-        one["name"],
-        one["node"],
+        row["name"],
+        row["node"],
         link,
-        one["host"],
-        _speed(one),
-        one["found_by"],
-        "leader" if one["holder"] else "",
-        one["health"],
-        size(one["memory_bytes"]) if one["memory_bytes"] else "",
-        sensors.in_short(state.hardware.get(one["node"])),
-        one["ranks"],
-        ", ".join(one["models"]),
+        row["host"],
+        _speed(row),
+        row["found_by"],
+        "leader" if row["holder"] else "",
+        row["health"],
+        size(row["memory_bytes"]) if row["memory_bytes"] else "",
+        sensors.in_short(state.hardware.get(row["node"])),
+        row["ranks"],
+        ", ".join(row["models"]),
     )

@@ -1,4 +1,4 @@
-"""Talks to the node's API about who is in memory: `shoal pool`, `pin`, `unpin`."""
+"""Talks to the node's API about models in memory: `shoal pool`, `pin`, `unpin`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def pool(
     """Show which models wait for memory and why, and the state of the models in memory."""
     api, output = invocation.api(), invocation.output
     while True:
-        found = api.get("/pool")
-        output.document(found)
-        _show(output, found)
+        answer = api.get("/pool")
+        output.document(answer)
+        _show(output, answer)
         if not watch:
             return
         time.sleep(LOOK_S)
@@ -53,7 +53,7 @@ def unpin(invocation: Invocation, model: PinnedName) -> None:
 
 
 def wait_line(wait: Row) -> str:
-    """Return what a model waits for, as people read it."""
+    """Return what a model waits for, for people."""
     parts = [f"{wait['model']} waits {span(wait['waited_s'])}: {wait['why']}"]
     if wait["ready_in_s"] is not None:
         parts.append(f"ready in about {span(wait['ready_in_s'])}")
@@ -65,14 +65,14 @@ def wait_line(wait: Row) -> str:
 
 
 def copy_lines(copy: Row) -> list[str]:
-    """Return why a copy came as a replica, and why it leaves, as people read it."""
+    """Return why an instance is a replica and why it is evicted, for people; empty if neither."""
     name = f"{copy['model']} ({copy['instance']})"
     came = [f"{name} is a replica: {copy['replica']}"] if copy["replica"] else []
     return [*came, *([f"{name} is evicted: {copy['leaves']}"] if copy["leaves"] else [])]
 
 
-def _show(output: Output, found: Row) -> None:
-    for wait in found["waits"]:
+def _show(output: Output, answer: Row) -> None:
+    for wait in answer["waits"]:
         output.say(wait_line(wait))
     rows = [
         (
@@ -84,21 +84,21 @@ def _show(output: Output, found: Row) -> None:
             copy["pinned_by"] or "",
             span(copy["load_s"]),
         )
-        for copy in found["copies"]
+        for copy in answer["copies"]
     ]
     output.table(
         ("model", "instance", "use", ">min. residency", "evicted for", "pinned by", ">load"), rows
     )
-    for copy in found["copies"]:
+    for copy in answer["copies"]:
         for line in copy_lines(copy):
             output.say(line)
-    there = {copy["model"] for copy in found["copies"]}
-    for one in found["pins"]:
-        if one["model"] not in there:
-            output.say(f"{one['model']} is pinned but not in memory")
-    for one in found["leases"]:
-        asked = f", asked back for {one['yields_to']}" if one["yields_to"] else ""
-        owner = one["owner"] or "someone"
-        output.say(f"{size(one['size_bytes'])} on {one['node_name']} leased to {owner}{asked}")
-    if not rows and not found["waits"]:
+    there = {copy["model"] for copy in answer["copies"]}
+    for row in answer["pins"]:
+        if row["model"] not in there:
+            output.say(f"{row['model']} is pinned but not in memory")
+    for row in answer["leases"]:
+        claim = f", asked back for {row['yields_to']}" if row["yields_to"] else ""
+        owner = row["owner"] or "someone"
+        output.say(f"{size(row['size_bytes'])} on {row['node_name']} leased to {owner}{claim}")
+    if not rows and not answer["waits"]:
         output.note("no models in memory, and none waiting")

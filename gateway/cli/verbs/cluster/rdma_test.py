@@ -1,4 +1,4 @@
-"""Talks to the node's API about the collectives between nodes: `shoal rdma-test`."""
+"""Talks to the node's API: `shoal rdma-test` tests collectives between nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gateway.cli.output.errors import FAILED, NOT_FOUND, USAGE, CliError
 from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
-KNOWN_S = 5.0
+LEARN_S = 5.0
+"""Seconds for the answering process to learn of a new test."""
 Quick = Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")]
 Stress = Annotated[bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")]
 Memory = Annotated[
@@ -45,18 +46,18 @@ def rdma_test(
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="use `ring` or `jaccl`", code=USAGE)
     mode = mode_of(quick=quick, stress=stress)
-    named = [] if nodes is None else [one.strip() for one in nodes.split(",") if one.strip()]
+    named = [] if nodes is None else [name.strip() for name in nodes.split(",") if name.strip()]
     api, output = invocation.api(), invocation.output
     names = api.state().names
-    found = tested(api, body(named, mode, backend, memory_mb), output)
-    output.document(found)
-    show(output, found, names)
-    if not found["passed"]:
+    test = run_test(api, body(named, mode, backend, memory_mb), output)
+    output.document(test)
+    show(output, test, names)
+    if not test["passed"]:
         raise typer.Exit(FAILED)
 
 
 def mode_of(*, quick: bool, stress: bool) -> Mode:
-    """Return the mode that the flags mean. Raises CliError for both."""
+    """Return the mode of the flags. Raises CliError if both are set."""
     if quick and stress:
         raise CliError(
             "--quick and --stress exclude each other", remedy="use one of them", code=USAGE
@@ -65,36 +66,33 @@ def mode_of(*, quick: bool, stress: bool) -> Mode:
 
 
 def body(nodes: list[str], mode: Mode, backend: str | None, memory_mb: int | None) -> Any:
-    """Return what the node is asked for. No nodes are all nodes."""
+    """Return the body of the request. An empty list means all nodes."""
     memory_bytes = memory_mb and memory_mb * 1_000_000
     return {"nodes": nodes, "mode": mode, "backend": backend, "memory_bytes": memory_bytes}
 
 
-def tested(api: NodeApi, asked: Any, output: Output) -> dict[str, Any]:
-    """Begin a test and wait for its end; return its last state."""
-    return _followed(api, str(api.post("/rdma-test", asked)["instance"]), output)
+def run_test(api: NodeApi, request: Any, output: Output) -> dict[str, Any]:
+    """Start a test and wait for its end. Return its last state."""
+    return _follow(api, str(api.post("/rdma-test", request)["instance"]), output)
 
 
-def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
-    """Return the test's last state. An interrupt of the wait ends the test.
-
-    The process that answers may not have read of the test yet: it has some seconds to.
-    """
-    known_by_at = time.monotonic() + KNOWN_S
+def _follow(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
+    """Wait for the end of the test and return its last state. An interrupt ends the test."""
+    known_by_at = time.monotonic() + LEARN_S
     try:
         with output.progress("forming", MofNCompleteColumn()) as show:
             while True:
                 try:
-                    found = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
+                    state = cast(dict[str, Any], api.get(f"/rdma-test/{test}"))
                 except CliError as problem:
                     if problem.code != NOT_FOUND or time.monotonic() > known_by_at:
                         raise
                     time.sleep(LOOK_S)
                     continue
                 known_by_at = 0.0
-                if found["status"] != "running":
-                    return found
-                phase, done, rounds = found["phase"], found["done"], found["rounds"]
+                if state["status"] != "running":
+                    return state
+                phase, done, rounds = state["phase"], state["done"], state["rounds"]
                 words = f"{phase}: {done}/{rounds}"
                 show(words, description=phase, completed=done, total=rounds or None)
                 time.sleep(LOOK_S)
@@ -104,9 +102,9 @@ def _followed(api: NodeApi, test: str, output: Output) -> dict[str, Any]:
         raise
 
 
-def show(output: Output, found: dict[str, Any], names: dict[str, str]) -> None:
-    """Write what a test found, and why it ended early; not with `--json`."""
-    report, error = found["report"], found["error"]
+def show(output: Output, test: dict[str, Any], names: dict[str, str]) -> None:
+    """Write the result of a test, or why it ended early; not with `--json`."""
+    report, error = test["report"], test["error"]
     if report is not None:
         _show_report(output, report, names)
     if error is not None and not output.as_json:
@@ -131,11 +129,11 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
     output.table(("rank", "node", "device", ">latency", ">memory", ""), rows)
     sizes = [
         (
-            size(one["bytes"]),
-            "skipped: above the memory limit" if one["skipped"] else _time(one["mean_s"]),
-            "" if one["bytes_per_s"] is None else f"{one['bytes_per_s'] / 1e9:.2f} GB/s",
+            size(row["bytes"]),
+            "skipped: above the memory limit" if row["skipped"] else _time(row["mean_s"]),
+            "" if row["bytes_per_s"] is None else f"{row['bytes_per_s'] / 1e9:.2f} GB/s",
         )
-        for one in report["sizes"]
+        for row in report["sizes"]
     ]
     if sizes:
         output.table((">all_sum of", ">time", ">each direction"), sizes)
@@ -149,14 +147,14 @@ def _show_report(output: Output, report: dict[str, Any], names: dict[str, str]) 
     right = f"{elements:,} elements in {report['checks']} checks"
     latency = f"latency {_time(report['latency_s'])}: {report['latency_verdict']}"
     if report["passed"]:
-        said = f"{right}, all correct; {latency}; {_bandwidth(report)}"
-        output.say(f"{backend} over {len(ranks)} nodes: {said}")
+        result = f"{right}, all correct; {latency}; {_bandwidth(report)}"
+        output.say(f"{backend} over {len(ranks)} nodes: {result}")
     for beside in report["beside"]:
         output.note(f"{beside} was in memory during the test and may have slowed it")
 
 
 def _bandwidth(report: dict[str, Any]) -> str:
-    """Return what was measured, with what, what it is worth, and what was left out."""
+    """Return the bandwidth, the array size, the verdict, and the number of skipped sizes."""
     if report["bytes_per_s"] is None:
         return "bandwidth not measured"
     verdict = report["bandwidth_verdict"] or "too small to judge the link"

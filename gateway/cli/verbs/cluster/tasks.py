@@ -1,4 +1,4 @@
-"""Talks to the node's API about the names that several models answer for: `shoal tasks`."""
+"""Talks to the node's API about tasks, names that several models serve: `shoal tasks`."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def tasks(
     api, output = invocation.api(), invocation.output
     if cloud_fallback is not None:
         api.put("/api/v1/config", {"allowCloudFallback": cloud_fallback})
-    found = api.get("/tasks")
-    if cloud_fallback is not None:  # another process of the gateway may not have heard of it yet
-        found["allowCloudFallback"] = cloud_fallback
-    output.document(found)
+    answer = api.get("/tasks")
+    if cloud_fallback is not None:  # another process of the gateway may not know it yet
+        answer["allowCloudFallback"] = cloud_fallback
+    output.document(answer)
     output.table(
-        ("task", "candidates", "loaded", ">budget", ">stays", "primary"),
-        [task_row(task) for task in found["tasks"]],
+        ("task", "candidates", "loaded", ">budget", ">keep-alive", "primary"),
+        [task_row(task) for task in answer["tasks"]],
     )
-    if found["providers"]:
+    if answer["providers"]:
         output.say("")
         output.table(
             ("provider", "kind", "at", "key", "models"),
-            [_provider_row(provider) for provider in found["providers"]],
+            [_provider_row(provider) for provider in answer["providers"]],
         )
-        allowed = "may" if found["allowCloudFallback"] else "may not"
+        allowed = "may" if answer["allowCloudFallback"] else "may not"
         output.say(f"providers {allowed} answer if the candidates before them fail")
-    if found["trouble"]:
-        output.note(f"{found['trouble']}; the last valid version stays in force")
-    if not found["tasks"] and not found["providers"]:
-        output.note(f"no tasks; define them in {found['file']} (docs/operations/http-api.md)")
+    if answer["trouble"]:
+        output.note(f"{answer['trouble']}; the last valid version stays in force")
+    if not answer["tasks"] and not answer["providers"]:
+        output.note(f"no tasks; define them in {answer['file']} (docs/operations/http-api.md)")
 
 
 def task_row(task: Row) -> tuple[str, ...]:
-    """Return a task's line: candidates in their order, those that are nowhere marked."""
+    """Return a task's row: candidates in order; unknown models are marked."""
     names = [
         f"{candidate['name']}{'' if candidate['known'] else ' (not here)'}"
         for candidate in task["candidates"]

@@ -1,1 +1,1 @@
-"""Verbs about models: run, chat, ls, ps, load, stop, place, bench."""
+"""Verbs about models: run, chat, ls, show, ps, load, stop, place, requests, jobs, trace, bench."""

@@ -1,9 +1,9 @@
-"""Talks to the node's API, many requests at once: `shoal bench`.
+"""Talks to the node's API with many concurrent requests: `shoal bench`.
 
-Every answer is greedy, as long as was asked for or as the model's limit lets it (`ignore_eos`), and
-from a prompt of its own, which no bench before has asked: the prefix cache would flatter the
-figures. Warm-up rounds are not counted. What cannot be asked (a full queue, an interrupt) costs its
-own answers; the figures of the others are told, and then the exit code says that some are missing.
+Every answer is greedy and has the requested length, or the model's maximum (`ignore_eos`). Every
+prompt is new to the node, so that the prefix cache does not flatter the figures. Warm-up rounds do
+not count. A failed request (a full queue, an interrupt) costs only its own answer. The other
+figures are shown, and the exit code says that some are missing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.bench_links import link_lines, probe_links
-from gateway.cli.verbs.models.bench_math import Answered, Run, summary
+from gateway.cli.verbs.models.bench_math import Run, TimedAnswer, summary
 
 WORDS = ("shoal", "reef", "tide", "current", "school", "silver", "kelp", "drift", "salt", "wave")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a bench asks: so many answers at once, of so many tokens. `name` begins each prompt."""
+class BenchSettings:
+    """What to measure: concurrent requests and tokens per answer. `name` is unique and begins each
+    prompt."""
 
     model: str
     concurrency: int
@@ -43,7 +44,7 @@ class Asked:
     name: str
 
     def prompt(self, number: int) -> str:
-        """Return a prompt that differs from all others from its first words on."""
+        """Return a prompt that differs from every other one from its first words on."""
         chosen = [
             WORDS[(number * 7 + n * (number + 3)) % len(WORDS)] for n in range(self.prompt_words)
         ]
@@ -52,14 +53,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Rounds:
-    """The rounds that count, and why answers are missing, of the warm-up too."""
+    """The measured rounds, and the failures of all rounds, warm-up included."""
 
     runs: list[Run] = field(default_factory=list[Run])
     problems: list[CliError] = field(default_factory=list[CliError])
     interrupted: bool = False
 
     def problem(self) -> CliError | None:
-        """Return what to say of the missing answers, None where there are none."""
+        """Return the error for the missing answers; None if none is missing."""
         if self.interrupted:
             return CliError("interrupted", code=INTERRUPTED)
         if not self.problems:
@@ -84,37 +85,39 @@ def bench(
     """Measure tokens per second, time to first token and gaps between tokens."""
     api, output = invocation.api(), invocation.output
     name = model or invocation.settings().default_model
-    asked = Asked(name, concurrency, tokens, prompt_words, secrets.token_hex(4))
-    found = measure(api, output, asked, warmup, runs)
-    told: dict[str, Any] = {
+    settings = BenchSettings(name, concurrency, tokens, prompt_words, secrets.token_hex(4))
+    rounds = measure(api, output, settings, warmup, runs)
+    report: dict[str, Any] = {
         "model": name,
         "url": api.url,
         "at_s": round(wall(), 3),
         "concurrency": concurrency,
         "tokens_asked": tokens,
         "warmup": warmup,
-        "missing": len(found.problems),
-        **summary(found.runs),
+        "missing": len(rounds.problems),
+        **summary(rounds.runs),
         "memory": _memory(api, name),
-        "links": probe_links(api, name) if not found.problem() else {},
+        "links": probe_links(api, name) if not rounds.problem() else {},
     }
-    problem = found.problem()
-    if found.runs:
+    problem = rounds.problem()
+    if rounds.runs:
         if problem is not None:
-            told["problem"] = {"message": problem.message, "code": problem.code}
+            report["problem"] = {"message": problem.message, "code": problem.code}
         if save is not None:
-            _save(save, told)
-        output.document(told)
-        _show(output, told)
+            _save(save, report)
+        output.document(report)
+        _show(output, report)
     if problem is not None:
-        if not (output.as_json and found.runs):
+        if not (output.as_json and rounds.runs):
             output.error(problem)
         raise typer.Exit(problem.code)
 
 
-def measure(api: NodeApi, output: Output, asked: Asked, warmup: int, runs: int) -> Rounds:
-    """Ask round by round, until all are done, none of a round is answered, or an interrupt."""
-    found = Rounds()
+def measure(
+    api: NodeApi, output: Output, settings: BenchSettings, warmup: int, runs: int
+) -> Rounds:
+    """Run all rounds in order. Stops early after an interrupt, or if a round has no answer."""
+    rounds = Rounds()
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -127,49 +130,48 @@ def measure(api: NodeApi, output: Output, asked: Asked, warmup: int, runs: int) 
         bar = progress.add_task("warm-up" if warmup else "runs", total=warmup + runs)
         for number in range(warmup + runs):
             try:
-                answers, problems = one_round(api, asked, number)
+                answers, problems = run_round(api, settings, number)
             except KeyboardInterrupt:
-                found.interrupted = True
-                return found
-            found.problems += problems
+                rounds.interrupted = True
+                return rounds
+            rounds.problems += problems
             if not answers:
-                return found
+                return rounds
             if number >= warmup:
-                found.runs.append(Run(answers))
+                rounds.runs.append(Run(answers))
             progress.update(bar, advance=1, description="runs")
-    return found
+    return rounds
 
 
-def one_round(
-    api: NodeApi, asked: Asked, number: int
-) -> tuple[tuple[Answered, ...], list[CliError]]:
-    """Ask all prompts of a round at once; return the answers, and why others are missing."""
-    found: list[Answered] = []
+def run_round(
+    api: NodeApi, settings: BenchSettings, number: int
+) -> tuple[tuple[TimedAnswer, ...], list[CliError]]:
+    """Send all prompts of a round at once. Return the answers and the failures."""
+    answers: list[TimedAnswer] = []
     problems: list[CliError] = []
-    start = threading.Barrier(asked.concurrency)
+    start = threading.Barrier(settings.concurrency)
 
     def ask(position: int) -> None:
-        """Ask the prompt at `position`, once all threads are ready."""
-        prompt = asked.prompt(number * asked.concurrency + position)
+        prompt = settings.prompt(number * settings.concurrency + position)
         start.wait()
         try:
-            found.append(ask_one(api, asked.model, prompt, asked.tokens))
+            answers.append(time_answer(api, settings.model, prompt, settings.tokens))
         except CliError as problem:
             problems.append(problem)
 
-    # An interrupt leaves the threads behind, and with the process their requests end.
+    # after an interrupt the daemon threads end with the process, and their requests with them
     threads = [
-        threading.Thread(target=ask, args=(n,), daemon=True) for n in range(asked.concurrency)
+        threading.Thread(target=ask, args=(n,), daemon=True) for n in range(settings.concurrency)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return tuple(found), problems
+    return tuple(answers), problems
 
 
-def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
-    """Ask for one streamed answer of `tokens` tokens, timed here. Raises CliError."""
+def time_answer(api: NodeApi, model: str, prompt: str, tokens: int) -> TimedAnswer:
+    """Request one streamed answer of `tokens` tokens and time it. Raises CliError."""
     body = {
         "model": model,
         "messages": [{"role": "user", "content": prompt}],
@@ -189,7 +191,7 @@ def ask_one(api: NodeApi, model: str, prompt: str, tokens: int) -> Answered:
             usage = event.get("usage") or usage
     ended_at = token_at[-1] if token_at else time.perf_counter()
     details = cast(dict[str, Any], usage.get("prompt_tokens_details") or {})
-    return Answered(
+    return TimedAnswer(
         sent_at=sent_at,
         token_at=tuple(token_at),
         ended_at=ended_at,
@@ -204,25 +206,25 @@ def _spoke(choice: dict[str, Any]) -> bool:
     return bool(delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"))
 
 
-def _show(output: Output, told: dict[str, Any]) -> None:
-    output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(told))
-    least, most, asked = told["tokens_least"], told["tokens_most"], told["tokens_asked"]
+def _show(output: Output, report: dict[str, Any]) -> None:
+    output.table(("", ">mean", ">std", ">p50", ">p95", ">p99"), _rows(report))
+    least, most, wanted = report["tokens_least"], report["tokens_most"], report["tokens_asked"]
     each = f"{least}" if least == most else f"{least} to {most}"
-    short = "" if least == asked else f" (requested: {asked}; the model's limits end it earlier)"
-    answers = "1 answer" if told["answers"] == 1 else f"{told['answers']} answers"
-    peaks = ", ".join(size(peak["peak_bytes"]) for peak in told["memory"].get("peaks", ()))
+    short = "" if least == wanted else f" (requested: {wanted}; the model's limits end it earlier)"
+    answers = "1 answer" if report["answers"] == 1 else f"{report['answers']} answers"
+    peaks = ", ".join(size(peak["peak_bytes"]) for peak in report["memory"].get("peaks", ()))
     output.say(
-        f"\n{answers} of {each} tokens{short}, {told['concurrency']} at once"
+        f"\n{answers} of {each} tokens{short}, {report['concurrency']} at once"
         + (f"; peak memory of each rank {peaks}" if peaks else "")
     )
-    output.say(f"{told['prompt_tokens']} prompt tokens, {told['cached_tokens']} of them cached")
-    for line in link_lines(told["links"]):
+    output.say(f"{report['prompt_tokens']} prompt tokens, {report['cached_tokens']} of them cached")
+    for line in link_lines(report["links"]):
         output.say(line)
 
 
 def _memory(api: NodeApi, model: str) -> dict[str, Any]:
-    """Return the bytes of all ranks now, and the most that each took: ranks have their peaks at
-    different times, so that a sum would be more than was ever taken."""
+    """Return the memory in use by all ranks now, and the peak of each. Peaks come at different
+    times, so their sum is never in use."""
     state = api.state_if_it_answers(5.0)
     readings = [runner for runner in state.runners if runner.model == model] if state else []
     if not readings:
@@ -231,31 +233,31 @@ def _memory(api: NodeApi, model: str) -> dict[str, Any]:
         "active_bytes": sum(reading.active_bytes for reading in readings),
         "peaks": [
             {
-                "node": one.node,
-                "instance": one.instance,
-                "rank": one.rank,
-                "peak_bytes": one.peak_bytes,
+                "node": reading.node,
+                "instance": reading.instance,
+                "rank": reading.rank,
+                "peak_bytes": reading.peak_bytes,
             }
-            for one in sorted(readings, key=lambda one: (one.instance, one.rank))
+            for reading in sorted(readings, key=lambda reading: (reading.instance, reading.rank))
         ],
     }
 
 
-def _save(path: Path, found: dict[str, Any]) -> None:
+def _save(path: Path, report: dict[str, Any]) -> None:
     try:
-        path.write_text(json.dumps(found, indent=2) + "\n")
+        path.write_text(json.dumps(report, indent=2) + "\n")
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
+def _rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for key in ("aggregate_tokens_per_s", "decode_tokens_per_s", "prefill_tokens_per_s", "wall_s"):
-        numbers = found[key]
+        numbers = report[key]
         words = key.replace("_per_s", "/s").replace("_s", " (s)").replace("_", " ")
         rows.append((words, f"{numbers['mean']:.1f}", f"{numbers['std']:.1f}", "", "", ""))
     for key, words in (("ttft_ms", "TTFT (ms)"), ("itl_ms", "ITL (ms)")):
-        numbers = found[key]
+        numbers = report[key]
         ranks = [f"{numbers[rank]:.1f}" for rank in ("p50", "p95", "p99")]
         rows.append((words, f"{numbers['mean']:.1f}", f"{numbers['std']:.1f}", *ranks))
     return rows

@@ -1,7 +1,7 @@
-"""Talks to the node's API: the links that a bench's figures went over, beside those figures.
+"""Talks to the node's API: the links behind a bench's figures.
 
-A round trip from here to the node is in each time to first token; a step of a group waits for the
-links between its nodes, which they measure themselves while they are idle.
+Each time to first token includes a round trip from here to the node. Each step of a group waits for
+the links between its nodes. The nodes measure these links themselves while they are idle.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ PROBES = 20
 
 
 def probe_links(api: NodeApi, model: str) -> dict[str, Any]:
-    """Return the round trips to the node, in ms, and what was measured between the nodes that hold
-    the model; to be asked while nothing else is."""
+    """Return the round trips to the node, in ms, and the measured links between the model's nodes.
+    Call it while the node is idle."""
     trips_ms: list[float] = []
     for _ in range(PROBES):
         sent_at = time.perf_counter()
@@ -28,7 +28,7 @@ def probe_links(api: NodeApi, model: str) -> dict[str, Any]:
 
 
 def link_lines(links: dict[str, Any]) -> list[str]:
-    """Return the probe as people read it, a line for each link; none where none was made."""
+    """Return the probe for people, one line for each link; empty for an empty probe."""
     if not links:
         return []
     trips = links["round_trip_ms"]

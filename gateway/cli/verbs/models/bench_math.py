@@ -1,8 +1,8 @@
-"""What a bench measured, in numbers people compare.
+"""The figures of a bench.
 
-Pure. TTFT: from sending a request to its first token. ITL: the gap between two neighbouring
-tokens of one answer. Decode tokens per second of one answer leave its first token out; prefill
-leaves out what the prefix cache had; the aggregate of a run is all tokens over its wall time.
+Pure. TTFT is the time from sending a request to its first token. ITL is the gap between two
+consecutive tokens of one answer. Decode tokens per second leave out an answer's first token.
+Prefill leaves out cached prompt tokens. The aggregate of a run is all tokens over its wall time.
 Spread is the sample standard deviation.
 """
 
@@ -16,9 +16,9 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """One answer. Instants in seconds on one clock; `token_at` of each piece of text that
-    arrived (several tokens may come in one piece). Tokens are as the node counted them."""
+class TimedAnswer:
+    """One answer. Instants are in seconds on one clock. `token_at` has one for each piece of text,
+    which may hold several tokens. Token counts are the node's."""
 
     sent_at: float
     token_at: tuple[float, ...]
@@ -29,17 +29,17 @@ class Answered:
 
     @property
     def ttft_s(self) -> float:
-        """Return the seconds to the first token; the whole time for an answer without any."""
+        """Return the seconds to the first token; the whole time if there is none."""
         return (self.token_at[0] if self.token_at else self.ended_at) - self.sent_at
 
     @property
     def gaps_s(self) -> list[float]:
-        """Return the seconds between neighbouring pieces."""
+        """Return the seconds between consecutive pieces."""
         return [b - a for a, b in zip(self.token_at, self.token_at[1:], strict=False)]
 
     @property
     def decode_per_s(self) -> float:
-        """Return the tokens after the first, per second; 0 where there is none."""
+        """Return the tokens after the first, per second; 0 without any."""
         if self.tokens < 2 or not self.token_at:
             return 0.0
         span_s = self.token_at[-1] - self.token_at[0]
@@ -47,16 +47,16 @@ class Answered:
 
     @property
     def prefill_per_s(self) -> float:
-        """Return the prompt tokens that were computed over the time to the first token."""
+        """Return the computed prompt tokens over the time to the first token."""
         computed = self.prompt_tokens - self.cached_tokens
         return computed / self.ttft_s if self.ttft_s > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One round: the answers, at least one, to what was asked at once."""
+    """One round of concurrent requests: its answers, at least one."""
 
-    answers: tuple[Answered, ...]
+    answers: tuple[TimedAnswer, ...]
 
     @property
     def wall_s(self) -> float:
@@ -91,7 +91,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Return mean and sample standard deviation (0 for fewer than two)."""
+    """Return mean and sample standard deviation (0 for fewer than two values)."""
     if not values:
         return {"mean": 0.0, "std": 0.0}
     std = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -99,8 +99,8 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return p50, p95, p99 (nearest rank), the mean and the sample standard deviation; zeros for
-    nothing."""
+    """Return p50, p95 and p99 (nearest rank), mean and sample standard deviation; zeros without
+    values."""
     if not values:
         return {"p50": 0.0, "p95": 0.0, "p99": 0.0, **spread(values)}
     ordered = sorted(values)

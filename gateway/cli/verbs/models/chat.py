@@ -1,7 +1,7 @@
 """Talks to a model through the node's API: `shoal run` and `shoal chat`.
 
-Ctrl-C stops the answer (the connection closes, the node cancels the request) and leaves the
-conversation as it was said so far; at the prompt it clears the line, and /bye leaves.
+Ctrl-C stops the answer: the connection closes and the node cancels the request. The conversation
+keeps the partial answer. At the prompt Ctrl-C clears the line; /bye ends the chat.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HELP = """\
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How answers should be made; what is None is the node's to choose."""
+    """Generation options. If one is None, the node chooses."""
 
     system: Annotated[
         str | None, typer.Option("--system", help="System prompt: how the model should behave.")
@@ -67,13 +67,13 @@ class Wishes:
         }
 
     def opening(self) -> list[dict[str, str]]:
-        """Return the conversation before anything was said."""
+        """Return the messages of a new conversation."""
         return [] if self.system is None else [{"role": "system", "content": self.system}]
 
 
 @dataclass(slots=True)
-class Said:
-    """An answer, as far as it came."""
+class StreamedAnswer:
+    """An answer, as far as it has arrived."""
 
     text: str = ""
     reasoning: str = ""
@@ -84,7 +84,7 @@ class Said:
     stopped: bool = False
 
     def take(self, event: Mapping[str, Any]) -> tuple[str, str]:
-        """Add a chunk and return (channel, text) that it adds."""
+        """Add an event of the stream. Return the channel and the new text."""
         if event.get("usage"):
             self.usage = event["usage"]
         for choice in event.get("choices", []):
@@ -113,22 +113,22 @@ def run(
 
     Piped input is added to the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
     """
-    asked = " ".join(prompt or [])
-    if not asked and sys.stdin.isatty():
+    question = " ".join(prompt or [])
+    if not question and sys.stdin.isatty():
         converse(invocation, model, wishes)
         return
-    text = "\n\n".join(part for part in (asked, piped(invocation.output)) if part)
+    text = "\n\n".join(part for part in (question, piped(invocation.output)) if part)
     if not text:
         raise CliError("the prompt is empty", remedy="add a prompt: `shoal run MODEL hi`")
     messages = [*wishes.opening(), {"role": "user", "content": text}]
-    said = answer(invocation.api(), model, wishes, messages, invocation.output)
-    invocation.output.document(_fields(model, said))
-    if said.stopped:
+    reply = answer(invocation.api(), model, wishes, messages, invocation.output)
+    invocation.output.document(_fields(model, reply))
+    if reply.stopped:
         raise KeyboardInterrupt
 
 
 def piped(output: Output) -> str:
-    """Return what standard input holds, read to its end; nothing from a terminal."""
+    """Return all of standard input; empty if it is a terminal."""
     if sys.stdin.isatty():
         return ""
     with contextlib.suppress(OSError, ValueError):
@@ -153,7 +153,7 @@ def chat(
 
 
 def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
-    """Read, ask, show, until /bye or the end of the input."""
+    """Read messages and show answers, until /bye or the end of the input."""
     output, api = invocation.output, invocation.api()
     with _line_editing(invocation):
         if sys.stdin.isatty():
@@ -188,25 +188,25 @@ def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
 def _turn(
     api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
-    """Return the conversation after one answer; without the question when that failed."""
+    """Return the conversation with the answer; without the last question if the request failed."""
     try:
-        said = answer(api, model, wishes, messages, output)
+        reply = answer(api, model, wishes, messages, output)
     except CliError as problem:
         output.error(problem)
         return messages[:-1]
     if output.as_json:
-        output.line(_fields(model, said))
-    if said.stopped:
+        output.line(_fields(model, reply))
+    if reply.stopped:
         output.note("(stopped)")
-    return [*messages, {"role": "assistant", "content": said.text}]
+    return [*messages, {"role": "assistant", "content": reply.text}]
 
 
 def answer(
     api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
-) -> Said:
-    """Ask, and show the answer as it comes (reasoning dimmed, on standard error). An interrupt
-    ends the answer and is told in `stopped`."""
-    said, began = Said(), time.monotonic()
+) -> StreamedAnswer:
+    """Send the conversation and show the answer as it arrives; reasoning is dimmed, on standard
+    error. An interrupt ends the answer and sets `stopped`."""
+    reply, began = StreamedAnswer(), time.monotonic()
     channel: str | None = None
     try:
         with (
@@ -214,9 +214,9 @@ def answer(
             api.events("/v1/chat/completions", wishes.body(model, messages), wait) as events,
         ):
             for event in events:
-                spoken, text = said.take(event)
-                if text and said.ttft_s is None:
-                    said.ttft_s = time.monotonic() - began
+                spoken, text = reply.take(event)
+                if text and reply.ttft_s is None:
+                    reply.ttft_s = time.monotonic() - began
                     wait("")
                 if not text or output.as_json:
                     continue
@@ -225,19 +225,19 @@ def answer(
                 channel = spoken
                 (output.write if spoken == "text" else output.think)(text)
     except KeyboardInterrupt:
-        said.stopped = True
-    said.took_s = time.monotonic() - began
+        reply.stopped = True
+    reply.took_s = time.monotonic() - began
     if not output.as_json:
         output.write("\n")
-    tokens = said.usage.get("completion_tokens")
-    if tokens and said.ttft_s is not None:
-        pace = (tokens - 1) / max(1e-9, said.took_s - said.ttft_s)
-        output.detail(f"{tokens} tokens, first after {said.ttft_s:.2f} s, then {pace:.1f}/s")
-    return said
+    tokens = reply.usage.get("completion_tokens")
+    if tokens and reply.ttft_s is not None:
+        pace = (tokens - 1) / max(1e-9, reply.took_s - reply.ttft_s)
+        output.detail(f"{tokens} tokens, first after {reply.ttft_s:.2f} s, then {pace:.1f}/s")
+    return reply
 
 
 def read_message() -> str:
-    """Return one message from the prompt: a line, or several between lines of three quotes."""
+    """Read one message from the prompt: a line, or several lines between triple quotes."""
     prompt = ">>> " if sys.stdin.isatty() else ""
     line = input(prompt).strip()
     if not line.startswith('"""'):
@@ -250,7 +250,7 @@ def read_message() -> str:
 
 @contextlib.contextmanager
 def _line_editing(invocation: Invocation) -> Generator[None]:
-    """Give arrow keys and a history that outlives us, where there is a terminal and readline."""
+    """Enable arrow keys and a stored history, if there is a terminal and readline."""
     if not sys.stdin.isatty():
         yield
         return
@@ -271,13 +271,13 @@ def _line_editing(invocation: Invocation) -> Generator[None]:
             path.chmod(0o600)
 
 
-def _fields(model: str, said: Said) -> dict[str, Any]:
+def _fields(model: str, reply: StreamedAnswer) -> dict[str, Any]:
     return {
         "model": model,
-        "text": said.text,
-        "reasoning": said.reasoning,
-        "finish_reason": "interrupted" if said.stopped else said.finish_reason,
-        "usage": said.usage,
-        "ttft_s": said.ttft_s,
-        "took_s": said.took_s,
+        "text": reply.text,
+        "reasoning": reply.reasoning,
+        "finish_reason": "interrupted" if reply.stopped else reply.finish_reason,
+        "usage": reply.usage,
+        "ttft_s": reply.ttft_s,
+        "took_s": reply.took_s,
     }

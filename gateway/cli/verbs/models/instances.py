@@ -45,7 +45,8 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPlacement:
-    """A placement that was acknowledged: the instance, and its place in the cluster's log."""
+    """An acknowledged placement: the instance, and the position of the entry in the cluster's
+    log."""
 
     instance: str
     term: int = 0
@@ -53,7 +54,7 @@ class AcknowledgedPlacement:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> AcknowledgedPlacement:
-        """Return what a node's answer to a placement says."""
+        """Parse a node's answer to a placement."""
         return cls(str(answer["instance"]), answer.get("term", 0), answer.get("index", 0))
 
 
@@ -67,12 +68,12 @@ def ps(invocation: Invocation) -> None:
         for pull in reading.pulls
         if pull.phase not in ("done", "failed")
     ]
-    waits = [one.model_dump(mode="json") for reading in state.pool for one in reading.waits]
+    waits = [wait.model_dump(mode="json") for reading in state.pool for wait in reading.waits]
     output.document(
         {
             "instances": [_fields(state, instance) for instance in state.instances],
             "waits": waits,
-            "pulls": [{"node": node, **one.model_dump(mode="json")} for node, one in pulls],
+            "pulls": [{"node": node, **pull.model_dump(mode="json")} for node, pull in pulls],
         }
     )
     rows = [_row(state, instance) for instance in state.instances]
@@ -90,21 +91,21 @@ def ps(invocation: Invocation) -> None:
     output.table(columns, rows)
     for wait in waits:
         output.say(wait_line(wait))
-    for copy in (one for reading in state.pool for one in reading.copies):
+    for copy in (copy for reading in state.pool for copy in reading.copies):
         for line in copy_lines(copy.model_dump(mode="json")):
             output.say(line)
-    for one in state.instances:
-        if one.status == "failed":
-            output.say(f"{one.model} failed: {one.reason}")
-        elif (said := _kept_in_full(state, one)) is not None:
-            output.say(said)
-        if one.unmet:
-            output.say(f"{one.model} does not match the request: {one.unmet}")
-        for line in _rank_lines(state, one):
+    for instance in state.instances:
+        if instance.status == "failed":
+            output.say(f"{instance.model} failed: {instance.reason}")
+        elif (remark := _kv_remark(state, instance)) is not None:
+            output.say(remark)
+        if instance.unmet:
+            output.say(f"{instance.model} does not match the request: {instance.unmet}")
+        for line in _rank_lines(state, instance):
             output.say(line)
-    for node, one in pulls:
-        far = f"{100 * one.done_bytes // one.total_bytes} %" if one.total_bytes else one.phase
-        output.say(f"{state.names.get(node, node)} pulls {one.model}: {far}")
+    for node, pull in pulls:
+        far = f"{100 * pull.done_bytes // pull.total_bytes} %" if pull.total_bytes else pull.phase
+        output.say(f"{state.names.get(node, node)} pulls {pull.model}: {far}")
     if not rows:
         output.note("no model is loaded; use `shoal load MODEL` or `shoal run MODEL`")
 
@@ -151,34 +152,34 @@ def stop(
     api, output = invocation.api(), invocation.output
     state = api.state()
     name = model.removesuffix(":latest")
-    means = {name, state.meant(name)}
-    found = [
+    means = {name, state.resolve(name)}
+    instances = [
         instance for instance in state.instances if means & {instance.model, str(instance.instance)}
     ]
-    if not found:
+    if not instances:
         there = ", ".join(sorted({instance.model for instance in state.instances})) or "none"
         text = f"{model!r} is not in memory"
         raise CliError(text, remedy=f"in memory: {there}", code=NOT_FOUND)
-    for one in found:
-        api.delete(f"/instance/{one.instance}?drain_s={drain_s:g}")
-    ids = {one.instance for one in found}
+    for instance in instances:
+        api.delete(f"/instance/{instance.instance}?drain_s={drain_s:g}")
+    ids = {instance.instance for instance in instances}
     ends_at = time.monotonic() + drain_s + 30.0
     while ids & set(api.state().state.instances):
         if time.monotonic() > ends_at:
             raise CliError(f"{model} is not unloaded yet", remedy="see `shoal ps`", code=REFUSED)
         time.sleep(LOOK_S)
-    output.document({"model": found[0].model, "unloaded": sorted(ids)})
-    output.say(f"unloaded {found[0].model} ({', '.join(sorted(ids))})")
+    output.document({"model": instances[0].model, "unloaded": sorted(ids)})
+    output.say(f"unloaded {instances[0].model} ({', '.join(sorted(ids))})")
 
 
 def wait_ready(
     api: NodeApi, placed: AcknowledgedPlacement, output: Output, wait_s: float
 ) -> Instance:
-    """Wait until an instance is ready, showing how far it is. One that a worker refused is
-    followed to where it is placed next. Raises CliError if it fails.
+    """Wait until an instance is ready and show its progress. If a worker refuses it, follow the
+    model to its next placement. Raises CliError if it fails.
 
-    The process that answers may not have read the log up to the acknowledged placement: until then
-    it knows nothing of the instance, and that means nothing.
+    The node that answers may not have read the log up to the acknowledged placement. Until it has,
+    a missing instance means nothing.
     """
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
@@ -224,7 +225,7 @@ def wait_ready(
 
 
 def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
-    """Return the copy of a model that took a refused one's place: live, not in `older`; or None."""
+    """Return the live instance that replaced a refused one, not in `older`; None without one."""
     living = [instance for instance in state.instances if instance.status in ("placed", "ready")]
     return next((i for i in living if i.model == model and i.instance not in older), None)
 
@@ -237,100 +238,114 @@ def _not_loaded(instance_id: str, instance: Instance | None) -> CliError:
     return CliError(text, remedy="see `shoal logs worker`")
 
 
-def _row(state: NodeState, one: Instance) -> tuple[Any, ...]:
-    reading = state.reading_of(one)
+def _row(state: NodeState, instance: Instance) -> tuple[Any, ...]:
+    reading = state.reading_of(instance)
     if reading is None:
-        leaves = _leaves(state, one, 0.0)
-        return (one.model, _status(state, one), one.instance, *[""] * 4, one.kv, leaves)
-    ranks = state.ranks_of(one)
+        leaves = _leaves(state, instance, 0.0)
+        return (
+            instance.model,
+            _status(state, instance),
+            instance.instance,
+            *[""] * 4,
+            instance.kv,
+            leaves,
+        )
+    ranks = state.ranks_of(instance)
     speed, memory = (
         f"{reading.generation_tokens_per_s:.0f}",
         size(sum(rank.active_bytes for rank in ranks)),
     )
     if process_bytes := sum(rank.process_bytes for rank in ranks):
         memory = f"{memory} (process {size(process_bytes)})"
-    figures = (reading.running, reading.waiting, speed, memory, reading.kv or one.kv)
-    leaves = "when idle" if one.quantizes else _leaves(state, one, reading.last_used_ago_s)
-    return (one.model, _status(state, one), one.instance, *figures, leaves)
+    figures = (reading.running, reading.waiting, speed, memory, reading.kv or instance.kv)
+    leaves = (
+        "when idle" if instance.quantizes else _leaves(state, instance, reading.last_used_ago_s)
+    )
+    return (instance.model, _status(state, instance), instance.instance, *figures, leaves)
 
 
-def _rank_lines(state: NodeState, one: Instance) -> list[str]:
-    """Return what each rank of a group takes, where there are several; and what was ended for want
-    of memory."""
-    ranks = state.ranks_of(one)
+def _rank_lines(state: NodeState, instance: Instance) -> list[str]:
+    """Return the memory of each rank of a group, and the number of answers cut for lack of
+    memory."""
+    ranks = state.ranks_of(instance)
     lines = [
-        f"{one.model} rank {rank.rank} on {state.names.get(rank.node, rank.node)}: "
+        f"{instance.model} rank {rank.rank} on {state.names.get(rank.node, rank.node)}: "
         f"{size(rank.active_bytes)} of {size(rank.limit_bytes)}, at most {size(rank.peak_bytes)}"
         f"{f'; its process {size(rank.process_bytes)}' if rank.process_bytes else ''}"
         for rank in ranks
-        if len(one.shards) > 1
+        if len(instance.shards) > 1
     ]
     ended = sum(rank.memory_ends for rank in ranks)
     if ended:
-        lines.append(f"{one.model}: answers cut for lack of memory: {ended}")
+        lines.append(f"{instance.model}: answers cut for lack of memory: {ended}")
     return lines
 
 
 def kv_kind(word: str | None) -> str | None:
-    """Return how KV is to be held, as `--kv` says it. Raises CliError for what is no kind."""
+    """Check the value of `--kv` and return it. Raises CliError if it is no valid kind."""
     if word is not None and (wrong := not_a_kind(word)) is not None:
         raise CliError(f"--kv {word!r}", remedy=wrong, code=2)
     return word
 
 
-def _kept_in_full(state: NodeState, one: Instance) -> str | None:
-    """Return what is said of a copy whose KV is wider than was decided or set; None of others."""
-    reading, card = state.reading_of(one), state.models.get(one.model)
-    if one.kv != "full" and reading is not None and reading.kv == "full":
-        said = f"{one.model} keeps its KV cache in full precision, not as {one.kv}"
-        return f"{said}: its layers have no KV cache of that kind"
+def _kv_remark(state: NodeState, instance: Instance) -> str | None:
+    """Return a remark if the instance's KV cache is wider than requested; None otherwise."""
+    reading, card = state.reading_of(instance), state.models.get(instance.model)
+    if instance.kv != "full" and reading is not None and reading.kv == "full":
+        text = f"{instance.model} keeps its KV cache in full precision, not as {instance.kv}"
+        return f"{text}: its layers have no KV cache of that kind"
     if card is None or not card.kv_full_because:
         return None
-    said = (note for _, note in state.passed_over if note.taken and note.name == one.model)
+    notes = (note for _, note in state.passed_over if note.taken and note.name == instance.model)
     return next(
-        (f"{one.model}: {note.why}" for note in said if card.kv_full_because in note.why), None
+        (f"{instance.model}: {note.why}" for note in notes if card.kv_full_because in note.why),
+        None,
     )
 
 
-def _status(state: NodeState, one: Instance) -> str:
-    if one.yields_to and one.status == "ready":
-        return f"evicted for {one.yields_to}"
-    if one.instance in _replicas(state) and one.status == "ready":
+def _status(state: NodeState, instance: Instance) -> str:
+    if instance.yields_to and instance.status == "ready":
+        return f"evicted for {instance.yields_to}"
+    if instance.instance in _replicas(state) and instance.status == "ready":
         return "replica"
-    far = state.progress_of(one)
-    if one.quantizes is not None and one.status == "ready":
-        reading = state.reading_of(one)
+    far = state.progress_of(instance)
+    if instance.quantizes is not None and instance.status == "ready":
+        reading = state.reading_of(instance)
         done, total = (reading.done_bytes, reading.total_bytes) if reading else (0, 0)
-        return f"quantized from {one.quantizes.source}, {100 * done // max(1, total)} %"
+        return f"quantized from {instance.quantizes.source}, {100 * done // max(1, total)} %"
     if far.phase != "fetching":
-        return one.status
+        return instance.status
     return f"fetching {100 * far.done_bytes // max(1, far.total_bytes)} %"
 
 
 def _replicas(state: NodeState) -> set[InstanceId]:
-    """Return the copies that the holder of the term says are replicas."""
-    return {copy.instance for told in state.pool for copy in told.copies if copy.replica}
+    """Return the instances that the leader lists as replicas."""
+    return {copy.instance for reading in state.pool for copy in reading.copies if copy.replica}
 
 
-def _leaves(state: NodeState, one: Instance, idle_s: float) -> str:
-    if one.instance in _replicas(state):
+def _leaves(state: NodeState, instance: Instance, idle_s: float) -> str:
+    if instance.instance in _replicas(state):
         return "when it is loaded"
-    pin = state.state.pins.get(one.model)
-    if pin is not None or one.pinned:
+    pin = state.state.pins.get(instance.model)
+    if pin is not None or instance.pinned:
         return f"pinned by {pin.by}" if pin is not None and pin.by else "pinned"
-    return "never" if one.keep_alive_s < 0 else f"in {span(max(0.0, one.keep_alive_s - idle_s))}"
+    return (
+        "never"
+        if instance.keep_alive_s < 0
+        else f"in {span(max(0.0, instance.keep_alive_s - idle_s))}"
+    )
 
 
-def _fields(state: NodeState, one: Instance) -> dict[str, Any]:
-    reading = state.reading_of(one)
-    told = None if reading is None else reading.model_dump(mode="json")
-    ranks = [rank.model_dump(mode="json") for rank in state.ranks_of(one)]
-    return {**one.model_dump(mode="json"), "reading": told, "ranks": ranks}
+def _fields(state: NodeState, instance: Instance) -> dict[str, Any]:
+    reading = state.reading_of(instance)
+    values = None if reading is None else reading.model_dump(mode="json")
+    ranks = [rank.model_dump(mode="json") for rank in state.ranks_of(instance)]
+    return {**instance.model_dump(mode="json"), "reading": values, "ranks": ranks}
 
 
 def _word(key: str, value: Any) -> str:
-    """Return a figure of a plan for people; empty for what is absent, and for the objects of each
-    rank and link, which `place --dry-run` shows as tables and `--json` whole."""
+    """Return a figure of a plan for people; empty for None. Objects in lists are left out: `place
+    --dry-run` shows them as tables, and `--json` in full."""
     if key.endswith("_bytes") and isinstance(value, int | float):
         return size(value)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Talks to the node's API about requests that run without their clients: `shoal jobs`."""
+"""Talks to the node's API about jobs, requests that run without a waiting client: `shoal jobs`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def ls(
 ) -> None:
     """List the jobs of this node, without their results."""
     output = invocation.output
-    found = invocation.api().get(f"/v1/jobs?limit={limit}&all={_word(of_all)}")
-    output.document(found)
+    answer = invocation.api().get(f"/v1/jobs?limit={limit}&all={_word(of_all)}")
+    output.document(answer)
     columns = ("job", "state", "path", ">priority", ">attempts", ">tokens", "created", "error")
-    of = [[_or_none(row["key"])] if of_all else [] for row in found["data"]]
-    rows = [_cells(row) + key for row, key in zip(found["data"], of, strict=True)]
+    of = [[_or_none(row["key"])] if of_all else [] for row in answer["data"]]
+    rows = [_cells(row) + key for row, key in zip(answer["data"], of, strict=True)]
     output.table((*columns, *(("key",) if of_all else ())), rows)
-    if not found["data"]:
+    if not answer["data"]:
         output.note("no jobs; submit one with POST /v1/jobs (docs/operations/http-api.md)")
 
 
@@ -48,29 +48,29 @@ def cancel(invocation: Invocation, job: JobName, of_all: OfAll = False) -> None:
     _show(invocation, invocation.api().post(path, {}, timeout_s=30.0))
 
 
-def _show(invocation: Invocation, found: Row) -> None:
+def _show(invocation: Invocation, job: Row) -> None:
     output = invocation.output
-    output.document(dict(found))
-    told = {
-        "job": found["id"],
-        "state": found["status"],
-        "path": found["path"],
-        "key": _or_none(found["key"]),
-        "created": _when(found["created_at"]),
-        "started": _when(found["started_at"]),
-        "ended": _when(found["ended_at"]),
-        "kept until": _when(found["expires_at"]),
-        "ahead": NONE if found["position"] is None else str(found["position"]),
-        "attempts": str(found["attempts"]),
-        "tokens": str(found["progress"]["tokens"]),
-        "events": str(found["progress"]["events"]),
-        "error": _error(found),
+    output.document(dict(job))
+    rows = {
+        "job": job["id"],
+        "state": job["status"],
+        "path": job["path"],
+        "key": _or_none(job["key"]),
+        "created": _when(job["created_at"]),
+        "started": _when(job["started_at"]),
+        "ended": _when(job["ended_at"]),
+        "kept until": _when(job["expires_at"]),
+        "ahead": NONE if job["position"] is None else str(job["position"]),
+        "attempts": str(job["attempts"]),
+        "tokens": str(job["progress"]["tokens"]),
+        "events": str(job["progress"]["events"]),
+        "error": _error(job),
     }
-    output.table(("what", "value"), list(told.items()))
-    if found["result"] is not None:
+    output.table(("what", "value"), list(rows.items()))
+    if job["result"] is not None:
         output.note("see --json for its result")
-    elif found["progress"]["events"]:
-        output.note(f"see GET /v1/jobs/{found['id']}/events for its output")
+    elif job["progress"]["events"]:
+        output.note(f"see GET /v1/jobs/{job['id']}/events for its output")
 
 
 def _cells(row: Row) -> list[str]:

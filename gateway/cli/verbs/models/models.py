@@ -1,4 +1,4 @@
-"""Talks to the node and its disk: `shoal ls`, `show`."""
+"""Talks to the node's API about models on disk: `shoal ls`, `show`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import number, size, span
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.setting_rows import rows as settings_rows
-from gateway.cli.verbs.store.storage import said_of_stores
+from gateway.cli.verbs.store.storage import show_stores
 
 
 def ls(invocation: Invocation) -> None:
@@ -33,12 +33,12 @@ def ls(invocation: Invocation) -> None:
                 for own in model.adapters
             ],
             "parts": [{"node": node, **part.model_dump(mode="json")} for node, part in state.parts],
-            "derived": [one.model_dump(mode="json") for one in state.derived],
+            "derived": [model.model_dump(mode="json") for model in state.derived],
             "passed_over": [
-                {"node": node, **one.model_dump(mode="json")} for node, one in state.passed_over
+                {"node": node, **entry.model_dump(mode="json")} for node, entry in state.passed_over
             ],
-            "passed_over_not_told": state.not_told,
-            "storage": [one.model_dump(mode="json") for one in state.storage],
+            "passed_over_not_told": state.unlisted_count,
+            "storage": [reading.model_dump(mode="json") for reading in state.storage],
         }
     )
     rows = [row for model in models for row in _rows(model, state)]
@@ -58,11 +58,11 @@ def ls(invocation: Invocation) -> None:
         "loads in",
     )
     output.table(columns, rows)
-    for node, one in state.passed_over:
-        output.note(f"{_word(one)}: {one.path} on {node}: {one.why}; {one.remedy}")
-    if state.not_told:
-        output.note(f"and {state.not_told} more entries that are not models")
-    said_of_stores(state, output)
+    for node, entry in state.passed_over:
+        output.note(f"{_word(entry)}: {entry.path} on {node}: {entry.why}; {entry.remedy}")
+    if state.unlisted_count:
+        output.note(f"and {state.unlisted_count} more entries that are not models")
+    show_stores(state, output)
     if not models:
         output.note(
             "no models yet; download one with `shoal pull`, or put its folder into "
@@ -76,18 +76,18 @@ def show(invocation: Invocation, model: ModelName) -> None:
     output = invocation.output
     card, derived = state.answering(model), state.derived_for(model)
     loaded = [instance for instance in state.instances if instance.model == card.model]
-    found = _fields(card, state)
+    fields = _fields(card, state)
     settings = {name: {"value": v, "source": source} for name, v, source, _ in resolved(card)}
-    instances = [one.model_dump(mode="json") for one in loaded]
-    found_by_runner = _found(state, loaded)
+    instances = [instance.model_dump(mode="json") for instance in loaded]
+    runner_facts = _runner_facts(state, loaded)
     made = None if derived is None else derived.model_dump(mode="json")
     output.document(
         {
-            **found,
+            **fields,
             "settings": settings,
             "instances": instances,
             "derived": made,
-            "found": found_by_runner,
+            "found": runner_facts,
         }
     )
     rows = [] if derived is None else [("name", f"{derived.name}, {stands_for(derived)}")]
@@ -117,30 +117,30 @@ def show(invocation: Invocation, model: ModelName) -> None:
         ("loads in", loads_in(card.model, state)),
     ]
     rows += settings_rows(card)
-    rows += found_by_runner.items()
+    rows += runner_facts.items()
     rows += [
-        ("failed", f"{one.instance}: {one.reason}")
-        if one.status == "failed"
-        else ("loaded", f"{one.instance} ({one.status})")
-        for one in loaded
+        ("failed", f"{instance.instance}: {instance.reason}")
+        if instance.status == "failed"
+        else ("loaded", f"{instance.instance} ({instance.status})")
+        for instance in loaded
     ]
     rows += [
-        (_word(one), f"{one.path} on {node}: {one.why}; {one.remedy}")
-        for node, one in state.passed_over
-        if one.taken and one.name in (card.model, card.folder_name)
+        (_word(entry), f"{entry.path} on {node}: {entry.why}; {entry.remedy}")
+        for node, entry in state.passed_over
+        if entry.taken and entry.name in (card.model, card.folder_name)
     ]
     output.table(("", ""), rows)
 
 
-def _found(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
-    """Return what a runner found out of the model's files, in words; nothing before a load."""
+def _runner_facts(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
+    """Return what a runner learned from the model's files, for people; empty before a load."""
     readings = map(state.reading_of, loaded)
-    told = [reading.found for reading in readings if reading is not None and reading.found]
-    return told[0] if told else {}
+    facts = [reading.found for reading in readings if reading is not None and reading.found]
+    return facts[0] if facts else {}
 
 
 def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
-    """Return the lines of a model and of its adapters."""
+    """Return the rows of a model and of its adapters."""
     first = (
         card.model,
         card.family,
@@ -176,7 +176,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
 
 
 def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
-    """Return a line of `shoal ls` about some layers of a model: which, where, how many bytes."""
+    """Return the row of a partially downloaded model: layers, node and bytes."""
     spans = ", ".join(f"{first} to {last - 1}" for first, last in part.layers)
     sizes = f"{size(part.have_bytes)} of {size(part.size_bytes)}"
     where = f"layers {spans} on {node}"
@@ -184,18 +184,18 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
 
 
 def loads_in(model: str, state: NodeState) -> str:
-    """Return how long the last load took on each node, for people; "-" where none is known."""
+    """Return how long the last load took on each node, for people; "-" if unknown."""
     times = [
-        (node.name, one.load_s)
+        (node.name, card.load_s)
         for node in state.cards
-        for one in node.models
-        if one.model == model and one.load_s
+        for card in node.models
+        if card.model == model and card.load_s
     ]
     return ", ".join(f"{seconds:.1f} s on {name}" for name, seconds in times) or "-"
 
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
-    """Return where a model's folder came from, in words; `names` are the nodes', by id."""
+    """Return the origin of a model's folder, for people; `names` maps node id to node name."""
     whence = ", ".join(names.get(source, source) for source in card.sources)
     match card.origin:
         case "bundled":
@@ -220,7 +220,7 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
 
 
 def _kv(card: ModelCard) -> str:
-    """Return what a token of KV takes, and how it is held where that is not in full width."""
+    """Return the KV bytes per token, and the precision if it is not full."""
     grows = card.kv_bytes_per_token
     if window_of(card.kv):
         row = window_bytes(grows, card.kv, card.context_tokens)
@@ -236,30 +236,46 @@ def _ago(at_s: float) -> str:
     return f"{span(max(0.0, wall() - at_s))} ago" if at_s else "-"
 
 
-def _word(one: PassedOver) -> str:
-    """Return what kind of remark this is."""
-    if one.reason == "odd_name":
+def _word(entry: PassedOver) -> str:
+    """Return the kind of an ignored entry, for people."""
+    if entry.reason == "odd_name":
         return "has another name"
-    return "usable except for this" if one.taken else "not a model"
+    return "usable except for this" if entry.taken else "not a model"
 
 
-def stands_for(one: DerivedModel) -> str:
-    """Return what a name of a model's is, in words."""
-    whose = f"an alias of {one.base}:{one.adapter}" if one.adapter else f"an alias of {one.base}"
-    plain = DerivedModel(name=one.name, base=one.base, adapter=one.adapter)
-    unsaid = {"parent": "", "made_at_s": 0.0, "license": ""}
+def stands_for(model: DerivedModel) -> str:
+    """Return the description of a derived model, for people."""
+    whose = (
+        f"an alias of {model.base}:{model.adapter}"
+        if model.adapter
+        else f"an alias of {model.base}"
+    )
+    plain = DerivedModel(name=model.name, base=model.base, adapter=model.adapter)
+    unlisted = {"parent": "", "made_at_s": 0.0, "license": ""}
     added = [
-        *(["a system prompt"] if one.system else []),
-        *(["a Go template, which shoal does not run"] if one.template else []),
-        *([f"{len(one.turns)} turns"] if one.turns else []),
-        *(f"{name} {value}" for name, value in one.parameters.items()),
+        *(["a system prompt"] if model.system else []),
+        *(["a Go template, which shoal does not run"] if model.template else []),
+        *([f"{len(model.turns)} turns"] if model.turns else []),
+        *(f"{name} {value}" for name, value in model.parameters.items()),
     ]
-    if one.model_copy(update=unsaid) == plain:
+    if model.model_copy(update=unlisted) == plain:
         return whose
     return f"{whose}, with {', '.join(added) or 'defaults of its own'}"
 
 
-def _derived_row(state: NodeState, one: DerivedModel) -> tuple[Any, ...]:
-    lost = "" if one.base in state.models else "; no disk has it"
-    loaded = ", ".join(state.loaded_on(one.base)) or "-"
-    return (one.name, "-", "-", "-", "-", "-", "-", f"{stands_for(one)}{lost}", "-", loaded, "-")
+def _derived_row(state: NodeState, model: DerivedModel) -> tuple[Any, ...]:
+    lost = "" if model.base in state.models else "; no disk has it"
+    loaded = ", ".join(state.loaded_on(model.base)) or "-"
+    return (
+        model.name,
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        "-",
+        f"{stands_for(model)}{lost}",
+        "-",
+        loaded,
+        "-",
+    )

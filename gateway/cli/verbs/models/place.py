@@ -1,4 +1,4 @@
-"""Talks to the node's API about where a model goes: `shoal place`."""
+"""Talks to the node's API about placements: `shoal place`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from bus.wire.instances import Instance
 from gateway.cli.command import Invocation
-from gateway.cli.node.node_api import told
+from gateway.cli.node.node_api import without_none
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
@@ -25,7 +25,7 @@ from gateway.cli.verbs.models.instances import (
 )
 
 WIDTH = 96
-"""Width of a refusal in the table; --json shows all of it."""
+"""Maximum width of a refusal in the table; --json shows all of it."""
 
 
 def place(
@@ -57,7 +57,7 @@ def place(
     if sharding not in (None, "pipeline", "tensor"):
         raise CliError(f"--sharding {sharding!r}", remedy="use `pipeline` or `tensor`", code=2)
     wish: dict[str, Any] = {"model": model, "min_nodes": nodes, "excluded_nodes": exclude or []}
-    wish |= told({"sharding": sharding, "context_tokens": context, "kv": kv_kind(kv)})
+    wish |= without_none({"sharding": sharding, "context_tokens": context, "kv": kv_kind(kv)})
     by_hand = parse_layers(layers) if layers is not None else {}
     if dry_run and not by_hand:
         _preview(invocation, wish)
@@ -76,25 +76,25 @@ def place(
 
 
 def parse_layers(text: str) -> dict[str, int]:
-    """Return what `box1=12,box2=20` says, in that order. Raises CliError for anything else."""
-    found: dict[str, int] = {}
+    """Parse `box1=12,box2=20`, keeping the order. Raises CliError for anything else."""
+    layers: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition("=")
-        if not name or not count.isdecimal() or name in found:
+        if not name or not count.isdecimal() or name in layers:
             remedy = "list each node once with its layers: `--layers box1=12,box2=20`"
             raise CliError(
                 f"--layers: {part.strip()!r} is not of the form NODE=COUNT", remedy=remedy, code=2
             )
-        found[name] = int(count)
-    return found
+        layers[name] = int(count)
+    return layers
 
 
 def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
     output = invocation.output
     query = urlencode(wish, doseq=True)
-    found = invocation.api().get(f"/instance/previews?{query}")
-    output.document(found)
-    rows = [_row(preview) for preview in found["previews"]]
+    answer = invocation.api().get(f"/instance/previews?{query}")
+    output.document(answer)
+    rows = [_row(preview) for preview in answer["previews"]]
     columns = (
         "",
         ">nodes",
@@ -104,10 +104,10 @@ def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
         "layers and memory, or why not",
     )
     output.table(columns, rows)
-    for name, why in found["blocked"].items():
+    for name, why in answer["blocked"].items():
         output.note(f"{name}: {why}")
-    if found["refusal"] is not None:
-        output.say(f"refused: {found['refusal']['message']}")
+    if answer["refusal"] is not None:
+        output.say(f"refused: {answer['refusal']['message']}")
     else:
         output.note(
             "* marks the chosen placement; speeds are predictions for one stream and a "
@@ -115,16 +115,16 @@ def _preview(invocation: Invocation, wish: dict[str, Any]) -> None:
         )
 
 
-def _row(one: dict[str, Any]) -> tuple[Any, ...]:
-    plan = one["plan"]
+def _row(preview: dict[str, Any]) -> tuple[Any, ...]:
+    plan = preview["plan"]
     if plan is None:
-        why = str(one["refusal"]["message"])
+        why = str(preview["refusal"]["message"])
         short = why if len(why) <= WIDTH else why[: WIDTH - 3] + "..."
-        return ("", one["size"], one["sharding"], "", "", short)
-    mark = "*" if one["chosen"] else ""
+        return ("", preview["size"], preview["sharding"], "", "", short)
+    mark = "*" if preview["chosen"] else ""
     fetch = size(plan["fetch_bytes"]) if plan["fetch_bytes"] else "-"
     where = ", ".join(_seat(rank) for rank in plan["ranks"])
-    return (mark, one["size"], one["sharding"], f"{plan['tokens_per_s']:.1f}", fetch, where)
+    return (mark, preview["size"], preview["sharding"], f"{plan['tokens_per_s']:.1f}", fetch, where)
 
 
 def _seat(rank: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Talks to the node's API about requests that have ended: `shoal requests`."""
+"""Talks to the node's API about finished requests: `shoal requests`."""
 
 from __future__ import annotations
 
@@ -43,21 +43,21 @@ def requests(
         if errors or model or client:
             text = "--stats counts all requests; use it without --errors, --model and --client"
             raise CliError(text, code=USAGE)
-        found = invocation.api().get(f"/requests/stats?window_s={minutes * 60:g}")
-        output.document(found)
-        _show_stats(output, found, minutes)
+        answer = invocation.api().get(f"/requests/stats?window_s={minutes * 60:g}")
+        output.document(answer)
+        _show_stats(output, answer, minutes)
         return
     wanted = {"limit": limit, "model": model, "client": client, "errors_only": errors or None}
     query = urlencode({name: _word(value) for name, value in wanted.items() if value is not None})
-    found = invocation.api().get(f"/requests/recent?{query}")
-    output.document(found)
+    answer = invocation.api().get(f"/requests/recent?{query}")
+    output.document(answer)
     now_s = time.time()
     output.table(
         ("ended", "model", "client", "dialect", "outcome", ">queue", ">load", ">ttft", ">seconds",
          ">prompt", ">cached", ">tokens", ">tokens/s", "node"),
-        [_cells(row, now_s) for row in reversed(found["requests"])],
+        [_cells(row, now_s) for row in reversed(answer["requests"])],
     )  # fmt: skip
-    if not found["requests"]:
+    if not answer["requests"]:
         which = "the log has no such request" if errors or model or client else "the log is empty"
         output.note(f"{which}; `records.request_rows` sets how many it keeps")
 
@@ -86,21 +86,21 @@ def _cells(row: Row, now_s: float) -> list[str]:
 
 
 def outcome_of(row: Row) -> str:
-    """Return how a request ended: its reason to finish, or its status with the code."""
+    """Return the outcome of a request: its finish reason, or status and error code."""
     if row["error"]:
         return f"{row['status']} {row['error']}"
     return row["finish"] or "finished"
 
 
 def speed_of(row: Row) -> str:
-    """Return the tokens per second after the first; of an answer without, a dash."""
+    """Return the tokens per second after the first; "-" if there is none."""
     after_first = row["completion_tokens"] - 1
     decode_s = row["decode_s"] or 0.0
     return f"{after_first / decode_s:.1f}" if after_first > 0 and decode_s > 0 else NONE
 
 
 def _when(ended_at_s: float, now_s: float) -> str:
-    """Return a time of day; before it the day, where that is not within the last one."""
+    """Return the time of day; with the date if it is more than a day ago."""
     form = "%H:%M:%S" if 0 <= now_s - ended_at_s < DAY_S else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, time.localtime(ended_at_s))
 
@@ -109,14 +109,14 @@ def _seconds(value: float | None) -> str:
     return NONE if value is None else f"{value:.2f}"
 
 
-def _show_stats(output: Output, found: Row, minutes: float) -> None:
-    count = found["requests"]
-    said = f"{count} request{'s' * (count != 1)} in {minutes:g} min, {found['finished']} finished"
-    output.say(f"{said}{_errors(found, ': ')}; waits and speeds are p50 / p95")
+def _show_stats(output: Output, answer: Row, minutes: float) -> None:
+    count = answer["requests"]
+    text = f"{count} request{'s' * (count != 1)} in {minutes:g} min, {answer['finished']} finished"
+    output.say(f"{text}{_errors(answer, ': ')}; waits and speeds are p50 / p95")
     for group, column in (("models", "model"), ("clients", "client")):
         columns = (column, ">requests", ">finished", ">prompt", ">cached", ">tokens", ">queue",
                    ">ttft", ">seconds", ">tokens/s", "errors")  # fmt: skip
-        output.table(columns, [_stats_cells(row) for row in found[group]])
+        output.table(columns, [_stats_cells(row) for row in answer[group]])
 
 
 def _stats_cells(row: Row) -> list[str]:
@@ -139,5 +139,5 @@ def _both(percentiles: Mapping[str, float] | None, digits: int) -> str:
 
 def _errors(row: Row, before: str = "") -> str:
     errors: Iterable[tuple[str, int]] = row["errors"].items()
-    said = ", ".join(f"{count} {code}" for code, count in errors)
-    return before + said if said else ""
+    text = ", ".join(f"{count} {code}" for code, count in errors)
+    return before + text if text else ""

@@ -1,4 +1,4 @@
-"""The settings that a model is served with, as lines for people. Pure."""
+"""The settings of a model, as rows for people. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ SHOWN_CHARACTERS = 60
 
 
 def rows(card: ModelCard) -> list[tuple[str, str]]:
-    """Return what a model's card, its files and its node say."""
+    """Return the settings of a model's card, files and node."""
     return rows_of(resolved(card))
 
 
 def rows_of(settings: Iterable[tuple[str, Any, str, str]]) -> list[tuple[str, str]]:
-    """Return a line for each (name, value, source, remark)."""
-    found: list[tuple[str, str]] = []
+    """Return a row for each (name, value, source, remark)."""
+    lines: list[tuple[str, str]] = []
     for name, value, source, remark in settings:
         unsaid = "none" if source == DEFAULT else "as set"
         text = unsaid if value is None else str(value)
         short = text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
         more = f"; {remark}" if remark and source == CARD else ""
-        found.append((name, f"{short} ({source}{more})"))
-    return found
+        lines.append((name, f"{short} ({source}{more})"))
+    return lines

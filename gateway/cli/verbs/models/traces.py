@@ -1,4 +1,4 @@
-"""Talks to the node's API about what was done for requests when: `shoal trace`."""
+"""Talks to the node's API about traces of requests: `shoal trace`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.cli.output.terminal import Output
 
 NONE = "-"
 BAR = 40
-"""Width of a whole request, in characters."""
+"""Width of the bar of a whole request, in characters."""
 Row = Mapping[str, Any]
 TraceName = Annotated[
     str, typer.Argument(metavar="ID", help="The id of the request or of its answer, or `latest`.")
@@ -50,11 +50,11 @@ def ls(
     """List the stored traces of requests that this node's gateway answered."""
     output = invocation.output
     wanted = {"limit": limit} if model is None else {"limit": limit, "model": model}
-    found = invocation.api().get(f"/v1/traces?{urlencode(wanted)}")
-    output.document(found)
+    answer = invocation.api().get(f"/v1/traces?{urlencode(wanted)}")
+    output.document(answer)
     columns = ("ended", "request", "model", "why", ">spans", ">seconds", "outcome")
-    output.table(columns, [_cells(row) for row in reversed(found["traces"])])
-    if not found["traces"]:
+    output.table(columns, [_cells(row) for row in reversed(answer["traces"])])
+    if not answer["traces"]:
         output.note(
             "no traces; send `x_trace: true` in a request, or trace all with `shoal trace on`"
         )
@@ -63,9 +63,9 @@ def ls(
 def show(invocation: Invocation, trace: TraceName) -> None:
     """Show a trace of a request as bars."""
     output = invocation.output
-    found = invocation.api().get(f"{_path(invocation, trace)}/raw")
-    output.document(found)
-    _show(output, found)
+    record = invocation.api().get(f"{_path(invocation, trace)}/raw")
+    output.document(record)
+    _show(output, record)
 
 
 def save(
@@ -84,9 +84,9 @@ def save(
     """Save a trace to a file of Chrome trace events, for https://ui.perfetto.dev."""
     output = invocation.output
     path = _path(invocation, trace)
-    found = invocation.api().get(path)
-    file = to or Path(f"{found['otherData']['request']}.trace.json")
-    content = json.dumps(found).encode()
+    events = invocation.api().get(path)
+    file = to or Path(f"{events['otherData']['request']}.trace.json")
+    content = json.dumps(events).encode()
     write_own(file, content, replace=to is not None)
     output.document({"file": str(file), "bytes": len(content)})
     output.say(f"{file} ({len(content) / 1000:.0f} kB); open it in https://ui.perfetto.dev")
@@ -94,20 +94,20 @@ def save(
 
 def _set(invocation: Invocation, ratio: float) -> None:
     output = invocation.output
-    found = invocation.api().put("/v1/tracing", {"ratio": ratio})
-    output.document(found)
-    if not found["keeps"]:
+    answer = invocation.api().put("/v1/tracing", {"ratio": ratio})
+    output.document(answer)
+    if not answer["keeps"]:
         output.warn("this node stores no traces: its setting `records.trace_rows` is 0")
-    said = "every request" if ratio == 1.0 else f"{ratio:.2%} of the requests" if ratio else "none"
-    output.say(f"traced on every node: {said}, and all requests with `x_trace`")
+    share = "every request" if ratio == 1.0 else f"{ratio:.2%} of the requests" if ratio else "none"
+    output.say(f"traced on every node: {share}, and all requests with `x_trace`")
 
 
 def _path(invocation: Invocation, trace: str) -> str:
     if trace == "latest":
-        found = invocation.api().get("/v1/traces?limit=1")["traces"]
-        if not found:
+        traces = invocation.api().get("/v1/traces?limit=1")["traces"]
+        if not traces:
             raise CliError("the node has no traces; trace all requests with `shoal trace on`")
-        trace = found[0]["request"]
+        trace = traces[0]["request"]
     return f"/v1/traces/{quote(trace, safe='')}"
 
 
@@ -123,55 +123,55 @@ def _cells(row: Row) -> list[str]:
     ]
 
 
-def _show(output: Output, found: Row) -> None:
-    whole_s, lead = found["seconds"], found["lead"]
-    output.say(f"{found['request']}, {found['model']}: {whole_s:.3f} s")
+def _show(output: Output, record: Row) -> None:
+    whole_s, lead = record["seconds"], record["lead"]
+    output.say(f"{record['request']}, {record['model']}: {whole_s:.3f} s")
     columns = ("where", "what", ">from", ">seconds", ">share", ">tokens", "when")
-    spans: list[tuple[str, Row]] = [("gateway", one) for one in found["gateway"]]
+    spans: list[tuple[str, Row]] = [("gateway", span) for span in record["gateway"]]
     if lead is not None:
         several = lead["choices"] > 1
         spans += [
             (f"runner, choice {span['choice']}" if several else "runner", span)
             for span in lead["spans"]
         ]
-    output.table(columns, [_span_cells(where, one, whole_s) for where, one in spans])
-    if found.get("ranks"):
+    output.table(columns, [_span_cells(where, span, whole_s) for where, span in spans])
+    if record.get("ranks"):
         columns = ("rank", "node", ">from", ">seconds", ">clock error", "time spent in")
-        output.table(columns, [_rank_cells(rank) for rank in found["ranks"]])
-    for line in _notes(found):
+        output.table(columns, [_rank_cells(rank) for rank in record["ranks"]])
+    for line in _notes(record):
         output.note(line)
 
 
-def _span_cells(where: str, one: Row, whole_s: float) -> list[str]:
-    took_s = one["ended_s"] - one["began_s"]
+def _span_cells(where: str, span: Row, whole_s: float) -> list[str]:
+    took_s = span["ended_s"] - span["began_s"]
     return [
         where,
-        one["name"],
-        f"{one['began_s']:.4f}",
+        span["name"],
+        f"{span['began_s']:.4f}",
         f"{took_s:.4f}",
         f"{took_s / whole_s:.1%}" if whole_s > 0 else NONE,
-        str(one["tokens"]) if one.get("tokens") else NONE,
-        _bar(one["began_s"], one["ended_s"], whole_s),
+        str(span["tokens"]) if span.get("tokens") else NONE,
+        _bar(span["began_s"], span["ended_s"], whole_s),
     ]
 
 
-def _rank_cells(one: Row) -> list[str]:
-    named = [str(one["rank"]), one["node"]]
-    if not one["told"]:
-        return [*named, NONE, NONE, NONE, one["why"]]
+def _rank_cells(rank: Row) -> list[str]:
+    named = [str(rank["rank"]), rank["node"]]
+    if not rank["told"]:
+        return [*named, NONE, NONE, NONE, rank["why"]]
     sums: dict[str, float] = {}
-    for turn in one["turns"]:
+    for turn in rank["turns"]:
         for part, seconds in turn["seconds"].items():
             sums[part] = sums.get(part, 0.0) + seconds
-    took_s = one["ended_s"] - one["began_s"]
+    took_s = rank["ended_s"] - rank["began_s"]
     parts = sorted(sums.items(), key=lambda pair: -pair[1])
     shares = [f"{part} {seconds / took_s:.1%}" for part, seconds in parts if took_s > 0]
-    error = f"{one['clock']['error_s'] * 1000:.2f} ms"
-    return [*named, f"{one['began_s']:.4f}", f"{took_s:.4f}", error, ", ".join(shares)]
+    error = f"{rank['clock']['error_s'] * 1000:.2f} ms"
+    return [*named, f"{rank['began_s']:.4f}", f"{took_s:.4f}", error, ", ".join(shares)]
 
 
 def _bar(began_s: float, ended_s: float, whole_s: float) -> str:
-    """Return a span's place in the whole: dots, and a mark for each part that it takes."""
+    """Return a bar of the whole request: `#` during the span, `.` elsewhere."""
     if whole_s <= 0:
         return ""
     first = min(max(int(began_s / whole_s * BAR), 0), BAR - 1)
@@ -179,8 +179,8 @@ def _bar(began_s: float, ended_s: float, whole_s: float) -> str:
     return "." * first + "#" * marks + "." * (BAR - first - marks)
 
 
-def _notes(found: Row) -> Iterable[str]:
-    lead = found["lead"]
+def _notes(record: Row) -> Iterable[str]:
+    lead = record["lead"]
     if lead is None:
         yield "no data from the runner: the request ended before it, or its model generates no text"
         return

@@ -1,7 +1,6 @@
-"""Talks to a node and the terminal: the verbs that show what the cluster does, and what its runners
-did last.
+"""Talks to a node and the terminal: `shoal monitor` and `shoal timeline`.
 
-What is shown, and how it fits a terminal, is pure.
+The contents of the display and its fit to a terminal are pure.
 """
 
 from gateway.cli.verbs.monitor.verb import monitor

@@ -1,7 +1,8 @@
-"""What the last minute's answers took, from the counts that a gateway tells.
+"""Latencies and counts of the last minute, from a gateway's counters.
 
-Pure. Counts only grow while a gateway lives; where one went back the gateway began anew, and so
-does the minute. Percentiles of a histogram are read as Prometheus does: evenly within a bucket.
+Pure. Counters only grow while a gateway lives. If one shrinks, the gateway has restarted, and the
+minute starts again. Percentiles of a histogram are interpolated evenly within a bucket, as in
+Prometheus.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class LatencySpread:
-    """The median, the 95th and the 99th percentile of a number of values, in seconds; infinity is
-    beyond the last bound that is counted by."""
+    """Percentiles of latencies, in seconds. Infinity: above the last bound of the histogram."""
 
     count: int
     p50_s: float
@@ -28,16 +28,16 @@ class LatencySpread:
     p99_s: float
 
     def plain(self) -> dict[str, float | None]:
-        """Return it as plain values; infinity as None."""
-        told = {"p50_s": self.p50_s, "p95_s": self.p95_s, "p99_s": self.p99_s}
-        finite = {name: value if math.isfinite(value) else None for name, value in told.items()}
+        """Return the fields as JSON values; infinity becomes None."""
+        values = {"p50_s": self.p50_s, "p95_s": self.p95_s, "p99_s": self.p99_s}
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         return {"count": self.count, **finite}
 
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """What a gateway did in the last `seconds`; None: in all. A spread is None where
-    nothing was counted."""
+    """Latencies and counts of the last `seconds`; None: since the gateway's start. A spread without
+    values is None."""
 
     seconds: float | None
     ttft: LatencySpread | None
@@ -46,7 +46,7 @@ class Spell:
     http_errors: int
 
     def plain(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the fields as JSON values."""
         return {
             "seconds": self.seconds,
             "ttft": self.ttft and self.ttft.plain(),
@@ -57,15 +57,15 @@ class Spell:
 
 
 class LastMinute:
-    """The counts of a minute, oldest first."""
+    """The counters of a minute, oldest first."""
 
     def __init__(self, spell_s: float = SPELL_S) -> None:
         self._spell_s = spell_s
         self._held: deque[tuple[float, Counters]] = deque()
 
     def add(self, at_s: float, counters: Counters) -> Spell:
-        """Take the counts of now, and return what the spell up to now had. Raises KeyError for
-        counts that lack one."""
+        """Add the current counters. Return the latencies and counts of the minute until now. Raises
+        KeyError for a missing counter."""
         if self._held and _went_back(self._held[-1][1], counters):
             self._held.clear()
         self._held.append((at_s, counters))
@@ -78,8 +78,8 @@ class LastMinute:
 
 
 def percentile(bounds: Sequence[float | None], counts: Sequence[int], ratio: float) -> float:
-    """Return the value below which `ratio` of those counted lie. `bounds` are upper ones, None the
-    last: infinity. NaN where nothing was counted."""
+    """Return the value below which `ratio` of the values lie. `bounds` are upper bounds of the
+    buckets; the last is None, infinity. NaN without values."""
     total = sum(counts)
     if not total:
         return math.nan
@@ -119,7 +119,7 @@ def _spell(seconds: float | None, first: Counters | None, now: Counters) -> Spel
 
 def _spread(first: Mapping[str, Any] | None, now: Mapping[str, Any]) -> LatencySpread | None:
     counts: list[int] = list(now["counts"])
-    if first is not None and first["counts"]:  # a gateway that has counted nothing has no buckets
+    if first is not None and first["counts"]:  # a new gateway has no buckets
         counts = [count - before for count, before in zip(counts, first["counts"], strict=True)]
     if not sum(counts):
         return None

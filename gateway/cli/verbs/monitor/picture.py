@@ -1,7 +1,7 @@
-"""The picture of a cluster, as lines that fit a terminal; and the same in one line, for a pipe.
+"""The picture of a cluster as lines that fit a terminal, or as one line for a pipe.
 
-Pure. What a gateway tells comes as it is told, checked by being read: a KeyError or a TypeError
-says that it is of another version. What is not known is "-", never 0.
+Pure. Input is the gateway's JSON, unchecked: a KeyError or a TypeError means another version.
+Unknown values are "-", never 0.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gateway.cli.verbs.monitor.figures import LatencySpread, Spell
 from gateway.cli.verbs.monitor.tables import Column, Line, Piece, TableRow, Tone, cut, folded, table
 from gateway.cli.verbs.monitor.words import UNKNOWN, copies_of, count, delay, number, part_of, rate
 
-Told = Mapping[str, Any]
+Fields = Mapping[str, Any]
 SILENT_S = 2.4
-"""Nodes send a reading each second: a node counts as silent after this time without one."""
+"""Nodes send a reading each second. A node without one for this long counts as silent."""
 BAR_CELLS = 14
 WITH_BARS = 72
 """Minimum terminal width for the legend of the bars."""
@@ -29,19 +29,19 @@ STATUS: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """One look: the snapshot, the pool, and what the last minute had. `remark` is what is to be
-    said of the connection; it is lost where `is_lost`, and all else is of before."""
+    """One look at the cluster: the snapshot, the pool, and the last minute. `remark` is about the
+    connection. `is_lost`: the connection is lost, and the other fields are old."""
 
-    cluster: Told
-    pool: Told
+    cluster: Fields
+    pool: Fields
     spell: Spell
     remark: str = ""
     is_lost: bool = False
 
 
 def picture(seen: ClusterLook, width: int, height: int, *, blocks: str = BLOCKS) -> list[Line]:
-    """Return at most `height` lines, none wider than `width`: where there are too many, rows of
-    the longest table are left out, and counted."""
+    """Return at most `height` lines of at most `width` cells. If there are too many, rows of the
+    longest table are left out and counted."""
     parts = [
         [[line] for line in _head(seen, width)],
         _nodes(seen.cluster, width, blocks),
@@ -64,7 +64,7 @@ def picture(seen: ClusterLook, width: int, height: int, *, blocks: str = BLOCKS)
 
 
 def sentence(seen: ClusterLook) -> str:
-    """Return the same in one line."""
+    """Return the picture in one line."""
     cluster, spell = seen.cluster, seen.spell
     ill = [_named_health(node) for node in cluster["nodes"] if _health(node)[0] != "ok"]
     ready = sum(instance["status"] == "ready" for instance in cluster["instances"])
@@ -112,20 +112,20 @@ def _head(seen: ClusterLook, width: int) -> list[Line]:
 # --- nodes ----------------------------------------------------------------------------------------
 
 
-def _nodes(cluster: Told, width: int, blocks: str) -> list[list[Line]]:
+def _nodes(cluster: Fields, width: int, blocks: str) -> list[list[Line]]:
     columns = (
         Column("node", gives=True),
         Column("health"),
         *((Column("memory", spare=2),) if width >= WITH_BARS else ()),
         Column("used of", right=True),
-        Column("promised", right=True, spare=1),
+        Column("reserved", right=True, spare=1),
         Column("models", right=True, spare=3),
         Column("cpu", right=True, spare=4),
     )
     return table(columns, (_node_row(node, blocks, width) for node in cluster["nodes"]), width)
 
 
-def _node_row(node: Told, blocks: str, width: int) -> TableRow:
+def _node_row(node: Fields, blocks: str, width: int) -> TableRow:
     word, tone, why = _health(node)
     total, free = node["memory_total_bytes"], node["memory_available_bytes"]
     used = UNKNOWN if total is None else f"{size(total - free)} of {size(total)}"
@@ -146,15 +146,15 @@ def _node_row(node: Told, blocks: str, width: int) -> TableRow:
     )
 
 
-def bar(node: Told, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
-    """Return a bar of a node's memory; blanks where that is not known."""
+def bar(node: Fields, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
+    """Return a bar of a node's memory; blanks if unknown."""
     total, free = node["memory_total_bytes"], node["memory_available_bytes"]
     if not total:
         return " " * cells
     in_use = total - free
     models = min(node["used_bytes"], in_use)
-    promised = max(0, min(node["promised_bytes"] - models, free))
-    ends = [round(cells * part / total) for part in (models, in_use, in_use + promised, total)]
+    reserved = max(0, min(node["promised_bytes"] - models, free))
+    ends = [round(cells * part / total) for part in (models, in_use, in_use + reserved, total)]
     text, at = "", 0
     for block, end in zip(blocks, ends, strict=True):
         text += block * (end - at)
@@ -163,13 +163,13 @@ def bar(node: Told, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
 
 
 def _legend(blocks: str) -> Line:
-    models, others, promised, free = blocks
-    text = f"memory: {models} models {others} other {promised} reserved {free} free"
+    models, others, reserved, free = blocks
+    text = f"memory: {models} models {others} other {reserved} reserved {free} free"
     return ((text, "dim"),)
 
 
-def _health(node: Told) -> tuple[str, Tone, str]:
-    """Return a word, its tone, and why; the worst reason alone is told."""
+def _health(node: Fields) -> tuple[str, Tone, str]:
+    """Return the status, its tone, and the reason: the worst one only."""
     silent_s, health = node["silent_s"], node["health"]
     why = "; next: ".join(filter(None, (health["message"], health["remediation"])))
     if silent_s is None or silent_s >= SILENT_S:
@@ -178,7 +178,7 @@ def _health(node: Told) -> tuple[str, Tone, str]:
     return health["status"], HEALTH[health["status"]], why
 
 
-def _named_health(node: Told) -> str:
+def _named_health(node: Fields) -> str:
     word, _, _ = _health(node)
     why = node["health"]["message"]
     return f"{node['name']} {word}{f': {why}' if why else ''}"
@@ -187,7 +187,7 @@ def _named_health(node: Told) -> str:
 # --- copies ---------------------------------------------------------------------------------------
 
 
-def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
+def _copies(cluster: Fields, pool: Fields, width: int) -> list[list[Line]]:
     copies = cluster["instances"]
     if not copies:
         return [[(("no model is in memory", "dim"),)]]
@@ -208,11 +208,11 @@ def _copies(cluster: Told, pool: Told, width: int) -> list[list[Line]]:
     return table(columns, rows, width)
 
 
-def _copy_row(copy: Told, stand: Told | None, names: Mapping[str, str], width: int) -> TableRow:
+def _copy_row(copy: Fields, stand: Fields | None, names: Mapping[str, str], width: int) -> TableRow:
     nodes = [names.get(rank["node"], rank["node"]) for rank in copy["ranks"]]
-    promised = sum(rank["promised_bytes"] for rank in copy["ranks"])
+    reserved = sum(rank["promised_bytes"] for rank in copy["ranks"])
     used = [rank["used_bytes"] for rank in copy["ranks"]]
-    known = [one for one in used if one is not None]
+    reported = [size_bytes for size_bytes in used if size_bytes is not None]
     kv = copy["kv_limit_bytes"]
     return TableRow(
         cells=(
@@ -223,14 +223,14 @@ def _copy_row(copy: Told, stand: Told | None, names: Mapping[str, str], width: i
             (number(copy["waiting"]), "warn" if copy["waiting"] else ""),
             (rate(copy["generation_tokens_per_s"]), ""),
             (f"{copy['kv_bytes'] / kv:.0%}" if kv else UNKNOWN, ""),
-            (f"{size(sum(known)) if known else UNKNOWN} of {size(promised)}", ""),
+            (f"{size(sum(reported)) if reported else UNKNOWN} of {size(reserved)}", ""),
             (_standing(copy, stand), "dim"),
         ),
         notes=folded((((copy["why"], "bad"),),), width) if copy["status"] == "failed" else (),
     )
 
 
-def _status(copy: Told) -> str:
+def _status(copy: Fields) -> str:
     if copy["status"] == "placed":
         part = copy["to_load_bytes"]
         how_far = f" {copy['loaded_bytes'] / part:.0%}" if part else ""
@@ -238,7 +238,7 @@ def _status(copy: Told) -> str:
     return copy["status"]
 
 
-def _standing(copy: Told, stand: Told | None) -> str:
+def _standing(copy: Fields, stand: Fields | None) -> str:
     if stand is None:
         return "pinned" if copy["pinned"] else ""
     parts = [
@@ -253,9 +253,9 @@ def _standing(copy: Told, stand: Told | None) -> str:
 # --- the queue ------------------------------------------------------------------------------------
 
 
-def _queue(pool: Told, width: int) -> list[list[Line]]:
+def _queue(pool: Fields, width: int) -> list[list[Line]]:
     queue = pool["queue"]
-    waits = {one["model"]: one for one in pool["waits"]}
+    waits = {wait["model"]: wait for wait in pool["waits"]}
     if not queue and not waits:
         return [[(("no request waits", "dim"),)]]
     columns = (
@@ -265,12 +265,12 @@ def _queue(pool: Told, width: int) -> list[list[Line]]:
         Column("oldest", right=True, spare=1),
         Column("where", spare=2),
     )
-    rows = [_queue_row(one, waits.pop(one["model"], None), width) for one in queue]
-    rows += [_wait_row(wait, width) for wait in waits.values()]  # asked, pinned: no request waits
+    rows = [_queue_row(row, waits.pop(row["model"], None), width) for row in queue]
+    rows += [_wait_row(wait, width) for wait in waits.values()]  # loaded or pinned by a user
     return table(columns, rows, width)
 
 
-def _queue_row(row: Told, wait: Told | None, width: int) -> TableRow:
+def _queue_row(row: Fields, wait: Fields | None, width: int) -> TableRow:
     oldest = UNKNOWN if row["oldest_s"] is None else span(row["oldest_s"])
     cells: tuple[Piece, ...] = (
         (str(row["priority"]), ""),
@@ -282,7 +282,7 @@ def _queue_row(row: Told, wait: Told | None, width: int) -> TableRow:
     return TableRow(cells, folded(_why(wait), width))
 
 
-def _wait_row(wait: Told, width: int) -> TableRow:
+def _wait_row(wait: Fields, width: int) -> TableRow:
     cells: tuple[Piece, ...] = (
         (str(wait["priority"]), ""),
         (wait["model"], "head"),
@@ -293,7 +293,7 @@ def _wait_row(wait: Told, width: int) -> TableRow:
     return TableRow(cells, folded(_why(wait), width))
 
 
-def _why(wait: Told | None) -> Sequence[Line]:
+def _why(wait: Fields | None) -> Sequence[Line]:
     if wait is None:
         return ()
     parts = [f"{wait['phase']}: {wait['why']}"]
@@ -305,14 +305,14 @@ def _why(wait: Told | None) -> Sequence[Line]:
     return ((("; ".join(parts), tone),),)
 
 
-def _of_queue(pool: Told) -> str:
-    """Return who waits at which priority, in a parenthesis; nothing where nothing waits."""
-    queue = [f"{one['model']} {one['waiting']} at {one['priority']}" for one in pool["queue"]]
+def _of_queue(pool: Fields) -> str:
+    """Return the waiting models and priorities, in parentheses; empty if nothing waits."""
+    queue = [f"{row['model']} {row['waiting']} at {row['priority']}" for row in pool["queue"]]
     whys = [f"{wait['model']}: {wait['why']}" for wait in pool["waits"]]
     return f" ({', '.join([*queue, *whys])})" if queue or whys else ""
 
 
-# --- what answers took ----------------------------------------------------------------------------
+# --- latencies ------------------------------------------------------------------------------------
 
 
 def _latencies(spell: Spell, width: int) -> list[list[Line]]:
@@ -341,8 +341,8 @@ def _spread_row(name: str, spread: LatencySpread | None, what: str) -> TableRow:
         unknown: Piece = (UNKNOWN, "dim")
         return TableRow(((name, ""), unknown, unknown, unknown, unknown))
     values = (spread.p50_s, spread.p95_s, spread.p99_s)
-    told: list[Piece] = [(delay(value), "") for value in values]
-    return TableRow(((name, ""), *told, (f"{spread.count} {what}", "dim")))
+    pieces: list[Piece] = [(delay(value), "") for value in values]
+    return TableRow(((name, ""), *pieces, (f"{spread.count} {what}", "dim")))
 
 
 def _pair(spread: LatencySpread | None) -> str:
@@ -359,7 +359,7 @@ def _height(parts: Sequence[Sequence[Sequence[Line]]], left_out: Sequence[int]) 
 
 
 def _longest(parts: Sequence[Sequence[Sequence[Line]]]) -> int | None:
-    """Return which of the tables between head and foot has the most lines, where one has any row
-    to leave out: its title and first row stay."""
+    """Return the index of the table with the most lines that still has a row to leave out; None
+    without one. Title and first row always stay."""
     able = [at for at in (1, 2, 3) if len(parts[at]) > 2]
     return max(able, key=lambda at: sum(map(len, parts[at])), default=None)

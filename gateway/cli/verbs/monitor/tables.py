@@ -1,6 +1,7 @@
-"""Lines of pieces, and tables that fit a width: columns are left out, then texts cut, never folded.
+"""Lines of styled pieces, and tables that fit a width.
 
-Pure. Widths are those of a terminal's cells, so that wide characters count twice.
+Pure. A narrow table first loses columns, then cuts texts; it never folds them. Widths are in
+terminal cells, so that wide characters count twice.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ Piece = tuple[str, Tone]
 Line = tuple[Piece, ...]
 GAP = "  "
 LEAST_CELLS = 6
-"""Minimum width to which a text is cut."""
+"""A text is never cut below this width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's title; `right` aligns it so. The higher `spare` is, the earlier it is left out
-    where there is no room; with 0 it stays. `gives`: its texts are cut when all others stay."""
+    """A column. `right`: right-aligned. `spare`: the column with the highest value is left out
+    first; 0 always stays. `gives`: its texts are cut if the table is still too wide."""
 
     title: str
     right: bool = False
@@ -32,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """The cells of a row, and lines that stand under it."""
+    """The cells of a row, and the lines below it."""
 
     cells: Sequence[Piece]
     notes: Sequence[Line] = field(default_factory=tuple)
@@ -41,45 +42,45 @@ class TableRow:
 def table(columns: Sequence[Column], rows: Iterable[TableRow], width: int) -> list[list[Line]]:
     """Return a table as groups of lines: the head, then each row with its notes. No line is wider
     than `width`."""
-    held = list(rows)
-    kept = list(range(len(columns)))
+    row_list = list(rows)
+    shown = list(range(len(columns)))
     widths = [
-        max(cell_len(column.title), *(cell_len(row.cells[at][0]) for row in held), 0)
+        max(cell_len(column.title), *(cell_len(row.cells[at][0]) for row in row_list), 0)
         for at, column in enumerate(columns)
     ]
-    while _total(widths, kept) > width and any(columns[at].spare for at in kept):
-        kept.remove(max(kept, key=lambda at: columns[at].spare))
-    for at in kept:
-        over = _total(widths, kept) - width
+    while _total(widths, shown) > width and any(columns[at].spare for at in shown):
+        shown.remove(max(shown, key=lambda at: columns[at].spare))
+    for at in shown:
+        over = _total(widths, shown) - width
         if columns[at].gives and over > 0:
             widths[at] = max(LEAST_CELLS, widths[at] - over)
-    head = _line(columns, kept, widths, [(column.title, "dim") for column in columns], width)
+    head = _line(columns, shown, widths, [(column.title, "dim") for column in columns], width)
     groups = [[head]]
-    for row in held:
+    for row in row_list:
         notes = [cut(note, width) for note in row.notes]
-        groups.append([_line(columns, kept, widths, row.cells, width), *notes])
+        groups.append([_line(columns, shown, widths, row.cells, width), *notes])
     return groups
 
 
 def cut(line: Line, width: int) -> Line:
-    """Return the line, at most so many cells of it; what is cut ends in an ellipsis."""
+    """Return the line cut to `width` cells; a cut line ends in an ellipsis."""
     if sum(cell_len(text) for text, _ in line) <= width:
         return line
-    kept: list[Piece] = []
+    pieces: list[Piece] = []
     left = width - 1
     for text, tone in line:
         size = cell_len(text)
         if size > left:
-            kept.append((set_cell_size(text, max(0, left)).rstrip() + "…", tone))
+            pieces.append((set_cell_size(text, max(0, left)).rstrip() + "…", tone))
             break
-        kept.append((text, tone))
+        pieces.append((text, tone))
         left -= size
-    return tuple(kept)
+    return tuple(pieces)
 
 
 def folded(notes: Sequence[Line], width: int, most: int = 3) -> list[Line]:
-    """Return notes of one piece each, on as many lines as they need, each indented, `most` in all;
-    what is left out then ends in an ellipsis."""
+    """Return notes of one piece each, indented and folded at word boundaries. At most `most` lines;
+    a cut text ends in an ellipsis."""
     lines: list[Line] = []
     for ((text, tone),) in notes:
         line = " "
@@ -100,19 +101,19 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip()
 
 
-def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
-    return sum(widths[at] for at in kept) + len(GAP) * (len(kept) - 1)
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1)
 
 
 def _line(
     columns: Sequence[Column],
-    kept: Sequence[int],
+    shown: Sequence[int],
     widths: Sequence[int],
     cells: Sequence[Piece],
     width: int,
 ) -> Line:
     pieces: list[Piece] = []
-    for at in kept:
+    for at in shown:
         text, tone = cells[at]
         ((text, _),) = cut(((text, tone),), widths[at])
         room = " " * (widths[at] - cell_len(text))

@@ -1,4 +1,4 @@
-"""Talks to the API about what runners did last, on all nodes: `shoal timeline`."""
+"""Talks to the API: `shoal timeline`, the last steps of runners on all nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IN_COLUMNS = frozenset(
         "rank",
     )
 )
-"""Fields of an entry with their own column, or about clocks."""
+"""Fields of an entry that have a column, or that describe clocks."""
 Row = Mapping[str, Any]
 
 
@@ -51,26 +51,26 @@ def timeline(
     """Show the runners' last steps on all nodes, merged by time, and which rank the other ranks
     wait for. This includes runners that ended, were killed or hang."""
     output = invocation.output
-    asked = [("model", model)] if model is not None else []
-    asked += [("node", node) for node in nodes or []]
-    found = invocation.api().get(f"{PATH}?{urlencode(asked)}" if asked else PATH)
-    output.document(found)
-    runners = cast(list[Row], found["runners"])
+    query = [("model", model)] if model is not None else []
+    query += [("node", node) for node in nodes or []]
+    answer = invocation.api().get(f"{PATH}?{urlencode(query)}" if query else PATH)
+    output.document(answer)
+    runners = cast(list[Row], answer["runners"])
     columns = ("runner", "model", "rank", "phase", ">step", ">silent", "last", "note")
     output.table(columns, [_runner(runner) for runner in runners])
     if not runners:
         output.note(f"no runner {f'of {model} ' if model else ''}there")
-    for one in cast(list[Row], found["behind"]):
-        verb = "stands" if one["ended_at_s"] is None else "stood"
-        output.warn(f"{_rank(one)} {verb} behind: {one['why']}")
-    for one in cast(list[Row], found["unreached"]):
-        ranks = ", ".join(f"{rank['model']} rank {rank['rank']}" for rank in one["ranks"])
-        output.warn(f"{one['message']}{f'; there: {ranks}' if ranks else ''}")
-    _entries(output, cast(list[Row], found["timeline"]), limit)
-    if found["timeline"]:
-        for one in cast(list[Row], found["clocks"]):
-            if one["node"] != found["asked"]:
-                output.note(_clock_of(one))
+    for runner in cast(list[Row], answer["behind"]):
+        verb = "is" if runner["ended_at_s"] is None else "was"
+        output.warn(f"{_rank(runner)} {verb} behind: {runner['why']}")
+    for node in cast(list[Row], answer["unreached"]):
+        ranks = ", ".join(f"{rank['model']} rank {rank['rank']}" for rank in node["ranks"])
+        output.warn(f"{node['message']}{f'; there: {ranks}' if ranks else ''}")
+    _entries(output, cast(list[Row], answer["timeline"]), limit)
+    if answer["timeline"]:
+        for clock in cast(list[Row], answer["clocks"]):
+            if clock["node"] != answer["asked"]:
+                output.note(_clock_of(clock))
 
 
 def _entries(output: Output, lines: Sequence[Row], limit: int) -> None:
@@ -83,57 +83,58 @@ def _entries(output: Output, lines: Sequence[Row], limit: int) -> None:
         output.note(f"{len(lines) - limit} earlier entries are hidden; show more with -n")
 
 
-def _runner(one: Row) -> list[str]:
-    last = cast(Row | None, one["last"])
-    phase = "halted" if one["halted"] else one["phase"]
-    silent = one["ended_at_s"] is None and one["silent_s"] >= 1.0
-    ended = "" if one["exit_code"] is None else f"exit code {one['exit_code']}"
-    note = ": ".join(part for part in (ended, one["message"]) if part)
-    stacks = one["stacks"]
+def _runner(runner: Row) -> list[str]:
+    last = cast(Row | None, runner["last"])
+    phase = "halted" if runner["halted"] else runner["phase"]
+    silent = runner["ended_at_s"] is None and runner["silent_s"] >= 1.0
+    ended = "" if runner["exit_code"] is None else f"exit code {runner['exit_code']}"
+    note = ": ".join(part for part in (ended, runner["message"]) if part)
+    stacks = runner["stacks"]
     if stacks is not None and stacks["threads"]:
         note = "; ".join(part for part in (note, "see --json for its stacks") if part)
     return [
-        f"{one['name']} {one['process']}",
-        one["model"] or NONE,
-        str(one["rank"]),
+        f"{runner['name']} {runner['process']}",
+        runner["model"] or NONE,
+        str(runner["rank"]),
         phase,
-        str(one["step"]),
-        span(one["silent_s"]) if silent else NONE,
+        str(runner["step"]),
+        span(runner["silent_s"]) if silent else NONE,
         NONE if last is None else f"{_clock(last['at_s'])} {last['phase']}",
         note or NONE,
     ]
 
 
-def _entry(one: Row) -> list[str]:
-    told = {name: value for name, value in one.items() if name not in IN_COLUMNS}
-    if "since_s" in told:
-        told["since_s"] = _clock(told["since_s"])
-    memory = cast(Row, one.get("memory", {}))
+def _entry(entry: Row) -> list[str]:
+    fields = {name: value for name, value in entry.items() if name not in IN_COLUMNS}
+    if "since_s" in fields:
+        fields["since_s"] = _clock(fields["since_s"])
+    memory = cast(Row, entry.get("memory", {}))
     return [
-        _clock(one["at_s"]),
-        f"{one['name']} {one['process']}",
-        str(one["rank"]),
-        one["phase"],
+        _clock(entry["at_s"]),
+        f"{entry['name']} {entry['process']}",
+        str(entry["rank"]),
+        entry["phase"],
         size(memory["active_bytes"]) if memory else NONE,
-        " ".join(f"{name.removesuffix('_s')}={value}" for name, value in told.items()) or NONE,
+        " ".join(f"{name.removesuffix('_s')}={value}" for name, value in fields.items()) or NONE,
     ]
 
 
-def _rank(one: Row) -> str:
-    return f"rank {one['rank']} of {one['model'] or one['instance']} on {one['name']}"
+def _rank(runner: Row) -> str:
+    return f"rank {runner['rank']} of {runner['model'] or runner['instance']} on {runner['name']}"
 
 
-def _clock_of(one: Row) -> str:
-    """Return what is known of a node's clock, for those who compare its times with others'."""
-    if one["offset_s"] is None:
-        return f"the clock of {one['name']} was not measured: its times are not corrected"
-    way = "ahead of" if one["offset_s"] >= 0 else "behind"
+def _clock_of(clock: Row) -> str:
+    """Return how far a node's clock is off, for people who compare its times."""
+    if clock["offset_s"] is None:
+        return f"the clock of {clock['name']} was not measured: its times are not corrected"
+    way = "ahead of" if clock["offset_s"] >= 0 else "behind"
     return (
-        f"the clock of {one['name']} is {abs(one['offset_s']) * 1000:.1f} ms {way} this "
-        f"node's, +/- {one['error_s'] * 1000:.1f} ms; its times are converted to this node's clock"
+        f"the clock of {clock['name']} is {abs(clock['offset_s']) * 1000:.1f} ms {way} this "
+        f"node's, +/- {clock['error_s'] * 1000:.1f} ms; its times are converted to this node's "
+        "clock"
     )
 
 
 def _clock(at_s: float) -> str:
-    """Return a time of the day, by the clock here, with milliseconds."""
+    """Return the local time of day, with milliseconds."""
     return f"{time.strftime('%H:%M:%S', time.localtime(at_s))}.{int(at_s % 1 * 1000):03}"

@@ -1,7 +1,7 @@
-"""Talks to the node's API and the terminal: `shoal monitor`, what the cluster does, until Ctrl-C.
+"""Talks to the node's API and the terminal: `shoal monitor` shows the cluster until Ctrl-C.
 
-A terminal is left as it was, however the verb ends or is suspended. A node that goes away is waited
-for, and how long it is away is said.
+The terminal is restored however the verb ends or is suspended. If the node goes away, the monitor
+waits for it and shows for how long.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def monitor(
     """
     watcher = Watcher(invocation.api())
     output = invocation.output
-    # its first look says whether there is a node at all
+    # the first look fails if no node answers
     seen = watcher.look()
     if once:
         _say(output, watcher, seen)
@@ -80,7 +80,7 @@ def monitor(
 
 
 class Watcher:
-    """Looks at a node again and again, and knows since when it is away."""
+    """Polls a node, and remembers since when it does not answer."""
 
     def __init__(self, api: NodeApi) -> None:
         self._api = api
@@ -92,7 +92,7 @@ class Watcher:
         self.at_s = 0.0
 
     def look(self) -> ClusterLook:
-        """Return what the node tells now. Raises CliError."""
+        """Return a new look at the cluster. Raises CliError."""
         self.at_s = wall()
         cluster = self._api.get("/metrics/snapshot", timeout_s=ANSWER_S)
         pool = self._api.get("/pool", timeout_s=ANSWER_S)
@@ -109,8 +109,8 @@ class Watcher:
         return seen
 
     def look_again(self) -> ClusterLook:
-        """Return what the node tells now, or told last, with what is to be said of the connection
-        to it."""
+        """Return a new look, or the last one if the node does not answer, with a remark about the
+        connection."""
         now = time.monotonic()
         assert self._last is not None
         before = self._last
@@ -130,20 +130,20 @@ class Watcher:
 
 
 def _say(output: Output, watcher: Watcher, seen: ClusterLook) -> None:
-    """Write a look as a line; of one in vain that it was."""
+    """Write a look as one line; if the connection is lost, only the remark."""
     at = datetime.fromtimestamp(watcher.at_s, tz=UTC).isoformat(timespec="seconds")
     if output.as_json:
-        told: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "remark": seen.remark}
+        head: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "remark": seen.remark}
         lost = {"cluster": None, "pool": None, "last_minute": None}
-        known = {"cluster": seen.cluster, "pool": seen.pool, "last_minute": seen.spell.plain()}
-        output.line({**told, **(lost if seen.is_lost else known)})
+        current = {"cluster": seen.cluster, "pool": seen.pool, "last_minute": seen.spell.plain()}
+        output.line({**head, **(lost if seen.is_lost else current)})
         return
     words = seen.remark if seen.is_lost else sentence(seen)
     output.write(f"{at.replace('+00:00', 'Z')}  {words}\n")
 
 
 class Picture:
-    """A terminal's second screen, which is drawn over in one piece, and gone at the end."""
+    """The terminal's alternate screen; every picture is drawn in one write."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, emoji=False)
@@ -173,7 +173,7 @@ class Picture:
             console.print(Screen(text), end="")
 
     def rest(self, seconds: float, seen: ClusterLook) -> None:
-        """Wait so long; a terminal that has another size is drawn at once, and Ctrl-Z suspends."""
+        """Wait `seconds`. Redraws if the terminal's size changes; Ctrl-Z suspends."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
@@ -191,7 +191,7 @@ class Picture:
         self._is_suspended = True
 
     def _suspend(self) -> None:
-        """Give the terminal back, stop, and take it again when this program goes on."""
+        """Restore the terminal and stop; take the terminal again when resumed."""
         self._is_suspended = False
         self._show(False)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -207,10 +207,9 @@ def _styled(line: Line, *, faded: bool) -> Text:
 
 @contextlib.contextmanager
 def _ends_by_signal() -> Generator[None]:
-    """Have SIGTERM and SIGHUP end this program as an exception does, so that the screen is left."""
+    """Turn SIGTERM and SIGHUP into SystemExit, so that the terminal is restored."""
 
     def end(number: int, _frame: object) -> None:
-        """End, with the exit code that a shell has for the signal."""
         raise SystemExit(128 + number)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}

@@ -1,6 +1,6 @@
-"""Figures of a cluster in words.
+"""Figures of a cluster, for people.
 
-Pure. What is not known is "-", never 0.
+Pure. Unknown values are "-", never 0.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ UNKNOWN = "-"
 
 
 def delay(seconds: float) -> str:
-    """Return a latency for people: `0.4 ms`, `12 ms`, `1.3 s`; infinity is beyond what is told
-    apart."""
+    """Return a latency for people: `0.4 ms`, `12 ms`, `1.3 s`; `longer` for infinity."""
     if math.isinf(seconds):
         return "longer"
     if seconds < 1:
@@ -23,25 +22,25 @@ def delay(seconds: float) -> str:
 
 
 def count(number: int, word: str) -> str:
-    """Return a number of things, in words."""
+    """Return a number with its noun, in singular or plural."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def copies_of(number: int) -> str:
-    """Return a number of copies, in words."""
+    """Return a number of instances, in words."""
     return "1 instance" if number == 1 else f"{number} instances"
 
 
 def rate(value: float | None) -> str:
-    """Return a rate with as many digits as it deserves."""
+    """Return a rate: whole numbers from 100 on, else one decimal; "-" if unknown."""
     return UNKNOWN if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
 def number(value: int | None) -> str:
-    """Return a number, where it is known."""
+    """Return a number; "-" if unknown."""
     return UNKNOWN if value is None else str(value)
 
 
 def part_of(part: int | None, whole: int | None) -> str:
-    """Return a part of a whole, where both are known."""
+    """Return `PART of WHOLE`; "-" if either is unknown."""
     return UNKNOWN if part is None or whole is None else f"{part} of {whole}"

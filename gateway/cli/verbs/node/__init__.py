@@ -1,1 +1,2 @@
-"""Verbs about this node: up, down, status, logs, tap, config, service, lab."""
+"""Verbs about this node: up, down, restart, status, logs, tap, capture, config, service, lab,
+version."""

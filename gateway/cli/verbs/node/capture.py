@@ -1,6 +1,4 @@
-"""Talks to the API and the disk: `shoal capture`, one file with what there is to know of each node,
-for finding out what went wrong, and for those who help.
-"""
+"""Talks to the API and the disk: `shoal capture`, one file with diagnostics of all nodes."""
 
 from __future__ import annotations
 
@@ -46,25 +44,25 @@ def capture(
     manifest = manifest_of(content)
     path = to or Path(f"shoal-capture-{manifest['made_at']}.tar.gz")
     write_own(path, content, replace=to is not None)
-    told = cast(list[dict[str, Any]], manifest["nodes"])
-    output.document({"file": str(path), "bytes": len(content), "nodes": told})
+    rows = cast(list[dict[str, Any]], manifest["nodes"])
+    output.document({"file": str(path), "bytes": len(content), "nodes": rows})
     output.table(
         ("node", ">files", ">missing", "note"),
         [
             (
-                one["name"],
-                len(one.get("files", ())),
-                len(one.get("missing", ())) if one["reached"] else "all",
-                _note(one),
+                row["name"],
+                len(row.get("files", ())),
+                len(row.get("missing", ())) if row["reached"] else "all",
+                _note(row),
             )
-            for one in told
+            for row in rows
         ],
     )
     output.say(f"{path} ({len(content) / 1000:.0f} kB); its `manifest.json` lists what is missing")
 
 
 def manifest_of(content: bytes) -> dict[str, Any]:
-    """Return what a capture says of itself. Raises CliError for what is none."""
+    """Return the manifest of a capture. Raises CliError if the file is no capture."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as tar:
             file = tar.extractfile(MANIFEST)
@@ -77,8 +75,8 @@ def manifest_of(content: bytes) -> dict[str, Any]:
         ) from error
 
 
-def _note(one: dict[str, Any]) -> str:
-    if not one["reached"]:
-        return str(one["message"])
-    stopped = cast(list[str], one["stopped"])
+def _note(row: dict[str, Any]) -> str:
+    if not row["reached"]:
+        return str(row["message"])
+    stopped = cast(list[str], row["stopped"])
     return f"stopped: {', '.join(stopped)}" if stopped else "-"

@@ -1,5 +1,5 @@
-"""Talks to the terminal and the disk: `shoal config`, every setting with its value and the layer
-it is from; and `shoal.toml` changed, to what a node would take."""
+"""Talks to the terminal and the disk: `shoal config`. Shows every setting with its value and
+source, and edits `shoal.toml`."""
 
 from __future__ import annotations
 
@@ -146,27 +146,29 @@ def edit(invocation: Invocation) -> None:
         if file.exists() and file.read_text(errors="replace") == before:
             shutil.rmtree(folder)
             raise
-        kept = f"{NOTHING}; your text is in {file}"
+        where = f"{NOTHING}; your text is in {file}"
         if not isinstance(error, ConfigError):
-            output.warn(kept)
+            output.warn(where)
             raise
-        raise CliError(str(error), remedy=kept, code=USAGE) from error
+        raise CliError(str(error), remedy=where, code=USAGE) from error
     shutil.rmtree(folder)
-    output.say(f"{paths.config_file} is unchanged" if text == before else _written(invocation))
+    output.say(
+        f"{paths.config_file} is unchanged" if text == before else _written_message(invocation)
+    )
 
 
 def _chosen(
     rows: Sequence[tuple[str, Any, str]], names: Sequence[str]
 ) -> list[tuple[str, Any, str]]:
-    """Return the rows of the settings and sections that are named, all where none is. Raises
-    CliError for a name of neither."""
+    """Return the rows of the named settings and sections; all rows without names. Raises CliError
+    for an unknown name."""
     if not names:
         return list(rows)
     keys = {key for key, _, _ in rows}
-    known = keys | {key.rpartition(".")[0] for key in keys if "." in key}
+    choices = keys | {key.rpartition(".")[0] for key in keys if "." in key}
     for name in names:
-        if name not in known:
-            near = meant(name, known)
+        if name not in choices:
+            near = meant(name, choices)
             raise CliError(
                 f"no setting {name}" + (f"; did you mean {near}?" if near else ""),
                 remedy="list the settings with `shoal config show`",
@@ -186,7 +188,7 @@ def _read(file: Path) -> str:
 
 
 def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str]) -> None:
-    """Change the file, and say from when on the changes count. Raises CliError."""
+    """Change the file, and say when the changes take effect. Raises CliError."""
     paths = find_paths(invocation.home)
     try:
         change(paths, put, drop)
@@ -197,25 +199,25 @@ def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str])
     settings = invocation.settings()
     now = {key: (value, source) for key, value, source in settings.rows()}
     ran = differing(paths, settings)
-    told: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for key in (*put, *drop):
         value, source = now[key]
-        told[key] = {"value": masked(key, value), "source": source, "restart": _waits(key, ran)}
+        rows[key] = {"value": masked(key, value), "source": source, "restart": _waits(key, ran)}
         output.say(f"{key} is {_plain(masked(key, value))}, from {source}")
         if key in put and not source.startswith("file "):
             output.warn(f"{source} overrides shoal.toml: {key} keeps the value from there")
         elif _waits(key, ran):
             output.note(f"{key}: {_when(key)}")
-    output.document({"file": str(paths.config_file), "settings": told})
+    output.document({"file": str(paths.config_file), "settings": rows})
 
 
 def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
-    """Change the files of all nodes, and say what they have then. Raises CliError where a node did
-    not take it."""
-    found = invocation.api().put("/settings?nodes=all", body, timeout_s=EVERYWHERE_S)
+    """Change the files of all nodes, and show their new values. Raises CliError if a node
+    refused."""
+    answer = invocation.api().put("/settings?nodes=all", body, timeout_s=EVERYWHERE_S)
     output, keys = invocation.output, [*body.get("set", ()), *body.get("unset", ())]
-    rows = {row["key"]: row for row in found["settings"] if row["key"] in keys}
-    names = [found["name"], *(node["name"] for node in found["nodes"] if not node["why"])]
+    rows = {row["key"]: row for row in answer["settings"] if row["key"] in keys}
+    names = [answer["name"], *(node["name"] for node in answer["nodes"] if not node["why"])]
     for key, row in rows.items():
         output.say(f"{key} is {_plain(row['value'])} on {', '.join(names)}")
         for other in row["elsewhere"]:
@@ -225,19 +227,19 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
             output.warn(f"{row['source']} overrides shoal.toml: {key} keeps its value on this node")
         elif row["takes"] != "at once":
             output.note(f"{key}: run `shoal restart` on each node to apply it")
-    missing = [node for node in found["nodes"] if node["why"]]
+    missing = [node for node in answer["nodes"] if node["why"]]
     if missing:
         raise CliError(
-            "; ".join(f"not on {one['name']}: {one['why']}" for one in missing),
+            "; ".join(f"not on {node['name']}: {node['why']}" for node in missing),
             remedy=(
                 "the other nodes keep the new value; repeat the command when these nodes accept it"
             ),
         )
-    output.document({"node": found["node"], "nodes": found["nodes"], "settings": rows})
+    output.document({"node": answer["node"], "nodes": answer["nodes"], "settings": rows})
 
 
-def _written(invocation: Invocation) -> str:
-    """Return what a person is told whose text was written."""
+def _written_message(invocation: Invocation) -> str:
+    """Return the message after an edited file was written."""
     settings = invocation.settings()
     paths = settings.paths
     waiting = [key for key in differing(paths, settings) if key not in HOT]

@@ -1,8 +1,8 @@
-"""Talks to supervisord and the system: `shoal down`, until nothing of this home is left.
+"""Talks to supervisord and the system: `shoal down`, until no process of this home is left.
 
-First in good order (supervisord stops its processes, each by its own grace), then what still
-runs by signal: SIGTERM, 5 s, SIGKILL. That works as well when supervisord was killed, for
-the processes are found by the locks they hold. Sockets, locks and pid files go last.
+supervisord first stops its processes, each within its own grace period. The rest get SIGTERM and, 5
+s later, SIGKILL. That also works if supervisord was killed, because processes are found by their
+locks. Sockets, locks and pid files are deleted last.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOOK_S = 0.1
 
 @dataclass(slots=True)
 class DownReport:
-    """What `down` did."""
+    """The result of `down`: processes that needed a signal, and the time it took."""
 
     orderly: bool = False
     terminated: list[str] = field(default_factory=list[str])
@@ -55,31 +55,32 @@ def down(invocation: Invocation) -> None:
 
 
 def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownReport:
-    """Stop everything and sweep. Raises CliError when a process cannot be ended."""
+    """Stop all processes of the home and delete their files. Raises CliError if a process does not
+    end."""
     ended, began = DownReport(), time.monotonic()
-    known = processes.leftovers(paths)
+    before = processes.leftovers(paths)
     if supervisor.is_up():
         output.detail("supervisord stops its processes")
         try:
             supervisor.shutdown()
-            ended.orderly = until(ORDERLY_S, lambda: not _running(paths, known))
+            ended.orderly = until(ORDERLY_S, lambda: not _running(paths, before))
         except ShoalError as error:
             output.note(f"supervisord refused: {error}")
-    left = _running(paths, known)
+    left = _running(paths, before)
     if left:
         ended.terminated = list(map(str, left))
         output.detail(f"SIGTERM to {', '.join(ended.terminated)}")
         processes.signal_all(left, signal.SIGTERM)
-        until(TERM_S, lambda: not _running(paths, known))
-    left = _running(paths, known)
+        until(TERM_S, lambda: not _running(paths, before))
+    left = _running(paths, before)
     if left:
         ended.killed = list(map(str, left))
         processes.signal_all(left, signal.SIGKILL)
-        until(KILL_S, lambda: not _running(paths, known))
-    left = _running(paths, known)
+        until(KILL_S, lambda: not _running(paths, before))
+    left = _running(paths, before)
     if left:
         raise CliError(
-            f"still running: {processes.named(left)}",
+            f"still running: {processes.names_of(left)}",
             remedy="they hang in the kernel or belong to another user; see `ps -fp PID`",
         )
     processes.sweep(paths)
@@ -88,7 +89,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
 
 
 def until(seconds: float, done: Callable[[], bool]) -> bool:
-    """Wait until `done`, at most `seconds`. Returns whether it was."""
+    """Wait until `done()`, at most `seconds`. Return whether it was done in time."""
     ends_at = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= ends_at:
@@ -97,8 +98,8 @@ def until(seconds: float, done: Callable[[], bool]) -> bool:
     return True
 
 
-def _running(paths: Paths, known: list[Leftover]) -> list[Leftover]:
-    """Return the processes of this home that still run: those known before, and those found now."""
-    found = {one.pid: one for one in known if processes.alive(one)}
-    found.update({leftover.pid: leftover for leftover in processes.leftovers(paths)})
-    return list(found.values())
+def _running(paths: Paths, before: list[Leftover]) -> list[Leftover]:
+    """Return the processes of this home that still run: those in `before`, and any found now."""
+    running = {leftover.pid: leftover for leftover in before if processes.alive(leftover)}
+    running.update({leftover.pid: leftover for leftover in processes.leftovers(paths)})
+    return list(running.values())

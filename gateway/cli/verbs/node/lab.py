@@ -1,8 +1,8 @@
-"""Talks to the system: `shoal lab N`, several complete nodes side by side on this machine.
+"""Talks to the system: `shoal lab N` starts several complete nodes on this machine.
 
-For trying a cluster out where there is one machine: every node has its own home under
-`<data>/lab`, its own ports and its own processes. The first has the bundled model, the others
-get it from there. What it costs is N times the processes of one node.
+For trying out a cluster on one machine. Every node has its own home under `<data>/lab`, its own
+ports and its own processes. The first node has the bundled model; the others copy it from there. It
+costs N times the processes of one node.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FIRST_BASE_PORT = 25_000
 UP_S = 180.0
 FORM_S = 30.0
 LOOK_S = 0.05
-ASKED = "list the integers from 1 to 10"
+PROMPT = "list the integers from 1 to 10"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class LabNode:
 
     @property
     def api(self) -> NodeApi:
-        """Return the node's HTTP API, as its owner has it."""
+        """Return the node's HTTP API, with the owner's token."""
         return home_api(self.url, find_paths(self.home))
 
 
@@ -80,7 +80,7 @@ def lab(
     if what == "down":
         _down(folder, output)
         return
-    count = _counted(what, base_port)
+    count = _node_count(what, base_port)
     nodes = [
         LabNode(f"lab-{n}", folder / f"node-{n}", base_port + SPAN * (n - 1))
         for n in range(1, count + 1)
@@ -89,20 +89,20 @@ def lab(
     _refuse_second(folder, ending)
     _prepare(nodes)
     _start(nodes, output)
-    formed_s = _formed(nodes)
+    formed_s = _wait_formed(nodes)
     output.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
     facts: dict[str, Any] = {
         "nodes": [{"name": node.name, "home": str(node.home), "url": node.url} for node in nodes],
         "formed_s": round(formed_s, 3),
     }
     if place:
-        facts |= _placed(nodes, settings.default_model, output)
+        facts |= _place(nodes, settings.default_model, output)
     output.document(facts)
     output.table(("node", "url", "home"), [(node.name, node.url, node.home) for node in nodes])
     output.note(f"`shoal nodes --url {nodes[0].url}` shows them; {ending} them")
 
 
-def _counted(what: str, base_port: int) -> int:
+def _node_count(what: str, base_port: int) -> int:
     if not what.isdecimal() or not 2 <= int(what) <= MOST:
         raise CliError(f"{what!r} is not valid; use a number from 2 to {MOST}, or `down`")
     if base_port < 1024 or base_port + SPAN * int(what) > HIGHEST_BASE_PORT:
@@ -124,7 +124,7 @@ def _homes(folder: Path) -> list[Path]:
 
 
 def _prepare(nodes: list[LabNode]) -> None:
-    """Make a home for each node, with its settings in its own shoal.toml."""
+    """Create a home for each node, with its settings in its own shoal.toml."""
     seed = f"127.0.0.1:{port_of('peers', nodes[0].base_port)}"
     for node in nodes:
         first = node is nodes[0]
@@ -146,7 +146,7 @@ def _prepare(nodes: list[LabNode]) -> None:
 
 
 def _start(nodes: list[LabNode], output: Output) -> None:
-    """Start all nodes at once; a node that does not come up takes the lab with it."""
+    """Start all nodes in parallel. If one does not start, stop the whole lab."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     children = [
@@ -163,14 +163,14 @@ def _start(nodes: list[LabNode], output: Output) -> None:
     failed = ""
     for node, child in zip(nodes, children, strict=True):
         try:
-            said, _ = child.communicate(timeout=UP_S)
+            text, _ = child.communicate(timeout=UP_S)
         except subprocess.TimeoutExpired:
             child.kill()
-            said = "it did not start in time"
+            text = "it did not start in time"
         if child.returncode != 0:
-            lines = said.strip().splitlines()
-            told = "\n".join(line for line in lines if not line.startswith("next: "))
-            failed = failed or f"{node.name}: {told}"
+            lines = text.strip().splitlines()
+            problem = "\n".join(line for line in lines if not line.startswith("next: "))
+            failed = failed or f"{node.name}: {problem}"
         else:
             output.detail(f"{node.name} is up at {node.url}")
     if failed:
@@ -183,8 +183,9 @@ def _start(nodes: list[LabNode], output: Output) -> None:
         )
 
 
-def _formed(nodes: list[LabNode]) -> float:
-    """Return the seconds from the start of the last switchboard until all know one holder."""
+def _wait_formed(nodes: list[LabNode]) -> float:
+    """Wait until all nodes know one leader. Return the seconds since the last switchboard started.
+    Raises CliError."""
     ends_at = time.time() + FORM_S
     while True:
         states = [node.api.state_if_it_answers(2.0) for node in nodes]
@@ -199,48 +200,49 @@ def _formed(nodes: list[LabNode]) -> float:
 
 
 def is_formed(states: list[NodeState | None]) -> bool:
-    """Return whether all nodes know the same holder, and each other."""
-    known = [state for state in states if state is not None and state.live]
-    if len(known) != len(states):
+    """Return whether all nodes know the same leader, and each other."""
+    live = [state for state in states if state is not None and state.live]
+    if len(live) != len(states):
         return False
-    holders = {one.holder for one in known}
-    return len(holders) == 1 and all(len(one.state.nodes) >= len(states) for one in known)
+    holders = {state.holder for state in live}
+    return len(holders) == 1 and all(len(state.state.nodes) >= len(states) for state in live)
 
 
 def formation_s(nodes: list[LabNode], now: float) -> float:
-    """Return the seconds from the start of the last switchboard until all nodes know the holder.
+    """Return the seconds from the start of the last switchboard until all nodes know the leader.
 
-    The nodes' logs tell both instants; the nodes have to have formed.
+    Both times come from the nodes' logs. The cluster must have formed.
     """
     began = max(_started_at(node) for node in nodes)
     return max(0.0, _agreed_at(nodes, now) - began)
 
 
 def _started_at(node: LabNode) -> float:
-    """Return when the node's switchboard was started last, by its own log."""
-    said_at = _last_said_at(node, "bus", "started")
-    if said_at is None:
+    """Return when the node's switchboard started last, by its log."""
+    logged_at = _last_logged_at(node, "bus", "started")
+    if logged_at is None:
         raise CliError(f"the switchboard of {node.name} logged nothing")
-    return said_at
+    return logged_at
 
 
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
-    """Return when the last node's gateway heard of the holder that all know, by their logs; `now`
-    where one has not said so."""
-    heard = [_last_said_at(node, "gateway", "following the leader") for node in nodes]
+    """Return when the last gateway learned the common leader, by the logs; `now` if a log does not
+    say."""
+    heard = [_last_logged_at(node, "gateway", "following the leader") for node in nodes]
     return max(now if at is None else at for at in heard)
 
 
-def _last_said_at(node: LabNode, process: str, message: str) -> float | None:
-    """Return when a process logged this message last."""
+def _last_logged_at(node: LabNode, process: str, message: str) -> float | None:
+    """Return when a process last logged this message; None if never."""
     path = find_paths(node.home).logs / file_of(process)
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     parsed = (parse_line(line, process) for line in reversed(lines))
-    return next((one.at for one in parsed if one.message == message), None)
+    return next((line.at for line in parsed if line.message == message), None)
 
 
-def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
-    """Place the model across all nodes and ask it once; return the answer and times (seconds)."""
+def _place(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
+    """Place the model across all nodes and send it one prompt. Return the answer and the times
+    (s)."""
     api = nodes[0].api
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})
@@ -249,7 +251,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
     began, first_s, words = time.monotonic(), None, ""
     body = {
         "model": model,
-        "messages": [{"role": "user", "content": ASKED}],
+        "messages": [{"role": "user", "content": PROMPT}],
         "temperature": 0,
         "stream": True,
     }
@@ -264,7 +266,7 @@ def _placed(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
         f"{model} runs on {len(instance.shards)} ranks ({instance.sharding}); loaded after "
         f"{loaded_s:.1f} s; first token after {first_s or 0:.3f} s"
     )
-    output.say(f"> {ASKED}\n{words}")
+    output.say(f"> {PROMPT}\n{words}")
     return {
         "instance": instance.instance,
         "sharding": instance.sharding,
@@ -283,7 +285,7 @@ def _down(folder: Path, output: Output) -> None:
 
 
 def _take_down(home: Path, output: Output) -> bool:
-    """End a node of the lab; whether it ran."""
+    """Stop a node of the lab. Return whether it was running."""
     settings = load_settings(home=home)
     supervisor = Supervisor(settings.endpoints.supervisor)
     ran = bool(processes.leftovers(settings.paths))

@@ -1,4 +1,4 @@
-"""Talks to the log files: `shoal logs`, of one process or all of them merged by time."""
+"""Talks to the log files: `shoal logs`, of one process or of all, merged by time."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def logs(
     settings, output = invocation.settings(), invocation.output
     readers = [_Reader(path) for path in _files(settings, process)]
     try:
-        found = _by_time(line for reader in readers for line in reader.last(lines))
-        for line in found[-lines:] if lines else []:
+        latest = _by_time(line for reader in readers for line in reader.last(lines))
+        for line in latest[-lines:] if lines else []:
             _say(output, line)
         if follow:
             _follow(settings, output, readers, every=process is None)
@@ -53,7 +53,7 @@ def logs(
 
 
 def _follow(settings: Settings, output: Output, readers: list[_Reader], *, every: bool) -> None:
-    """Show what is written until the node is down; with `every`, new files as well."""
+    """Show new lines until the node is down. `every`: also of new log files."""
     supervisor = Supervisor(settings.endpoints.supervisor)
     while True:
         fresh = _by_time(line for reader in readers for line in reader.fresh())
@@ -62,8 +62,8 @@ def _follow(settings: Settings, output: Output, readers: list[_Reader], *, every
         if fresh:
             continue
         if every:
-            known = {reader.path for reader in readers}
-            readers += [_Reader(path) for path in _files(settings, None) if path not in known]
+            paths = {reader.path for reader in readers}
+            readers += [_Reader(path) for path in _files(settings, None) if path not in paths]
         if not supervisor.is_up() and not _recent(readers):
             output.note("the node is down")
             return
@@ -78,35 +78,35 @@ class _Line:
 
 @dataclass(slots=True)
 class _Reader:
-    """One log file, followed across rotation (a new file under the old name)."""
+    """One log file, followed across rotation (a new file with the old name)."""
 
     path: Path
     _file: IO[bytes] | None = None
     _rest: bytes = b""
 
     def last(self, lines: int) -> list[_Line]:
-        """Return the last `lines` lines, oldest first; `fresh` returns those that follow."""
+        """Return the last `lines` lines, oldest first. `fresh` continues after them."""
         self._file = self.path.open("rb")
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, size - TAIL_BYTES))
-        found = self._split(self._file.read())
-        return found[-lines:] if lines else []
+        split = self._split(self._file.read())
+        return split[-lines:] if lines else []
 
     def fresh(self) -> list[_Line]:
         """Return the lines written since the last call, oldest first."""
         if self._file is None:
             return self.last(1000)
-        found = self._split(self._file.read())
+        split = self._split(self._file.read())
         with contextlib.suppress(FileNotFoundError):
-            # supervisord renames the full file and opens a new one; what was left is read.
+            # supervisord renames a full file and opens a new one; the rest of the old one is read
             if os.stat(self.path).st_ino != os.fstat(self._file.fileno()).st_ino:
                 self._file.close()
                 self._file = self.path.open("rb")
-                found += self._split(self._file.read())
-        return found
+                split += self._split(self._file.read())
+        return split
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -131,14 +131,14 @@ def _files(settings: Settings, process: str | None) -> list[Path]:
         return there
     path = folder / file_of(process)
     if path not in there:
-        names = ", ".join(process_of(one.name) for one in there) or "none yet"
+        names = ", ".join(process_of(path.name) for path in there) or "none yet"
         raise CliError(f"no log of {process!r}", remedy=f"the logs are: {names}", code=NOT_FOUND)
     return [path]
 
 
 def _recent(readers: list[_Reader]) -> bool:
-    """Return whether a log was written within the last seconds: a node that is starting or ending
-    has no supervisord to ask."""
+    """Return whether a log was written within the last seconds. A node that is starting or stopping
+    may have no supervisord."""
     times = [r.path.stat().st_mtime for r in readers if r.path.exists()]
     return bool(times) and wall() - max(times) < QUIET_S
 

@@ -1,7 +1,7 @@
-"""Talks to supervisord: `shoal restart`, a node that runs what is installed now.
+"""Talks to supervisord: `shoal restart`, so that the node runs the installed code.
 
-It is `down` and then `up` with what the last `up` was told, by flags and by SHOAL_ variables: the
-latter are read from the running node, for this shell may not have them.
+Runs `down`, then `up` with the flags and SHOAL_ variables of the last `up`. The variables are read
+from the running node, because this shell may not have them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def restart(
 
 
 def _by_system(by: str, paths: Paths) -> str | None:
-    """Return how a node is started anew by the system that holds it; None where none does."""
+    """Return how to restart a node that systemd or launchd manages; None if neither does."""
     name = f"shoal-{paths.runtime.name}" if paths.chosen else "shoal"
     if by == "systemd":
         return f"run `systemctl restart {name}`, with `--user` for a user service"
@@ -62,18 +62,18 @@ def _by_system(by: str, paths: Paths) -> str | None:
 
 
 def _environment_of(pid: int | None) -> dict[str, str]:
-    """Return the settings in the environment of the node that runs, as far as they can be read."""
+    """Return the SHOAL_ variables of the running node, as far as they are readable."""
     with contextlib.suppress(psutil.Error):
-        found = psutil.Process(pid).environ()
-        ours = {name: value for name, value in found.items() if name.startswith("SHOAL_")}
+        variables = psutil.Process(pid).environ()
+        ours = {name: value for name, value in variables.items() if name.startswith("SHOAL_")}
         return {name: value for name, value in ours.items() if name != HOME_VARIABLE}
     return {}
 
 
 def _remembered(paths: Paths) -> Flags:
-    """Return the flags that the last `up` was given."""
+    """Return the flags of the last `up`."""
     names = {setting: flag for flag, setting in SETTINGS.items()}
-    told: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        told = json.loads(paths.up_file.read_text())
-    return Flags(**{names.get(setting, setting): value for setting, value in told.items()})
+        settings = json.loads(paths.up_file.read_text())
+    return Flags(**{names.get(setting, setting): value for setting, value in settings.items()})

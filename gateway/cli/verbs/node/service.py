@@ -1,8 +1,8 @@
 """Talks to systemd or launchd: `shoal service`, a node that starts with its machine.
 
-`install` writes one file and tells the system of it; `uninstall` stops the service and removes that
-file, if it is one that `install` wrote. `--dry-run` shows both and does neither. Without the
-right to do it nothing is written.
+`install` writes one file and registers it with the system. `uninstall` stops the service and
+deletes the file, if `install` wrote it. `--dry-run` shows both and does neither. Without the
+necessary rights nothing is written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import typer
 from conf.paths import find_paths
 from gateway.cli.command import Invocation
 from gateway.cli.node import units
-from gateway.cli.node.processes import ran
+from gateway.cli.node.processes import run_tool
 from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
-TOLD_S = 120.0
+SYSTEM_S = 120.0
 """Deadline for systemd or launchd to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
-KEPT = (*XDG, "HF_HOME", "HF_HUB_CACHE")
-"""Variables with paths; settings belong into shoal.toml."""
+PATH_VARIABLES = (*XDG, "HF_HOME", "HF_HUB_CACHE")
+"""Variables with paths. Other settings belong in shoal.toml."""
 
 
 class Scope(StrEnum):
-    """Whether the service is the machine's or the user's own."""
+    """Whether the service belongs to the machine or to the user."""
 
     system = "system"
     user = "user"
@@ -45,7 +45,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Whose service it is to be, and whether it is only shown."""
+    """The user and scope of the service, and whether to only show it."""
 
     user: Annotated[
         str | None, typer.Option("--user", help="User that runs the node.", metavar="NAME")
@@ -86,10 +86,10 @@ def install(
     path.write_text(made.text)
     path.chmod(0o644)
     if start:
-        for one in made.before:
+        for command in made.before:
             with contextlib.suppress(CliError):
-                _tell((one,), "there was none")
-        _tell(made.start, f"wrote {path}, but could not start the service")
+                _run((command,), "there was none")
+        _run(made.start, f"wrote {path}, but could not start the service")
     _done(invocation, made, "installed" if start else "written")
     if not start:
         invocation.output.note(f"start it with {_lines(made.start)}")
@@ -117,7 +117,7 @@ def uninstall(
         )
     _check_rights(made, "uninstall")
     if stop:
-        _tell(made.stop, f"cannot stop the service; {path} was not removed")
+        _run(made.stop, f"cannot stop the service; {path} was not removed")
     path.unlink()
     _done(invocation, made, "removed")
 
@@ -161,15 +161,15 @@ def _account(user: str | None, scope: units.Scope) -> Account:
             code=USAGE,
         )
     try:
-        found = pwd.getpwnam(name)
+        entry = pwd.getpwnam(name)
     except KeyError as error:
         raise CliError(f"there is no user {name!r} on this machine", code=USAGE) from error
-    return Account(found.pw_name, found.pw_dir)
+    return Account(entry.pw_name, entry.pw_dir)
 
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that say where this user's things lie; none for another user."""
-    return {name: given[name] for name in KEPT if given.get(name) and _is_mine(account)}
+    """Return the variables with this user's folders; none for another user."""
+    return {name: given[name] for name in PATH_VARIABLES if given.get(name) and _is_mine(account)}
 
 
 def _is_mine(account: Account) -> bool:
@@ -189,24 +189,25 @@ def _check_rights(made: Plan, act: str) -> None:
 
 
 def _check_start(service: Service) -> None:
-    """Check that the account can run shoal, and that no node of the home runs already, which would
-    keep the service from holding it. Asked as that user, whose folders may be its own alone."""
+    """Check that the account can run shoal and that no node of the home runs, because the service
+    could not start it then. Runs as that user, who may be the only one with access to the
+    folders."""
     account = service.account
-    found = pwd.getpwnam(account.name)
+    entry = pwd.getpwnam(account.name)
     theirs: dict[str, Any] = {
-        "user": found.pw_uid,
-        "group": found.pw_gid,
+        "user": entry.pw_uid,
+        "group": entry.pw_gid,
         "extra_groups": [],
         "env": {"HOME": account.folder, "PATH": os.defpath},
         "cwd": "/",
     }
     try:
         as_user = {} if _is_mine(account) else theirs
-        done = ran(TOLD_S, *service.shoal("status"), "--json", **as_user)
+        done = run_tool(SYSTEM_S, *service.shoal("status"), "--json", **as_user)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CliError(f"{account.name} cannot run shoal: {error}") from error
-    # A node whose API does not answer ends `status` with 3 as well, and tells its processes.
-    if done.returncode == 0 or (done.returncode == NO_NODE and _tells_processes(done.stdout)):
+    # `status` also exits with 3 if the node runs but its API does not answer; it lists processes
+    if done.returncode == 0 or (done.returncode == NO_NODE and _lists_processes(done.stdout)):
         raise CliError(
             "the node of this home is already running",
             remedy="run `shoal down`, then install the service",
@@ -219,23 +220,23 @@ def _check_start(service: Service) -> None:
         )
 
 
-def _tells_processes(document: str) -> bool:
+def _lists_processes(document: str) -> bool:
     try:
         return "processes" in json.loads(document)
     except ValueError:
         return False
 
 
-def _tell(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
+def _run(commands: Iterable[tuple[str, ...]], trouble: str) -> None:
     waiting = list(commands)
     while waiting:
         try:
-            done = ran(TOLD_S, *waiting[0])
-            said, bad = (done.stderr or done.stdout).strip(), done.returncode != 0
+            done = run_tool(SYSTEM_S, *waiting[0])
+            text, has_failed = (done.stderr or done.stdout).strip(), done.returncode != 0
         except (OSError, subprocess.TimeoutExpired) as error:
-            said, bad = str(error), True
-        if bad:
-            raise CliError(trouble, details=said, remedy=f"run it yourself: {_lines(waiting)}")
+            text, has_failed = str(error), True
+        if has_failed:
+            raise CliError(trouble, details=text, remedy=f"run it yourself: {_lines(waiting)}")
         del waiting[0]
 
 

@@ -1,4 +1,4 @@
-"""Talks to supervisord and the node's API: `shoal status`, what runs and where it answers."""
+"""Talks to supervisord and the node's API: `shoal status`, its processes and its address."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def status(invocation: Invocation) -> None:
     mixed = ""
     if invocation.url:
         state, trouble = invocation.state(), ""
-        name, home = state.names.get(state.asked, state.asked), None
+        name, home = state.names.get(state.node, state.node), None
         processes = [_supervised(process) for process in state.processes]
     else:
         settings = invocation.settings()
@@ -64,10 +64,10 @@ def status(invocation: Invocation) -> None:
             "instances": [instance.model_dump(mode="json") for instance in instances],
             "installed": installed_code(),
             "running": running,
-            "health": {node: one.model_dump() for node, one in health.items()},
+            "health": {node: summary.model_dump() for node, summary in health.items()},
             "hardware": _hardware_fields(state),
             "links": links,
-            "undone": [{"node": node, **one.model_dump(mode="json")} for node, one in undone],
+            "undone": [{"node": node, **change.model_dump(mode="json")} for node, change in undone],
         }
     )
     shown = [
@@ -89,42 +89,41 @@ def status(invocation: Invocation) -> None:
     _say_node(output, state, links)
     if not invocation.url and state is not None and _lacks_keys(invocation):
         output.say(f"warn: {NO_KEYS}")
-    _say_what_is_amiss(output, mixed, state, undone)
+    _say_problems(output, mixed, state, undone)
     if state is None:
         raise typer.Exit(NO_NODE)
 
 
 def _lacks_keys(invocation: Invocation) -> bool:
-    """Return whether this home's node asks others for a key, and no key is known there."""
+    """Return whether other machines need an API key at this home's node, and none is valid."""
     settings = invocation.settings()
     if not settings.api or is_loopback(settings.http_host) or settings.api_keys:
         return False
     try:
-        found = invocation.api().get("/apikeys", timeout_s=5.0)
+        answer = invocation.api().get("/apikeys", timeout_s=5.0)
     except CliError:
         return False
-    return all(key["expired"] for key in found["keys"])
+    return all(key["expired"] for key in answer["keys"])
 
 
 def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
-    sensed = None if state is None else state.hardware.get(state.asked)
+    sensed = None if state is None else state.hardware.get(state.node)
     return sensed and sensed.model_dump(mode="json", exclude={"kind", "node"})
 
 
 def _say_node(output: Output, state: NodeState | None, links: Sequence[dict[str, Any]]) -> None:
-    """Say what the node's sensors tell, in a line, for those who gave -v what they do not, and each
-    link to another node."""
+    """Write the node's sensor readings, with -v the missing ones, and each link to another node."""
     if state is None:
         return
-    sensed = state.hardware.get(state.asked)
+    sensed = state.hardware.get(state.node)
     output.say(f"hardware: {sensors.in_a_line(sensed)}")
-    for one in () if sensed is None else sensed.untold:
-        output.detail(f"not reported by {one.source}: {one.why}")
+    for missing in () if sensed is None else sensed.untold:
+        output.detail(f"not reported by {missing.source}: {missing.why}")
     for link in links:
         output.say(measured_links.in_a_line(link))
 
 
-def _say_what_is_amiss(
+def _say_problems(
     output: Output,
     mixed: str,
     state: NodeState | None,
@@ -134,10 +133,10 @@ def _say_what_is_amiss(
         output.say(f"warn: {mixed}; {code_mix.REMEDY}")
     names: Mapping[str, str] = {} if state is None else state.names
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
-    for node, one in health.items():
-        if one.status != "ok":
+    for node, summary in health.items():
+        if summary.status != "ok":
             name = names.get(node, node)
-            output.say(f"{one.status}: {name}: {one.message} ({one.remediation})")
+            output.say(f"{summary.status}: {name}: {summary.message} ({summary.remediation})")
     for node, change in undone:
         ago = span(max(0.0, wall() - change.at_s))
         output.say(
@@ -147,22 +146,23 @@ def _say_what_is_amiss(
         )
 
 
-def _supervised(one: ProcessReading) -> SupervisedProcess:
-    """Return a process as its node tells of it. Its entry in supervisord is that node's alone."""
+def _supervised(process: ProcessReading) -> SupervisedProcess:
+    """Return a process in supervisord's form, from its node's reading. Fields that only supervisord
+    knows are empty."""
     return SupervisedProcess(
-        name=one.name,
-        status=cast(Status, one.status),
-        pid=one.pid,
-        started_at_s=round(wall() - one.uptime_s) if one.pid else 0,
+        name=process.name,
+        status=cast(Status, process.status),
+        pid=process.pid,
+        started_at_s=round(wall() - process.uptime_s) if process.pid else 0,
         stopped_at_s=0,
         exit_code=None,
-        description=one.description,
+        description=process.description,
         log_path="",
     )
 
 
 def _undone(state: NodeState) -> list[tuple[str, UndoneChange]]:
-    """Return (node's name, change) of all that was undone because two logs met."""
+    """Return (node name, change) of the changes that were undone when two logs met."""
     return [
         (state.names.get(reading.node, reading.node), change)
         for reading in state.undone
@@ -171,7 +171,7 @@ def _undone(state: NodeState) -> list[tuple[str, UndoneChange]]:
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
-    """Return the node's state and "", or None and why it could not be had."""
+    """Return the node's state and "", or None and the reason."""
     try:
         return invocation.api().state(timeout_s=5.0), ""
     except CliError as problem:
@@ -195,13 +195,12 @@ def _uptime(process: SupervisedProcess) -> str:
 
 
 def _about(process: SupervisedProcess, state: NodeState | None) -> str:
-    """Return what is wrong with a process, or what a runner runs, as far as the node's state is
-    known."""
+    """Return the problem of a process, or a runner's model, as far as the node's state is known."""
     if process.status != "running":
         return process.description
     if state is None or not process.name.startswith("runner:"):
         return ""
-    mine = (state.asked, process.name, process.pid)
+    mine = (state.node, process.name, process.pid)
     ready = [
         instance.model
         for instance in state.instances

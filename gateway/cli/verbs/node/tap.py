@@ -1,4 +1,4 @@
-"""Talks to the tap: `shoal tap PATTERN`, what crosses the switchboard as it passes."""
+"""Talks to the tap: `shoal tap PATTERN`, the messages on the bus as they pass."""
 
 from __future__ import annotations
 
@@ -46,45 +46,45 @@ def tap(
     seen = 0
     output.detail(f"listening at {settings.endpoints.tap}; stop with Ctrl-C")
     with contextlib.closing(listen(settings.endpoints, pattern, patience_s=LOOK_S)) as tapped:
-        for one in tapped:
-            if one is not None:
-                _show(output, one, raw=raw)
+        for message in tapped:
+            if message is not None:
+                _show(output, message, raw=raw)
                 seen += 1
             if (count is not None and seen >= count) or time.monotonic() >= ends_at:
                 return
 
 
-def tapped_text(one: Tapped) -> str:
-    """Return a message in a line: its topic, the process that said it, and its fields."""
-    if one.error is not None:
-        return f"{one.topic}  not decoded: {one.error}"
-    fields = json.dumps(one.fields, default=str, ensure_ascii=False)
+def tapped_text(message: Tapped) -> str:
+    """Return a message in one line: topic, sender and fields."""
+    if message.error is not None:
+        return f"{message.topic}  not decoded: {message.error}"
+    fields = json.dumps(message.fields, default=str, ensure_ascii=False)
     if len(fields) > MAX_TEXT:
         fields = fields[: MAX_TEXT - 3] + "..."
-    return f"{one.topic}  {one.process}#{one.seq}  {fields}"
+    return f"{message.topic}  {message.process}#{message.seq}  {fields}"
 
 
-def _show(output: Output, one: Tapped, *, raw: bool) -> None:
+def _show(output: Output, message: Tapped, *, raw: bool) -> None:
     if raw:
-        output.write(f"{one.topic} {one.payload.hex()}\n")
+        output.write(f"{message.topic} {message.payload.hex()}\n")
     elif output.as_json:
         output.line(
             {
-                "topic": one.topic,
-                "node": one.node,
-                "process": one.process,
-                "boot": one.boot,
-                "seq": one.seq,
-                "message": one.fields,
-                "error": one.error,
+                "topic": message.topic,
+                "node": message.node,
+                "process": message.process,
+                "boot": message.boot,
+                "seq": message.seq,
+                "message": message.fields,
+                "error": message.error,
             }
         )
     else:
-        output.say(tapped_text(one))
+        output.say(tapped_text(message))
 
 
 def _check_pattern(pattern: str) -> None:
-    """Raise CliError for a pattern that no topic of the table can ever match."""
+    """Raise CliError for a pattern that no topic of the table can match."""
     fixed = literal_prefix(pattern)
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):

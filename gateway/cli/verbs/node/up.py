@@ -1,8 +1,9 @@
-"""Talks to supervisord: `shoal up`, from nothing to a node that answers.
+"""Talks to supervisord: `shoal up` starts a node and waits until it answers.
 
-Order: settings, a node that already runs or left processes behind, the port, the configuration,
-supervisord. Then it checks every 0.25 s until `readiness` says up or stuck. If the node is stuck,
-the error shows the log's end of the process to blame, and what was started keeps running.
+It checks, in order: settings, a node that already runs, leftover processes, ports. Then it writes
+the configuration and starts supervisord, and checks every 0.25 s until `readiness` says up or
+stuck. If the node is stuck, the error shows the end of the responsible process's log; started
+processes keep running.
 """
 
 from __future__ import annotations
@@ -32,13 +33,7 @@ from conf.blas import prepared_blas
 from conf.changing import readable_key, write_first
 from conf.paths import damaged_files, make_folders
 from conf.ports import PORTS
-from conf.settings import (
-    API_KEY,
-    API_KEYS,
-    LAUNCHED_BY,
-    Settings,
-    load_settings,
-)
+from conf.settings import API_KEY, API_KEYS, LAUNCHED_BY, Settings, load_settings
 from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
@@ -112,7 +107,7 @@ def up(
     began = time.monotonic()
     with processes.alone(settings.paths):
         _clear_the_way(settings, output)
-        _configure(settings, output, _beside_python(settings, asked=write_venv_conf))
+        _configure(settings, output, _beside_python(settings, required=write_venv_conf))
         remember_start(settings)
         child = _start(settings, wait_s, foreground=foreground)
     with _ended_with_us(child, settings, supervisor):
@@ -138,23 +133,23 @@ def _welcome(
     for trouble in _troubles(settings):
         output.warn(trouble)
     if settings.api and not is_loopback(settings.http_host) and not settings.api_keys:
-        told = "so every client needs an API key; create one with `shoal apikey add NAME`"
-        output.warn(f"other machines can reach http_host {settings.http_host}, {told}")
+        advice = "so every client needs an API key; create one with `shoal apikey add NAME`"
+        output.warn(f"other machines can reach http_host {settings.http_host}, {advice}")
 
 
 def _troubles(settings: Settings) -> list[str]:
-    """Return what is broken or lost of the node's state, by its disk and by what it says itself."""
+    """Return the damaged or lost parts of the node's state, from its disk and from its health."""
     words = map(damage_words, damaged_files(settings.paths))
-    found = [f"{what}: {remedy}" for what, remedy in words]
+    troubles = [f"{what}: {remedy}" for what, remedy in words]
     with contextlib.suppress(CliError):
         health = own_api(settings).get("/health", timeout_s=5.0)
         problems = cast(list[str], health.get("problems") or [])
-        found += [problem for problem in problems if problem.startswith(KEYS_LOST_WORDS[0])]
-    return found
+        troubles += [problem for problem in problems if problem.startswith(KEYS_LOST_WORDS[0])]
+    return troubles
 
 
 def _hold(child: subprocess.Popen[bytes]) -> None:
-    """Wait until supervisord ends. Raises CliError unless it was told to."""
+    """Wait until supervisord ends. Raises CliError if it ends with an error."""
     code = child.wait()
     if code != 0:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -172,10 +167,11 @@ def wait_until_up(
     child: subprocess.Popen[bytes] | None,
 ) -> None:
     """Wait until the node is up, at most `deadline_s` after `began`. `child` is a supervisord in
-    the foreground. Raises CliError if the node is stuck, that one ended, or the deadline passed."""
+    the foreground. Raises CliError if the node is stuck, the child ended, or the deadline
+    passed."""
     watch = StartWatch(SERVICES)
     api = own_api(settings)
-    said: set[str] = set()
+    shown: set[str] = set()
     with output.progress("starts", TimeElapsedColumn(), before=[SpinnerColumn()]) as show:
         while True:
             look = look_at(settings, supervisor, api)
@@ -191,14 +187,14 @@ def wait_until_up(
                 return
             if isinstance(verdict, Stuck):
                 raise _stuck(settings, verdict)
-            if output.live or verdict.text not in said:
+            if output.live or verdict.text not in shown:
                 show(f"{verdict.done}/{verdict.total} {verdict.text}", **_drawn(verdict))
-            said.add(verdict.text)
+            shown.add(verdict.text)
             time.sleep(LOOK_S)
 
 
 def _drawn(waiting: Starting) -> dict[str, Any]:
-    """Return what a bar shows: how many steps are done, and how much of the model."""
+    """Return the fields of the progress bar: finished steps, and the model's progress."""
     text, done, model = waiting.text, float(waiting.done), waiting.model
     if model is not None and model.total_bytes:
         text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
@@ -207,7 +203,7 @@ def _drawn(waiting: Starting) -> dict[str, Any]:
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
-    """Look at supervisord and the HTTP API; what does not answer is left out."""
+    """Check supervisord and the HTTP API. A part that does not answer is None."""
     try:
         services = tuple(supervisor.list_processes())
     except ShoalError:
@@ -215,16 +211,17 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
     state = api.state_if_it_answers(2.0)
     if state is None:
         return Look(services=services)
-    if state.asked != known_node_id(settings.paths.state):
-        return Look(services=services, stranger=state.asked)
+    if state.node != known_node_id(settings.paths.state):
+        return Look(services=services, stranger=state.node)
     models = tuple(_with_room(model_look(state, model), state, api) for model in settings.preload)
     return Look(services=services, http="" if state.live else NO_HOLDER, models=models)
 
 
 def model_look(state: NodeState, model: str) -> ModelLook:
-    """Return how far a model is: its newest copy that has not failed, if any, and its reading."""
-    copies = [one for one in reversed(state.instances) if one.model == model]
-    instance = min(copies, key=lambda one: one.status == "failed", default=None)
+    """Return the status of a model: of its newest instance that has not failed, else of a failed
+    one."""
+    instances = [i for i in reversed(state.instances) if i.model == model]
+    instance = min(instances, key=lambda i: i.status == "failed", default=None)
     if instance is None:
         here = not state.cards or model in state.models
         return ModelLook(model, "waiting" if here else "on no node's disk")
@@ -234,13 +231,13 @@ def model_look(state: NodeState, model: str) -> ModelLook:
 
 
 def _with_room(look: ModelLook, state: NodeState, api: NodeApi) -> ModelLook:
-    """Return the look, with the sum where the model waits for memory that no node has."""
+    """Return the look; with `NO_ROOM` and the figures if no node has memory for the model."""
     why = api.no_room(look.model) if state.live and look.status == "waiting" else ""
     return replace(look, status=NO_ROOM, why=why) if why else look
 
 
 def log_tail(settings: Settings, process: str, lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a process's log, readable; empty when there is none."""
+    """Return the last lines of a process's log, readable; empty without a log."""
     path = settings.paths.logs / file_of(process)
     try:
         return tail(end_of(path, 16_384).decode(errors="replace"), process, lines)
@@ -252,20 +249,20 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
     if verdict.remedy:
         return CliError(verdict.why, remedy=verdict.remedy)
     process = verdict.process or "supervisord"
-    said = log_tail(settings, process)
+    lines = log_tail(settings, process)
     return CliError(
         verdict.why,
-        details=f"the end of {process}'s log:\n{said}" if said else "",
+        details=f"the end of {process}'s log:\n{lines}" if lines else "",
         remedy=f"see `shoal logs {process}` and `shoal doctor`; stop the rest with `shoal down`",
     )
 
 
 def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -> None:
-    """Say that the node runs, and what of the flags it does not run with."""
+    """Say that the node already runs, and which flags have no effect."""
     settings, output = invocation.settings(), invocation.output
     values = {key: value for key, value, _ in settings.rows()}
-    asked = {key: value for key, value, _ in wanted.rows() if key in wanted.flags}
-    missed = {key: value for key, value in asked.items() if value != values[key]}
+    given = {key: value for key, value, _ in wanted.rows() if key in wanted.flags}
+    missed = {key: value for key, value in given.items() if value != values[key]}
     output.document({**_summary(settings, supervisor, "already running", 0.0), "not_taken": missed})
     output.say(f"{settings.node_name} is already running at {settings.url}")
     mixed = code_mix.mix(settings.paths)
@@ -273,10 +270,10 @@ def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -
         output.say(f"{mixed}; {code_mix.REMEDY}")
     if missed:
         there = {key: value for key, value, source in settings.rows() if source == "shoal up"}
-        again = " ".join(flag_of(key, value) for key, value in {**there, **asked}.items())
+        again = " ".join(flag_of(key, value) for key, value in {**there, **given}.items())
         for key in missed:
             now = flag_of(key, values[key])
-            output.warn(f"{flag_of(key, asked[key])} has no effect: the node runs with {now}")
+            output.warn(f"{flag_of(key, given[key])} has no effect: the node runs with {now}")
         where = at_home(invocation.home)
         output.say(f"to change it: `shoal down{where}`, then `shoal up {again}{where}`")
 
@@ -296,42 +293,44 @@ def _summary(
 
 
 def _clear_the_way(settings: Settings, output: Output) -> None:
-    """Wait for what an earlier node left behind, and for the port. Raises CliError."""
+    """Wait for leftover processes of an earlier node, and for the ports. Raises CliError."""
     if processes.leftovers(settings.paths):
         output.note("processes of an earlier node are still stopping")
         until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
         left = processes.leftovers(settings.paths)
         if left:
             text = "processes of an earlier node of this home still run: "
-            raise CliError(text + processes.named(left), remedy="end them with `shoal down`")
+            raise CliError(text + processes.names_of(left), remedy="end them with `shoal down`")
     processes.sweep(settings.paths)
-    # A client's outgoing connection may hold an ephemeral port for a moment.
+    # a client's outgoing connection may hold an ephemeral port for a moment
     until(
-        PORT_GRACE_S, lambda: not any(processes.IN_USE in one for one in _needed(settings).values())
+        PORT_GRACE_S,
+        lambda: not any(processes.IN_USE in why for why in _blocked(settings).values()),
     )
-    if taken := _needed(settings):
-        remedy = f"{processes.moved(settings)}, or stop the program that uses it"
+    if taken := _blocked(settings):
+        remedy = f"{processes.move_command(settings)}, or stop the program that uses it"
         raise CliError("; ".join(dict.fromkeys(taken.values())), remedy=remedy)
 
 
-def _needed(settings: Settings) -> dict[str, str]:
-    """Return the ports that the node's services listen at from the start and cannot. An address
-    that other nodes dial may still come (a cable, Wi-Fi): then the services wait for it."""
-    taken = processes.taken_ports(settings)
+def _blocked(settings: Settings) -> dict[str, str]:
+    """Return the ports that the services need at once and cannot use: port use to problem. An
+    address that other nodes dial may still appear (a cable, Wi-Fi); services wait for it."""
+    taken = processes.unusable_ports(settings)
     at_once = {use: problem for use, problem in taken.items() if PORTS[use].process}
-    return {use: one for use, one in at_once.items() if use == "http" or processes.IN_USE in one}
+    return {use: why for use, why in at_once.items() if use == "http" or processes.IN_USE in why}
 
 
-def _beside_python(settings: Settings, *, asked: bool) -> bool:
+def _beside_python(settings: Settings, *, required: bool) -> bool:
     in_venv = sys.prefix != sys.base_prefix
     has_supervisorctl = (Path(sys.prefix) / "bin" / "supervisorctl").exists()
-    if asked and not (in_venv and has_supervisorctl):
+    if required and not (in_venv and has_supervisorctl):
         raise CliError("--write-venv-conf needs a virtual environment that holds supervisorctl")
-    return in_venv and has_supervisorctl and (asked or not settings.paths.chosen)
+    return in_venv and has_supervisorctl and (required or not settings.paths.chosen)
 
 
 def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
-    """Make folders and supervisord's configuration; at the first start, settings, and a measure."""
+    """Create folders and supervisord's configuration. The first start also writes shoal.toml and
+    measures BLAS."""
     make_folders(settings.paths)
     if write_first(settings.paths):
         output.note(f"change settings in {settings.paths.config_file}")
@@ -342,8 +341,8 @@ def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return this command's environment for the node, without keys in plain text: it stays readable
-    in all of the node's processes."""
+    """Return this command's environment for the node, without plain-text keys, because all
+    processes of the node can read it."""
     environment = {LAUNCHED_BY: "shoal up", **os.environ}
     environment.pop(API_KEY, None)
     if API_KEYS in environment:
@@ -367,12 +366,12 @@ def _start(
         )
     try:
         how: dict[str, Any] = {"stdin": subprocess.DEVNULL, "env": environment, "umask": 0o077}
-        done = processes.ran(wait_s, *command, **how)
+        done = processes.run_tool(wait_s, *command, **how)
     except subprocess.TimeoutExpired as error:
         raise CliError(f"supervisord did not daemonize within {wait_s:g} s") from error
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip()
-        raise CliError("cannot start supervisord", details=said, remedy="run `shoal doctor`")
+        text = (done.stderr or done.stdout).strip()
+        raise CliError("cannot start supervisord", details=text, remedy="run `shoal doctor`")
     return None
 
 
@@ -380,13 +379,13 @@ def _start(
 def _ended_with_us(
     child: subprocess.Popen[bytes] | None, settings: Settings, supervisor: Supervisor
 ) -> Generator[None]:
-    """End `child`, the node in the foreground, when this process ends, however it ends."""
+    """Stop `child`, the node in the foreground, at the end of this process, after errors and
+    signals too."""
     if child is None:
         yield
         return
 
     def stop(_number: int, _frame: object) -> None:
-        """End the wait as Ctrl-C does."""
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)

@@ -1,4 +1,4 @@
-"""Talks to the terminal: `shoal version`, which version of shoal this program is of."""
+"""Talks to the terminal: `shoal version`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from gateway.cli.command import Invocation
 
 def version(invocation: Invocation) -> None:
     """Print the version of shoal, like `shoal --version`."""
-    found = shoal_version()
-    invocation.output.document({"version": found})
-    invocation.output.say(f"shoal {found}")
+    number = shoal_version()
+    invocation.output.document({"version": number})
+    invocation.output.say(f"shoal {number}")

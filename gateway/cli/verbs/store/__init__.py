@@ -1,1 +1,1 @@
-"""Verbs about the models on disks: got, verified and deleted."""
+"""Verbs about models on disk: download, copy, verify, name, delete; cards and storage."""

@@ -1,4 +1,4 @@
-"""Talks to the node's API about a model's card, on all nodes that have the model: `shoal card`."""
+"""Talks to the node's API about a model's card on all nodes that have the model: `shoal card`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway.cli.output.errors import NOT_FOUND, REFUSED, USAGE, CliError
 from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 from gateway.cli.verbs.models.setting_rows import rows_of
-from gateway.cli.verbs.store.editing import edited, read_text
+from gateway.cli.verbs.store.editing import edit_card, read_text
 
 REMOVE_S = 90.0
 Row = Mapping[str, Any]
@@ -27,32 +27,32 @@ Row = Mapping[str, Any]
 def show(invocation: Invocation, model: ModelName) -> None:
     """Show the settings that a model is served with, the source of each, and which nodes have its
     card."""
-    found, output = _card(invocation.api(), model), invocation.output
-    output.document(found)
+    card, output = _card(invocation.api(), model), invocation.output
+    output.document(card)
     settings = [
-        (name, one["value"], one["source"], one["remark"])
-        for name, one in found["settings"].items()
+        (name, setting["value"], setting["source"], setting["remark"])
+        for name, setting in card["settings"].items()
     ]
-    rows = [("model", found["model"]), ("card", _written(found)), *rows_of(settings)]
-    rows += [(f"on {node['name']}", _on_node(node)) for node in found["nodes"]]
+    rows = [("model", card["model"]), ("card", _card_age(card)), *rows_of(settings)]
+    rows += [(f"on {node['name']}", _on_node(node)) for node in card["nodes"]]
     output.table(("", ""), rows)
-    if found["toml"] is None:
-        output.note(f"`shoal card edit {found['model']}` writes one")
+    if card["toml"] is None:
+        output.note(f"`shoal card edit {card['model']}` writes one")
 
 
 def edit(invocation: Invocation, model: ModelName) -> None:
     """Edit a model's card in your editor ($VISUAL or $EDITOR). A valid card is written to all nodes
     that have the model."""
     api, output = invocation.api(), invocation.output
-    found = _card(api, model)
-    begun = found["toml"]
-    shown = beginning(ModelId(found["model"])) if begun is None else begun
-    with edited(shown, found["model"], output) as text:
+    card = _card(api, model)
+    begun = card["toml"]
+    shown = beginning(ModelId(card["model"])) if begun is None else begun
+    with edit_card(shown, card["model"], output) as text:
         if text == shown:
             output.say("nothing was changed")
-            output.document({"model": found["model"], "changed": False})
+            output.document({"model": card["model"], "changed": False})
             return
-        _write(api, output, found, text)
+        _write(api, output, card, text)
 
 
 def add(
@@ -77,12 +77,12 @@ def add(
     if not settings and source is None:
         remedy = "use `shoal card add MODEL temperature=0.2`, or `--from FILE`"
         raise CliError("no settings for the card", remedy=remedy, code=USAGE)
-    found = _card(api, model)
-    text = found["toml"] or ""
+    card = _card(api, model)
+    text = card["toml"] or ""
     if source is not None:
-        if found["toml"] is not None and not replace:
+        if card["toml"] is not None and not replace:
             remedy = "add `--replace`, or change it with `shoal card edit`"
-            raise CliError(f"{found['model']} already has a card", remedy=remedy, code=REFUSED)
+            raise CliError(f"{card['model']} already has a card", remedy=remedy, code=REFUSED)
         text = read_text(source)
     try:
         for setting in settings or ():
@@ -94,7 +94,7 @@ def add(
     except BadCard as error:
         remedy = "nothing was written; see every key with `shoal card edit`"
         raise CliError(f"invalid card: {error}", remedy=remedy, code=USAGE) from error
-    _write(api, output, found, text)
+    _write(api, output, card, text)
 
 
 def remove(
@@ -108,23 +108,23 @@ def remove(
         if output.as_json or not output.err.is_terminal:
             raise CliError(f"this deletes the card of {model}", remedy="confirm with --yes")
         typer.confirm(f"Delete the card of {model} on all nodes?", abort=True, err=True)
-    told = api.delete(_path(model), timeout_s=REMOVE_S)
-    output.document(told)
-    _say_nodes(output, told, "deleted the card of {}")
+    answer = api.delete(_path(model), timeout_s=REMOVE_S)
+    output.document(answer)
+    _say_nodes(output, answer, "deleted the card of {}")
 
 
 def export(invocation: Invocation, model: ModelName) -> None:
     """Print a model's card as TOML."""
-    found, output = _card(invocation.api(), model), invocation.output
-    if found["toml"] is None:
-        remedy = f"`shoal card edit {found['model']}` writes one"
-        raise CliError(f"{found['model']} has no card", remedy=remedy, code=NOT_FOUND)
-    output.document({name: found[name] for name in ("model", "toml", "card", "refused", "tag")})
+    card, output = _card(invocation.api(), model), invocation.output
+    if card["toml"] is None:
+        remedy = f"`shoal card edit {card['model']}` writes one"
+        raise CliError(f"{card['model']} has no card", remedy=remedy, code=NOT_FOUND)
+    output.document({name: card[name] for name in ("model", "toml", "card", "refused", "tag")})
     if not output.as_json:
-        text = found["toml"]
+        text = card["toml"]
         output.write(text if text.endswith("\n") else f"{text}\n")
-    if found["refused"]:
-        output.warn(f"this card has no effect: {found['refused']}")
+    if card["refused"]:
+        output.warn(f"this card has no effect: {card['refused']}")
 
 
 def _path(model: str) -> str:
@@ -135,40 +135,42 @@ def _card(api: NodeApi, model: str) -> dict[str, Any]:
     return api.get(_path(model))
 
 
-def _write(api: NodeApi, output: Output, found: Row, text: str) -> None:
-    """Write a card in the place of the one that was found, and say what came of it."""
-    told = api.put_text(_path(found["model"]), text, tag=found["tag"])
-    output.document(told)
-    _say_nodes(output, told, "wrote the card of {}")
-    for remark in told["remarks"]:
+def _write(api: NodeApi, output: Output, before: Row, text: str) -> None:
+    """Replace the card `before` by `text` on all nodes, and show the results."""
+    answer = api.put_text(_path(before["model"]), text, tag=before["tag"])
+    output.document(answer)
+    _say_nodes(output, answer, "wrote the card of {}")
+    for remark in answer["remarks"]:
         output.warn(remark)
-    later = [name for name in told["card"] or () if found["settings"].get(name, {}).get("remark")]
+    later = [
+        name for name in answer["card"] or () if before["settings"].get(name, {}).get("remark")
+    ]
     if later:
         output.note(f"{', '.join(later)}: from the model's next load; the rest applies at once")
 
 
-def _say_nodes(output: Output, told: Row, words: str) -> None:
-    """Say what came of a change at each node."""
-    done = [node["name"] for node in told["nodes"] if node["done"]]
-    output.say(f"{words.format(told['model'])} on {', '.join(done)}")
-    for node in told["nodes"]:
+def _say_nodes(output: Output, answer: Row, words: str) -> None:
+    """Show the result of a change on each node."""
+    done = [node["name"] for node in answer["nodes"] if node["done"]]
+    output.say(f"{words.format(answer['model'])} on {', '.join(done)}")
+    for node in answer["nodes"]:
         if not node["done"] and (node["kept"] or node["unknown"]):
             output.warn(f"not on {node['name']}: {node['kept'] or node['unknown']}")
-    if not told["in_force"]:
+    if not answer["in_force"]:
         output.note("not every node has confirmed the card yet; see `shoal card show`")
 
 
-def _written(found: Row) -> str:
-    """Return what there is of a card, in words."""
-    if found["toml"] is None:
+def _card_age(card: Row) -> str:
+    """Return the age of a card, and why it was refused; "none" without a card."""
+    if card["toml"] is None:
         return "none"
-    ago = span(max(0.0, wall() - found["written_at_s"]))
-    refused = f", and refused: {found['refused']}" if found["refused"] else ""
+    ago = span(max(0.0, wall() - card["written_at_s"]))
+    refused = f", and refused: {card['refused']}" if card["refused"] else ""
     return f"written {ago} ago{refused}"
 
 
 def _on_node(node: Row) -> str:
-    """Return what there is of the card on a node, in words."""
+    """Return the status of the card on a node, for people."""
     if node["unknown"]:
         return f"no answer: {node['unknown']}"
     what = "this card" if node["is_newest"] else "an older card" if node["has_card"] else "no card"

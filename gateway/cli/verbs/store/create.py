@@ -1,4 +1,4 @@
-"""Talks to the node's API: `shoal create`, a model made of another by a Modelfile."""
+"""Talks to the node's API: `shoal create`, a derived model from a Modelfile."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def create(
     weights of its own. It replaces an earlier model of the same name on every node."""
     output = invocation.output
     text = read_text(source, remedy="pass the Modelfile with --file")
-    asked = {"model": name, "modelfile": text, "stream": False}
-    invocation.api().post("/api/create", asked)
+    body = {"model": name, "modelfile": text, "stream": False}
+    invocation.api().post("/api/create", body)
     made = plain_name(name)
     output.document({"name": made})
     output.say(f"created {made} on every node; see `shoal show {made}`")

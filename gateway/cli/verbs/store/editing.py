@@ -1,6 +1,6 @@
-"""Talks to an editor and the disk: what a person writes, a card until it is valid.
+"""Talks to an editor and the disk: edit a card until it is valid.
 
-The person's text lies in a file of its own for as long as it is not written.
+The user's text stays in its own file until it is written.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STDIN = "-"
 
 
 def read_text(source: str, remedy: str = "") -> str:
-    """Return what a file holds, or standard input where its name is `-`. Raises CliError."""
+    """Return the text of a file, or of standard input for `-`. Raises CliError."""
     try:
         data = sys.stdin.buffer.read() if source == STDIN else Path(source).read_bytes()
         return data.decode()
@@ -35,12 +35,11 @@ def read_text(source: str, remedy: str = "") -> str:
 
 
 @contextlib.contextmanager
-def edited(
+def edit_card(
     text: str, model: str, output: Output, again: Callable[[str], bool] | None = None
 ) -> Generator[str]:
-    """Yield what a person makes of a model's card; where the block fails, the text stays in its
-    file, which the error names. `again` asks whether a card that is refused is edited again. Raises
-    CliError."""
+    """Yield the card after the user edited it. If the block fails, the text stays in its file,
+    which the error names. `again` asks whether to edit a rejected card again. Raises CliError."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-card-"))
     file = folder / f"{model.replace('/', '--')}.toml"
     asks = again or asker(output)
@@ -54,11 +53,11 @@ def edited(
         if file.read_text(errors="replace") == text:
             shutil.rmtree(folder)
             raise
-        kept = (
+        where = (
             f"your text is in {file}; write it with `shoal card add {model} --from {file} "
             "--replace`"
         )
-        remedy = f"{problem.remedy}; {kept}" if problem.remedy else kept
+        remedy = f"{problem.remedy}; {where}" if problem.remedy else where
         raise CliError(
             problem.message, remedy=remedy, details=problem.details, code=problem.code
         ) from problem

@@ -1,6 +1,6 @@
-"""Talks to the node's API about names of models: `shoal cp` makes one, `shoal rm` has it go.
+"""Talks to the node's API about aliases: `shoal cp` creates one, `shoal rm` deletes it.
 
-A name is a derived model that adds nothing of its own: it is in the cluster's state, so that every
+An alias is a derived model without changes of its own. It is part of the cluster's state, so every
 node knows it.
 """
 
@@ -28,17 +28,17 @@ def cp(invocation: Invocation, source: Source, name: Name) -> None:
     api, output = invocation.api(), invocation.output
     state = api.state()
     model = state.answering(source).model
-    if taken := taken_by(state, plain_name(name)):
-        raise CliError(f"{name} is {taken}", remedy="choose another name")
+    if use := use_of(state, plain_name(name)):
+        raise CliError(f"{name} is {use}", remedy="choose another name")
     api.post("/api/copy", {"source": source, "destination": name})
     output.document({"name": plain_name(name), "source": source, "model": model})
     output.say(f"{plain_name(name)} is now an alias of {model} on every node")
 
 
-def taken_by(state: NodeState, name: str) -> str | None:
-    """Return what a name stands for already, in words; None for a free one."""
-    known = state.models
-    if (model := model_named(name, {ModelId(one) for one in known})) is not None:
+def use_of(state: NodeState, name: str) -> str | None:
+    """Return what the name is used for already, for people; None if it is free."""
+    names = {ModelId(model) for model in state.models}
+    if (model := model_named(name, names)) is not None:
         return f"the name of {model}, which is on disk"
     if (derived := derived_named(name, state.state.derived)) is not None:
         return f"already an alias of {derived.base} (delete it with `shoal rm {derived.name}`)"
@@ -49,24 +49,24 @@ def taken_by(state: NodeState, name: str) -> str | None:
 
 
 def aliased(state: NodeState, name: str) -> ModelCard | None:
-    """Return the model whose own card gives it this name; None for none, and where a model on a
-    disk goes by it."""
-    plain, known = plain_name(name), state.models
-    if plain in known:
+    """Return the model whose card has this alias. None without one, or if a model on disk has the
+    name."""
+    plain, models = plain_name(name), state.models
+    if plain in models:
         return None
-    by_name = {alias.casefold(): card for card in known.values() for alias in card.aliases}
+    by_name = {alias.casefold(): card for card in models.values() for alias in card.aliases}
     return by_name.get(plain.casefold())
 
 
 def made_name(state: NodeState, name: str) -> DerivedModel | None:
-    """Return the derived model of exactly this name; None where there is none, or a model on a
-    disk goes by it."""
+    """Return the derived model with exactly this name. None without one, or if a model on disk has
+    the name."""
     derived = state.derived_for(name)
     return derived if derived is not None and derived.name == plain_name(name) else None
 
 
 def forget(invocation: Invocation, names: Iterable[DerivedModel]) -> None:
-    """Have names stand for nothing, and say so."""
+    """Delete aliases on every node, and report each."""
     api = invocation.api()
     for name in names:
         api.delete("/api/delete", {"model": name.name})

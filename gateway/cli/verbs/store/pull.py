@@ -1,5 +1,5 @@
-"""Talks to the node's API to have a model come to a disk: from a hub, `shoal pull`, or made of
-another in fewer bits, `shoal quantize`."""
+"""Talks to the node's API: `shoal pull` downloads a model from a hub, `shoal quantize` makes a
+smaller one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERYWHERE = "all"
 REMARK_S = 10.0
 """Without a progress bar, seconds between two lines of progress."""
 LOOK_S = 0.25
-KNOWN_S = 5.0
+LEARN_S = 5.0
 """Delay with which the answering process may learn of a start or an end."""
 LISTED_S = 20.0
 
@@ -74,10 +74,10 @@ def pull(
 
 
 def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
-    """Pull a model to this node, then to each other, which copies it; return the last word of each.
-    Raises CliError where one failed, after the others."""
+    """Pull a model to this node, then to every other node, which copies it. Return the last event
+    of each. If a node fails, the others continue; raises CliError at the end."""
     state = invocation.state()
-    others = sorted((card.name, card.node) for card in state.cards if card.node != state.asked)
+    others = sorted((card.name, card.node) for card in state.cards if card.node != state.node)
     ended = [_to_one(invocation, model, None, anyway=anyway)]
     failed: list[str] = []
     for name, node in others:
@@ -92,7 +92,8 @@ def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[st
 
 
 def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool) -> dict[str, Any]:
-    """Pull a model to one node, None for the one that is asked, and say what came of it."""
+    """Pull a model to one node and show the progress. `to` None: the node that answers. Return the
+    last event. Raises CliError."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
     try:
@@ -137,42 +138,41 @@ _COUNTED = re.compile(r"waits \d+ s: ")
 
 
 class PaceColumn(ProgressColumn):
-    """How fast it comes, and for how long yet, as the node says it."""
+    """Speed and remaining time, as the node reports them."""
 
     def render(self, task: Task) -> Text:
-        """Return the words."""
         return Text(printable_line(task.fields.get("pace", "")), style="dim")
 
 
 class _Remarks:
-    """What is said where no bar can be drawn: each phase once, and now and then how far it is."""
+    """Progress without a bar: each phase once, and from time to time the progress."""
 
     def __init__(self, output: Output, names: Mapping[str, str]) -> None:
         self._output = output
         self._names = names
-        self._said: tuple[Any, Any] = ("", "")
+        self._phase: tuple[Any, Any] = ("", "")
         self._said_at = 0.0
 
     def say(self, event: dict[str, Any]) -> None:
-        """Say how far it is, where it is time."""
-        kind = event["status"], _COUNTED.sub("", event["note"])
+        """Write the progress if the phase changed or `REMARK_S` passed."""
+        phase = event["status"], _COUNTED.sub("", event["note"])
         now = time.monotonic()
         is_due = event["completed"] and now - self._said_at >= REMARK_S
-        if self._output.live or event["status"] == "done" or not (kind != self._said or is_due):
+        if self._output.live or event["status"] == "done" or not (phase != self._phase or is_due):
             return
-        self._said, self._said_at = kind, now
+        self._phase, self._said_at = phase, now
         self._output.note(_words(event, self._names))
 
 
 def pace_of(event: dict[str, Any]) -> str:
-    """Return how fast it goes and for how long yet, or what the node says instead."""
+    """Return speed and remaining time, or the node's note if there is one."""
     pace = [f"{size(event['bytes_per_s'])}/s"] if event["bytes_per_s"] else []
     pace += [f"{span(event['eta_s'])} left"] if event["eta_s"] is not None else []
     return event.get("note") or ", ".join(pace)
 
 
 def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
-    """Return how far a pull is, in a line; `names` are the nodes', by id."""
+    """Return the progress of a pull in one line; `names` maps node id to node name."""
     status, total = event["status"], event["total"]
     words = [f"{status} {event['model']}"]
     if total and status in ("waiting", "fetching", "copying"):
@@ -200,8 +200,8 @@ def quantize(
     """Quantize a model to fewer bits, on a node that has it. Ctrl-C cancels and deletes partial
     files."""
     api, output = invocation.api(), invocation.output
-    asked = {"model": model, "bits": bits, "name": name, "group_size": group_size, "node": on}
-    begun = cast(dict[str, Any], api.post("/models/quantize", asked))
+    body = {"model": model, "bits": bits, "name": name, "group_size": group_size, "node": on}
+    begun = cast(dict[str, Any], api.post("/models/quantize", body))
     made = str(begun["model"])
     _follow(api, str(begun["instance"]), made, output)
     card = _listed(api, made)
@@ -212,13 +212,13 @@ def quantize(
 
 
 def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
-    """Wait for the end. An interrupt of the wait ends the work. Raises CliError where it fails."""
-    known_by_at = time.monotonic() + KNOWN_S
+    """Wait until the model is made. An interrupt cancels it. Raises CliError if it fails."""
+    known_by_at = time.monotonic() + LEARN_S
     try:
         with output.progress(f"making {made}", DownloadColumn(), TimeRemainingColumn()) as show:
             while True:
                 try:
-                    found = cast(dict[str, Any], api.get(f"/instance/{instance}"))
+                    answer = cast(dict[str, Any], api.get(f"/instance/{instance}"))
                 except CliError as problem:
                     if problem.code != NOT_FOUND:
                         raise
@@ -227,11 +227,11 @@ def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
                     time.sleep(LOOK_S)
                     continue
                 known_by_at = 0.0
-                one = found["instance"]
-                reading = cast(dict[str, Any], found["reading"] or {})
-                if one["status"] == "failed":
+                row = answer["instance"]
+                reading = cast(dict[str, Any], answer["reading"] or {})
+                if row["status"] == "failed":
                     raise CliError(
-                        f"cannot make {made}: {one['why']}", remedy="see `shoal logs`", code=FAILED
+                        f"cannot make {made}: {row['why']}", remedy="see `shoal logs`", code=FAILED
                     )
                 done, total = reading.get("done_bytes", 0), reading.get("total_bytes", 0)
                 words = f"making {made}" + (f": {100 * done // total} %" if total else "")
@@ -244,7 +244,7 @@ def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
 
 
 def _listed(api: NodeApi, made: str) -> dict[str, Any]:
-    """Return the card of what was made, once the node lists it. Raises CliError."""
+    """Return the card of the new model when a node lists it. Raises CliError."""
     gives_up_at = time.monotonic() + LISTED_S
     while time.monotonic() < gives_up_at:
         card = next((card for name, card in api.state().models.items() if name == made), None)

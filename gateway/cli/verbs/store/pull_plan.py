@@ -1,4 +1,5 @@
-"""Talks to the terminal: `shoal pull --dry-run`, what a pull would bring and where it would fit."""
+"""Talks to the terminal: `shoal pull --dry-run`, the files of a pull and the nodes where it
+fits."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ WORDS = {
 
 
 def show_plan(output: Output, plan: dict[str, Any]) -> None:
-    """Say what a pull would bring."""
+    """Write the plan as JSON or for people."""
     output.document(plan)
     if plan["known_as"]:
         output.note(f"{plan['known_as']} stands for {plan['model']}")
@@ -35,7 +36,7 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
 
 
 def _rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what is told of the model, by what it is."""
+    """Return (label, text) rows about the model; empty texts are not shown."""
     bill, placement = plan["bill"], plan["placement"]
     where = ", ".join(rank["name"] for rank in placement["ranks"]) if placement else ""
     speed = plan["tokens_per_s"]
@@ -55,30 +56,29 @@ def _speed(tokens_per_s: float) -> str:
 
 
 def _fetch(plan: dict[str, Any]) -> str:
-    """Return how much would come, and from where."""
+    """Return the size of the download and its source."""
     if plan["note"]:
         return str(plan["note"])
     if plan["sources"]:
         return f"{size(plan['fetch_bytes'])} from {', '.join(plan['sources'])}"
     here = plan["total_bytes"] - plan["fetch_bytes"]
-    kept = f", {size(here)} is already here" if here else ""
-    return f"{size(plan['fetch_bytes'])} ({plan['files']} files at {plan['hub']}{kept})"
+    present = f", {size(here)} is already here" if here else ""
+    return f"{size(plan['fetch_bytes'])} ({plan['files']} files at {plan['hub']}{present})"
 
 
 def _disk(disk: dict[str, Any] | None) -> str:
-    """Return what is free on the disk, and what it lacks."""
+    """Return the free disk space, and what is missing."""
     if disk is None:
         return ""
     lacks = f", {size(disk['missing_bytes'])} too little" if disk["missing_bytes"] else ""
     return f"{size(disk['free_bytes'])} free{lacks}"
 
 
-def _node(one: dict[str, Any]) -> tuple[str, ...]:
-    """Return a row of the nodes."""
-    missing = f"{size(one['missing_bytes'])} now" if one["missing_bytes"] else "-"
-    if one["never_bytes"]:
-        missing += f", {size(one['never_bytes'])} even when empty"
-    if not one["has_slot"]:
+def _node(node: dict[str, Any]) -> tuple[str, ...]:
+    missing = f"{size(node['missing_bytes'])} now" if node["missing_bytes"] else "-"
+    if node["never_bytes"]:
+        missing += f", {size(node['never_bytes'])} even when empty"
+    if not node["has_slot"]:
         missing += ", a runner slot"
-    give, ever = size(one["usable_bytes"]), size(one["ceiling_bytes"])
-    return one["name"], size(one["need_bytes"]), give, ever, missing
+    give, ever = size(node["usable_bytes"]), size(node["ceiling_bytes"])
+    return node["name"], size(node["need_bytes"]), give, ever, missing

@@ -1,7 +1,7 @@
-"""Talks to the node and its disk: `shoal rm`, models deleted from this node or from all.
+"""Talks to the node and its disk: `shoal rm` deletes models from this node or from all nodes.
 
-All that is named is looked at before anything is deleted. What a person put there is deleted only
-where that is said once more. Of a name that was made for a model the name goes, and nothing else.
+All models are checked before any is deleted. A model added by the user is deleted only after a
+further confirmation. For an alias only the name is deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.naming import aliased, forget, made_name
 
 FETCHED = ("copied", "pulled", "derived")
-"""Origins of models that can be downloaded again."""
+"""Origins of models that can be downloaded or made again."""
 EVERYWHERE_S = 60.0
 Names = Annotated[
     list[str], typer.Argument(metavar="MODEL...", help="Models, as listed by `shoal ls`.")
@@ -42,7 +42,7 @@ Names = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Doomed:
-    """A model that is to be deleted here. `cached`: `folder` is of Hugging Face's cache."""
+    """A model to delete on this node. `cached`: `folder` is in Hugging Face's cache."""
 
     model: str
     folder: Path
@@ -62,47 +62,45 @@ def rm(
     """Delete models, or parts of them, from this node's disk. Unload them first. An alias that
     `shoal cp` made is deleted on every node; its model stays."""
     state, output = invocation.state(), invocation.output
-    names = {name: one for name in models if (one := made_name(state, name)) is not None}
+    names = {name: alias for name in models if (alias := made_name(state, name)) is not None}
     models = [name for name in dict.fromkeys(models) if name not in names]
     if everywhere:
         _everywhere(invocation, state, models, list(names.values()), yes=yes)
         return
     root = invocation.settings().paths.models
-    doomed = [one for name in models for one in _doomed(state, name, root)]
-    if strangers := [one for one in doomed if not one.fetched]:
-        listed = ", ".join(
-            f"{stranger.folder} ({size(stranger.size_bytes)})" for stranger in strangers
-        )
+    doomed = [item for name in models for item in _doomed(state, name, root)]
+    if added := [item for item in doomed if not item.fetched]:
+        listed = ", ".join(f"{item.folder} ({size(item.size_bytes)})" for item in added)
         _confirm(output, listed, yes=yes)
-    for one in doomed:
+    for item in doomed:
         try:
-            if one.cached:
-                delete_cached(one.folder)
+            if item.cached:
+                delete_cached(item.folder)
             else:
-                _delete(invocation, one, root)
+                _delete(invocation, item, root)
         except FolderKept as error:
             raise CliError(error.message, remedy=error.remedy) from error
-        output.say(f"deleted {one.model} ({size(one.size_bytes)})")
+        output.say(f"deleted {item.model} ({size(item.size_bytes)})")
     forget(invocation, names.values())
-    output.document({"deleted": [_fields(one) for one in doomed], "names": list(names)})
+    output.document({"deleted": [_fields(item) for item in doomed], "names": list(names)})
     if doomed:
         output.note("the node notices it within 2 s")
 
 
-def _delete(invocation: Invocation, one: _Doomed, root: Path) -> None:
-    """Delete a folder; where a copy of its model was placed meanwhile, it is moved back. Raises
-    CliError, FolderKept."""
-    aside = put_aside(one.folder, root)
+def _delete(invocation: Invocation, item: _Doomed, root: Path) -> None:
+    """Delete a folder. If its model was placed meanwhile, move the folder back. Raises CliError,
+    FolderKept."""
+    aside = put_aside(item.folder, root)
     try:
-        _check_unheld(invocation.state(), one.model)
+        _check_unheld(invocation.state(), item.model)
     except CliError:
-        put_back(aside, one.folder)
+        put_back(aside, item.folder)
         raise
-    delete_aside(aside, one.folder, root)
+    delete_aside(aside, item.folder, root)
 
 
 def _confirm(output: Output, what: str, *, yes: bool) -> None:
-    """Have it said that this is to be deleted. Raises CliError off a terminal."""
+    """Ask for confirmation. Raises CliError without a terminal."""
     if yes:
         return
     if output.as_json or not output.err.is_terminal:
@@ -111,14 +109,14 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
 
 
 def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
-    """Yield what is to be deleted here: a model, or some layers of it, and what came of pulls of it
-    that did not end. Raises CliError for what stays."""
+    """Yield the folders to delete here: the model, complete or in part, and its unfinished pulls.
+    Raises CliError for a model that must stay."""
     _check_own_name(state, name)
-    begun = [one for card in state.here for one in pulls_in_part(card, name)]
+    begun = [pull for card in state.here for pull in pulls_in_part(card, name)]
     if begun:
         _check_unheld(state, name)
-    for one in begun:
-        folder = _own(Path(one.path), root)
+    for pull in begun:
+        folder = _own(Path(pull.path), root)
         yield _Doomed(name, folder, _disk_bytes(folder), fetched=True)
     if begun and not state.lies_here(name):
         return
@@ -139,13 +137,13 @@ def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
 
 
 def _disk_bytes(folder: Path) -> int:
-    """Return what the files of a folder take on the disk."""
+    """Return the disk space of a folder's files."""
     return sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
 
 
 def _check_own_name(state: NodeState, name: str) -> None:
-    """Raise CliError for the name of an adapter, which is taken out of its model's folder, and for
-    one that a model's card gives it."""
+    """Raise CliError for the name of an adapter, and for an alias in a model's card: neither is
+    deleted here."""
     if (card := aliased(state, name)) is not None:
         remedy = (
             f"remove it from `aliases` (`shoal card edit {card.model}`), or use the model's name"
@@ -158,10 +156,10 @@ def _check_own_name(state: NodeState, name: str) -> None:
 
 
 def _check_unheld(state: NodeState, model: str) -> None:
-    """Raise CliError for a model that is loaded, being loaded, or on its way to a node."""
-    kept = why_held(model, state.instances, state.weights, state.pulls, state.names)
-    if kept is not None:
-        raise CliError(kept.message, remedy=kept.remedy)
+    """Raise CliError for a model that is loaded, is being loaded, or is being transferred."""
+    reason = why_held(model, state.instances, state.weights, state.pulls, state.names)
+    if reason is not None:
+        raise CliError(reason.message, remedy=reason.remedy)
 
 
 def _own(folder: Path, models: Path) -> Path:
@@ -179,17 +177,17 @@ def _everywhere(
     *,
     yes: bool,
 ) -> None:
-    """Delete from all nodes. Raises CliError where a node kept what it has."""
+    """Delete from all nodes. Raises CliError if a node kept a model."""
     output, api = invocation.output, invocation.api()
-    found = [_anywhere(state, name) for name in models]
-    for model in found:
+    full_names = [_anywhere(state, name) for name in models]
+    for model in full_names:
         _check_unheld(state, model)
-    put = [model for model in found if _is_put_anywhere(state, model)]
+    put = [model for model in full_names if _is_put_anywhere(state, model)]
     if put:
-        listed = "; ".join(f"{one} on {', '.join(_nodes_with(state, one))}" for one in put)
+        listed = "; ".join(f"{name} on {', '.join(_nodes_with(state, name))}" for name in put)
         _confirm(output, listed, yes=yes)
     answers: list[dict[str, Any]] = []
-    for model in found:
+    for model in full_names:
         path = f"/store/models/{quote(model, safe='/:')}"
         answers.append(api.delete(path, timeout_s=EVERYWHERE_S))
         for node in answers[-1]["nodes"]:
@@ -199,15 +197,15 @@ def _everywhere(
             else:
                 output.say(f"kept {what}: {node['why']}")
     forget(invocation, names)
-    output.document({"models": answers, "names": [one.name for one in names]})
-    kept = [one for answer in answers for one in answer["nodes"] if not one["deleted"]]
-    if kept:
-        text = f"{len(kept)} copies were not deleted"
+    output.document({"models": answers, "names": [alias.name for alias in names]})
+    remaining = [node for answer in answers for node in answer["nodes"] if not node["deleted"]]
+    if remaining:
+        text = f"{len(remaining)} copies were not deleted"
         raise CliError(text, remedy="see the reasons above; list the rest with `shoal ls`")
 
 
 def _anywhere(state: NodeState, name: str) -> str:
-    """Return the model of that name, of which some node has something. Raises CliError."""
+    """Return the full name of a model that some node has, complete or in part. Raises CliError."""
     _check_own_name(state, name)
     has_some = any(part.model == name for _, part in state.parts)
     has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)
@@ -219,9 +217,9 @@ def _nodes_with(state: NodeState, model: str) -> list[str]:
 
 
 def _is_put_anywhere(state: NodeState, model: str) -> bool:
-    cards = (one for card in state.cards for one in card.models if one.model == model)
-    return any(one.origin not in FETCHED for one in cards)
+    cards = (card for node in state.cards for card in node.models if card.model == model)
+    return any(card.origin not in FETCHED for card in cards)
 
 
-def _fields(one: _Doomed) -> dict[str, Any]:
-    return {"model": one.model, "folder": str(one.folder), "bytes": one.size_bytes}
+def _fields(item: _Doomed) -> dict[str, Any]:
+    return {"model": item.model, "folder": str(item.folder), "bytes": item.size_bytes}

@@ -1,4 +1,4 @@
-"""Talks to the node's API to find models of a hub by words: `shoal search`."""
+"""Talks to the node's API: `shoal search` finds models on a hub."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import typer
 
 from gateway.cli.command import Invocation
-from gateway.cli.node.node_api import told
+from gateway.cli.node.node_api import without_none
 from gateway.cli.output.amounts import number, size
 
 SEARCH_S = 100.0
@@ -31,34 +31,34 @@ def search(
 ) -> None:
     """Search the Hugging Face hub for models that run on shoal. MLX models come first."""
     output = invocation.output
-    asked = told({"query": " ".join(words or ()) or None, "author": author, "limit": limit})
-    found = invocation.api().get(f"/models/search?{urlencode(asked)}", timeout_s=SEARCH_S)
-    output.document(found)
+    query = without_none({"query": " ".join(words or ()) or None, "author": author, "limit": limit})
+    answer = invocation.api().get(f"/models/search?{urlencode(query)}", timeout_s=SEARCH_S)
+    output.document(answer)
     columns = ("model", "for", "family", "makes", ">parameters", "quantised", ">size",
                ">downloads", "here on")  # fmt: skip
-    if found["models"]:
-        output.table(columns, [_cells(model) for model in found["models"]])
+    if answer["models"]:
+        output.table(columns, [_cells(model) for model in answer["models"]])
     else:
-        output.say(f"{found['hub']} has no matching model that runs here")
-    if found["left_out"]:
-        output.note(f"{found['left_out']} more matches do not run here")
-    for model in found["models"]:
+        output.say(f"{answer['hub']} has no matching model that runs here")
+    if answer["left_out"]:
+        output.note(f"{answer['left_out']} more matches do not run here")
+    for model in answer["models"]:
         if model["gated"]:
-            output.note(f"{model['model']} is gated: accept its license at {found['hub']}")
-    wanted = next((model["model"] for model in found["models"] if not model["here"]), None)
+            output.note(f"{model['model']} is gated: accept its license at {answer['hub']}")
+    wanted = next((model["model"] for model in answer["models"] if not model["here"]), None)
     if wanted is not None:
         output.note(f"download it with `shoal pull {wanted}`; check that it fits with `--dry-run`")
 
 
-def _cells(one: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
     return (
-        one["model"],
-        "mlx" if one["for_mlx"] else "any",
-        one["family"] or NONE,
-        one["makes"],
-        number(one["parameters"] or 0),
-        one["quantization"] or NONE,
-        size(one["size_bytes"]) if one["size_bytes"] else NONE,
-        number(one["downloads"]),
-        ", ".join(one["here"]) or NONE,
+        model["model"],
+        "mlx" if model["for_mlx"] else "any",
+        model["family"] or NONE,
+        model["makes"],
+        number(model["parameters"] or 0),
+        model["quantization"] or NONE,
+        size(model["size_bytes"]) if model["size_bytes"] else NONE,
+        number(model["downloads"]),
+        ", ".join(model["here"]) or NONE,
     )

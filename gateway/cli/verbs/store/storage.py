@@ -1,4 +1,4 @@
-"""Talks to the node's API about what lies on nodes' disks: `shoal store show`, `purge`."""
+"""Talks to the node's API about disk space of models: `shoal store show`, `purge`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gateway.cli.output.amounts import size, span
 from gateway.cli.output.terminal import Output
 
 PURGE_S = 600.0
-TOLD_S = 3_600.0
+DELETED_S = 3_600.0
 """How long `shoal ls` shows deleted models."""
 Row = Mapping[str, Any]
 
 
 def show(invocation: Invocation) -> None:
     """Show downloaded models on each node's disk, which is deleted next, and why others stay."""
-    found, output = invocation.api().get("/store/storage"), invocation.output
-    output.document(found)
+    answer, output = invocation.api().get("/store/storage"), invocation.output
+    output.document(answer)
     rows = [
         (
             node["name"],
@@ -32,17 +32,17 @@ def show(invocation: Invocation) -> None:
             size(node["bytes"]["made"]),
             size(node["disk_free_bytes"]),
         )
-        for node in found["nodes"]
+        for node in answer["nodes"]
     ]
     columns = ("node", ">fetched", ">limit", ">added by user", ">made", ">free on disk")
     output.table(columns, rows)
-    for node in found["nodes"]:
-        for one in node["models"]:
-            if one["what"] == "fetched":
-                why = one["why"] or "may go"
-                output.say(f"{_words(one)} on {node['name']}: {why}")
-        for one in node["let_go"]:
-            output.say(_gone(node["name"], one))
+    for node in answer["nodes"]:
+        for model in node["models"]:
+            if model["what"] == "fetched":
+                why = model["why"] or "can be deleted"
+                output.say(f"{_words(model)} on {node['name']}: {why}")
+        for model in node["let_go"]:
+            output.say(_deletion(node["name"], model))
 
 
 def purge(
@@ -58,38 +58,40 @@ def purge(
     by the user, and the last complete copy of a model."""
     output = invocation.output
     body = {"dry_run": dry_run, "node": node}
-    found = invocation.api().post("/store/purge-staging", body, timeout_s=PURGE_S)
-    output.document(found)
-    for told in found["nodes"]:
-        name = told["name"]
-        for one in told["would_go"]:
-            output.say(f"would delete {_words(one)} on {name}")
-        for one in told["let_go"]:
-            output.say(f"deleted {_words(one)} on {name}")
-        for one in told["stays"]:
-            output.say(f"kept {_words(one)} on {name}: {one['why']}")
-        if not (told["would_go"] or told["let_go"] or told["stays"]):
+    answer = invocation.api().post("/store/purge-staging", body, timeout_s=PURGE_S)
+    output.document(answer)
+    for result in answer["nodes"]:
+        name = result["name"]
+        for model in result["would_go"]:
+            output.say(f"would delete {_words(model)} on {name}")
+        for model in result["let_go"]:
+            output.say(f"deleted {_words(model)} on {name}")
+        for model in result["stays"]:
+            output.say(f"kept {_words(model)} on {name}: {model['why']}")
+        if not (result["would_go"] or result["let_go"] or result["stays"]):
             output.note(f"{name} has no downloaded models")
 
 
-def said_of_stores(state: NodeState, output: Output) -> None:
-    """Say what nodes would let go next, where they have too much, and what they let go."""
-    for told in state.storage:
-        name = state.names.get(told.node, told.node)
-        limited = told.limit_bytes >= 0 and not told.keeps_all
-        if limited and told.fetched_bytes > told.limit_bytes:
+def show_stores(state: NodeState, output: Output) -> None:
+    """Show nodes with too many downloaded models, the next one to delete, and recent deletions."""
+    for reading in state.storage:
+        name = state.names.get(reading.node, reading.node)
+        limited = reading.limit_bytes >= 0 and not reading.keeps_all
+        if limited and reading.fetched_bytes > reading.limit_bytes:
             going = next(
-                (model for model in told.models if model.what == "fetched" and not model.why), None
+                (model for model in reading.models if model.what == "fetched" and not model.why),
+                None,
             )
-            text = f"{name} has {size(told.fetched_bytes)} of downloaded models; the limit is"
+            text = f"{name} has {size(reading.fetched_bytes)} of downloaded models; the limit is"
             then = (
                 f"{going.model} is deleted next"
                 if going
                 else "none can be deleted; see `shoal store show`"
             )
-            output.note(f"{text} {size(told.limit_bytes)}; {then}")
-        for one in (one for one in told.let_go if wall() - one.at_s < TOLD_S):
-            output.note(_gone(name, one.model_dump(mode="json")))
+            output.note(f"{text} {size(reading.limit_bytes)}; {then}")
+        for deletion in reading.let_go:
+            if wall() - deletion.at_s < DELETED_S:
+                output.note(_deletion(name, deletion.model_dump(mode="json")))
 
 
 def _limit(node: Row) -> str:
@@ -98,11 +100,11 @@ def _limit(node: Row) -> str:
     return "-" if node["store_bytes"] < 0 else size(node["store_bytes"])
 
 
-def _words(one: Row) -> str:
-    part = "layers of " if one.get("in_part") else ""
-    return f"{part}{one['model']} ({size(one['size_bytes'])})"
+def _words(model: Row) -> str:
+    part = "layers of " if model.get("in_part") else ""
+    return f"{part}{model['model']} ({size(model['size_bytes'])})"
 
 
-def _gone(node: str, one: Row) -> str:
-    ago = span(max(0.0, wall() - one["at_s"]))
-    return f"{node} deleted {_words(one)} {ago} ago: {one['why']}"
+def _deletion(node: str, model: Row) -> str:
+    ago = span(max(0.0, wall() - model["at_s"]))
+    return f"{node} deleted {_words(model)} {ago} ago: {model['why']}"

@@ -1,4 +1,4 @@
-"""Talks to the node's API to have models copied between nodes: `shoal sync`."""
+"""Talks to the node's API: `shoal sync` copies models between nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sync(
     copy; the same command resumes it."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
-    known = _Copies(output, names)
+    copies = _Copies(output, names)
     try:
         with (
             api.json_lines("/models/sync", {"models": models or [], "to": to}) as events,
@@ -40,10 +40,10 @@ def sync(
         ):
             for last in events:
                 if last["status"] == "planned":
-                    known.plan(last)
+                    copies.plan(last)
                 elif "model" in last:
-                    known.hear(last)
-                    done, total, pace = known.sums()
+                    copies.hear(last)
+                    done, total, pace = copies.sums()
                     words = f"copying {size(done)} of {size(total)}" + (f", {pace}" if pace else "")
                     show(words, description="copying", pace=pace, completed=done, total=total)
     except KeyboardInterrupt:
@@ -52,13 +52,13 @@ def sync(
     if last.get("status") != "done":
         raise CliError("the node ended the copy without a reason", remedy="see `shoal logs`")
     output.document(last)
-    for node in dict.fromkeys(one["node"] for one in last["there"]):
-        there = [one["model"] for one in last["there"] if one["node"] == node]
+    for node in dict.fromkeys(copy["node"] for copy in last["there"]):
+        there = [copy["model"] for copy in last["there"] if copy["node"] == node]
         output.say(f"{_listed(there)} {_is(there)} already on {names.get(node, node)}")
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Return the first of some words, and how many more there are."""
+    """Return the first words, and the number of the others."""
     more = len(words) - MOST_NAMED
     return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -69,7 +69,7 @@ def _is(words: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class _Copies:
-    """What is known of each copy, and of the sum of all."""
+    """The progress of each copy, and of all together."""
 
     output: Output
     names: dict[str, str]
@@ -80,18 +80,19 @@ class _Copies:
     said_at: float = 0.0
 
     def plan(self, planned: dict[str, Any]) -> None:
-        """Take in what is to come."""
+        """Store the planned copies and their total size."""
         self.total = planned["total"]
         if copies := planned["copies"]:
             noun = "copy" if len(copies) == 1 else "copies"
             self.output.note(f"{len(copies)} {noun} to make, {size(self.total)}")
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Take in how far one is, and say where it ended, or, where no bar is drawn, is."""
-        known = self.states.get((event["model"], event["node"]), {})
+        """Store the progress of a copy. Report its end; without a progress bar also its
+        progress."""
+        before = self.states.get((event["model"], event["node"]), {})
         self.states[event["model"], event["node"]] = event
         what = f"{event['model']} to {self._named(event['node'])}"
-        begins = event["status"] == "copying" != known.get("status")
+        begins = event["status"] == "copying" != before.get("status")
         if event["status"] == "done":
             sources = " and ".join(map(self._named, event["sources"]))
             since = f"from {sources}" if sources else "already there"
@@ -107,10 +108,10 @@ class _Copies:
             self.output.note(words + pace + (f", {span(left)} left" if left is not None else ""))
 
     def sums(self) -> tuple[int, int, str]:
-        """Return the bytes that came, those of all, and how fast and for how long yet they come."""
+        """Return the copied bytes, the bytes of all copies, and speed with remaining time."""
         done = sum(state["completed"] for state in self.states.values())
         going = [state for state in self.states.values() if state["status"] not in ENDED]
-        rate = sum(one["bytes_per_s"] for one in going)
+        rate = sum(state["bytes_per_s"] for state in going)
         if not rate:
             return done, self.total, ""
         left_s = max(0, self.total - done) / rate

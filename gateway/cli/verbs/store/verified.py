@@ -1,4 +1,4 @@
-"""Talks to the node's API to have models verified on the disk: `shoal verify MODEL`."""
+"""Talks to the node's API: `shoal verify MODEL` verifies model files on disk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ FETCHED = {
     "pulled": "get it again with `shoal rm {0}` and `shoal pull {0}`",
     "copied": "delete it with `shoal rm {0}`; loading it here copies it again",
 }
+"""Remedies for damaged files, by the model's origin."""
 
 
-def verified(invocation: Invocation, models: list[str], node: str | None) -> None:
-    """Have each of the models verified; say what came of it. Raises CliError where one could not
-    be, and Exit where a file of one is wrong."""
+def verify_models(invocation: Invocation, models: list[str], node: str | None) -> None:
+    """Verify each model and show the result. Raises CliError if verification fails to run, and Exit
+    if a file is damaged."""
     api, output, state = invocation.api(), invocation.output, invocation.state()
     names = [state.find_model(name).model for name in dict.fromkeys(models)]
-    found: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for model in names:
         with (
             api.json_lines("/models/verify", {"model": model, "node": node}) as events,
@@ -42,32 +43,32 @@ def verified(invocation: Invocation, models: list[str], node: str | None) -> Non
         if last.get("status") != "done":
             text = "the node ended the verification without a reason"
             raise CliError(text, remedy="see `shoal logs worker`")
-        found.append(last)
+        results.append(last)
         _say(output, state, last)
-    well = all(one["intact"] for one in found)
-    output.document({"well": well, "models": found})
+    well = all(result["intact"] for result in results)
+    output.document({"well": well, "models": results})
     if not well:
         raise typer.Exit(FAILED)
 
 
-def _say(output: Output, state: NodeState, found: dict[str, Any]) -> None:
-    """Say what came of one model."""
-    model, where = found["model"], state.names.get(found["node"], found["node"])
-    what = f"{model} on {where}: {found['files']} files, {size(found['total'])}"
-    if found["intact"] and found["against"] == "hashes":
+def _say(output: Output, state: NodeState, result: dict[str, Any]) -> None:
+    """Show the result for one model."""
+    model, where = result["model"], state.names.get(result["node"], result["node"])
+    what = f"{model} on {where}: {result['files']} files, {size(result['total'])}"
+    if result["intact"] and result["against"] == "hashes":
         output.say(f"{what}, all hashes match")
-    elif found["intact"]:
+    elif result["intact"]:
         output.say(f"{what}, all readable, with intact weight headers")
         output.note("it has no hashes, so changed bytes cannot be detected")
-    if found["unlisted"]:
-        output.note(f"{found['unlisted']} of them have no hash and are readable")
-    if found["intact"]:
+    if result["unlisted"]:
+        output.note(f"{result['unlisted']} of them have no hash and are readable")
+    if result["intact"]:
         return
-    output.say(f"{what}, {found['wrong_count']} damaged:")
-    for one in found["wrong"]:
-        output.say(f"  {one['path']}: {one['what']}")
-    if found["wrong_count"] > len(found["wrong"]):
-        output.say(f"  and {found['wrong_count'] - len(found['wrong'])} more")
-    cards = (one for card in state.cards if card.node == found["node"] for one in card.models)
-    origin = next((one.origin for one in cards if one.model == model), "put")
+    output.say(f"{what}, {result['wrong_count']} damaged:")
+    for file in result["wrong"]:
+        output.say(f"  {file['path']}: {file['what']}")
+    if result["wrong_count"] > len(result["wrong"]):
+        output.say(f"  and {result['wrong_count'] - len(result['wrong'])} more")
+    cards = (card for node in state.cards if node.node == result["node"] for card in node.models)
+    origin = next((card.origin for card in cards if card.model == model), "put")
     output.note(FETCHED.get(origin, "get it again from its source").format(model))

@@ -23,7 +23,7 @@ from bus.wire.topology import NodeAddress
 from conf.settings import load_settings
 from gateway.cli.app import app
 from gateway.cli.doctor.check import Finding
-from gateway.cli.doctor.network_checks import dial, dialled, network_checks, own_addresses
+from gateway.cli.doctor.network_checks import addresses_to_dial, dial, network_checks, own_addresses
 from gateway.cli.doctor.network_findings import (
     PeerLook,
     clock_check,
@@ -96,7 +96,7 @@ LOOK = PeerLook("10.0.0.2:24154", linked=False)
         ({"greeting": NULL}, False, False, "ok", "NULL"),
         ({"greeting": CURVE, "address": "127.0.0.1:1"}, False, False, "ok", "CURVE"),
         (
-            {"greeting": CURVE, "address": "127.0.0.1:1", "said": "no answer"},
+            {"greeting": CURVE, "address": "127.0.0.1:1", "problem": "no answer"},
             False,
             False,
             "error",
@@ -105,9 +105,9 @@ LOOK = PeerLook("10.0.0.2:24154", linked=False)
         ({"greeting": CURVE}, False, False, "error", "`shoal keys join` with that"),
         ({"greeting": NULL}, True, False, "error", "`shoal keys join` there"),
         ({"greeting": b"HTTP/1.1 400"}, True, False, "error", "not a shoal node"),
-        ({"greeting": CURVE, "said": "no answer"}, True, False, "error", "fingerprints"),
-        ({"greeting": NULL, "said": "no answer"}, False, False, "error", "does not answer"),
-        ({"greeting": CURVE, "said": "cluster 'x'"}, True, False, "error", "rejects this node"),
+        ({"greeting": CURVE, "problem": "no answer"}, True, False, "error", "fingerprints"),
+        ({"greeting": NULL, "problem": "no answer"}, False, False, "error", "does not answer"),
+        ({"greeting": CURVE, "problem": "cluster 'x'"}, True, False, "error", "rejects this node"),
         ({"outcome": "closed"}, True, False, "error", "nothing listens"),
         ({"outcome": "unknown", "why": "no name"}, True, False, "error", "no such host"),
         ({"outcome": "silent", "why": "timed out"}, True, True, "error", "firewall"),
@@ -219,8 +219,8 @@ def test_what_is_dialled_is_looked_at_once() -> None:
     lost = peer("a", addresses=("a:1", "a:2")).model_copy(update={"status": "silent"})
     gone = peer("b", addresses=("b:1",)).model_copy(update={"status": "left"})
     reading = PeersReading(node=NODE, peers=(lost, gone), strangers=("s:1: no answer",))
-    assert dialled(("a:1", "c:1"), reading) == ["a:1", "c:1", "s:1"]
-    assert dialled(("c:1",), None) == ["c:1"]
+    assert addresses_to_dial(("a:1", "c:1"), reading) == ["a:1", "c:1", "s:1"]
+    assert addresses_to_dial(("c:1",), None) == ["c:1"]
 
 
 def checks(home: Path, found: NodeState | None) -> dict[str, Finding]:

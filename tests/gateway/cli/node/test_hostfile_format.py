@@ -200,7 +200,7 @@ def test_machines_are_probed_side_by_side(tmp_path: Path, monkeypatch: pytest.Mo
         met.wait()
         return subprocess.CompletedProcess([], 1, "", "no route")
 
-    monkeypatch.setattr(hostfile, "ran", asked)
+    monkeypatch.setattr(hostfile, "run_tool", asked)
     file = tmp_path / "hosts.json"
     hosts = [{"ssh": name, "ips": [f"10.0.0.{name[1:]}"]} for name in names]
     file.write_text(json.dumps(hosts))

@@ -176,15 +176,18 @@ def test_an_address_of_another_machine_is_a_problem_in_words() -> None:
 def test_a_node_is_moved_to_ports_that_are_free(tmp_path: Path) -> None:
     found = load_settings(home=tmp_path)
     base = processes.free_base_port(found)
-    assert base is not None and processes.moved(found) == f"`shoal up --base-port {base}` moves all"
+    assert (
+        base is not None
+        and processes.move_command(found) == f"`shoal up --base-port {base}` moves all"
+    )
     there = load_settings(home=tmp_path, flags={"base_port": base})
-    assert processes.taken_ports(there) == {}
+    assert processes.unusable_ports(there) == {}
     with socket.socket() as one:
         one.bind(("127.0.0.1", base + 5))
-        assert list(processes.taken_ports(there)) == ["weights"]
+        assert list(processes.unusable_ports(there)) == ["weights"]
         assert processes.free_base_port(found) not in (None, base)
     chosen = load_settings(home=tmp_path, flags={"http_port": 8080})
-    assert f"--base-port {base} --http-port {base}" in processes.moved(chosen)
+    assert f"--base-port {base} --http-port {base}" in processes.move_command(chosen)
 
 
 def test_a_port_is_the_nodes_only_where_its_own_process_listens(

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cli.verbs.models.bench_math import Answered, Run, percentiles, spread, summary
+from gateway.cli.verbs.models.bench_math import Run, TimedAnswer, percentiles, spread, summary
 
 
-def answered(sent_at: float = 0.0) -> Answered:
+def answered(sent_at: float = 0.0) -> TimedAnswer:
     """First token after 0.5 s, then one each 0.1 s, five in all."""
     instants = tuple(sent_at + 0.5 + 0.1 * n for n in range(5))
-    return Answered(sent_at, instants, instants[-1], prompt_tokens=100, tokens=5)
+    return TimedAnswer(sent_at, instants, instants[-1], prompt_tokens=100, tokens=5)
 
 
 def test_one_answer_in_figures() -> None:
@@ -34,7 +34,7 @@ def test_the_aggregate_is_all_tokens_over_the_wall_time() -> None:
 
 
 def test_an_answer_without_tokens_has_no_speed_and_breaks_nothing() -> None:
-    empty = Answered(1.0, (), 2.0, prompt_tokens=10, tokens=0)
+    empty = TimedAnswer(1.0, (), 2.0, prompt_tokens=10, tokens=0)
     assert (empty.ttft_s, empty.gaps_s, empty.decode_per_s) == (1.0, [], 0.0)
     found = summary([Run((empty,))])
     assert found["itl_ms"] == {"p50": 0.0, "p95": 0.0, "p99": 0.0, "mean": 0.0, "std": 0.0}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gateway.cli.app import app
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.store.editing import edited
+from gateway.cli.verbs.store.editing import edit_card
 from tests.harness.node_server import serving
 
 AT = "/models/card/org/m"
@@ -205,7 +205,7 @@ def test_a_person_is_asked_to_edit_again_until_the_card_is_valid(
         asked.append(why)
         return True
 
-    with edited("", "m", Output(), again) as text:
+    with edit_card("", "m", Output(), again) as text:
         assert text == "pin = true\n"
     assert ["top_k is a number" in asked[0], "it is no TOML" in asked[1]] == [True, True]
     assert json.loads(seen.read_text()) == ["", "top_k = 'a'\n", "pin = \n"]
