@@ -23,7 +23,7 @@ from gateway.cli.doctor.machine_findings import (
     mac_sleep_check,
     rdma_check,
 )
-from gateway.cli.doctor.sleep_tools import logind_settings, mac_sleep, shown
+from gateway.cli.doctor.sleep_tools import logind_settings, mac_sleep, parse_units
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.node.processes import tool_says
 
@@ -43,7 +43,7 @@ def machine_checks(state: NodeState | None) -> Iterator[Finding]:
         yield _rdma()
     else:
         yield _linux_sleep()
-        synchronized = shown(tool_says("timedatectl", "show", "-p", "NTPSynchronized"))
+        synchronized = parse_units(tool_says("timedatectl", "show", "-p", "NTPSynchronized"))
         source = clock_source_check(synchronized[0]["NTPSynchronized"] if synchronized else "")
         if source is not None:
             yield source
@@ -62,11 +62,11 @@ def _rdma() -> Finding:
         rdma_ports(tool_says("ibv_devinfo")),
         ports_in(profile),
         bridge_service(services),
-        addressed(),
+        addressed_interfaces(),
     )
 
 
-def addressed() -> frozenset[str]:
+def addressed_interfaces() -> frozenset[str]:
     """Return the names of the interfaces that have an IPv4 address."""
     return frozenset(
         name
@@ -77,7 +77,7 @@ def addressed() -> frozenset[str]:
 
 def _linux_sleep() -> Finding:
     properties = "Id,LoadState,UnitFileState"
-    targets = shown(tool_says("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
+    targets = parse_units(tool_says("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
     files = [
         file
         for path in LOGIND

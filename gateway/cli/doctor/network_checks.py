@@ -61,7 +61,7 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
     if cluster.listen:
         yield _door(settings, running=state is not None)
     reading = state.peers.get(state.node) if state else None
-    for peer in refused(reading):
+    for peer in refused_peers(reading):
         yield refused_check(peer)
     for address in addresses_to_dial(cluster.peers, reading):
         look = _look(address, reading)
@@ -74,7 +74,7 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
 def addresses_to_dial(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
     """Return the addresses to check: the settings' peers, strangers, and silent peers. Addresses of
     nodes known to be of another cluster or version are left out."""
-    reasons = {peer.why for peer in refused(reading)}
+    reasons = {peer.why for peer in refused_peers(reading)}
     strangers = [stranger.partition(": ") for stranger in (reading.strangers if reading else ())]
     apart = {address for address, _, why in strangers if why in reasons}
     lost = [
@@ -86,7 +86,7 @@ def addresses_to_dial(peers: tuple[str, ...], reading: PeersReading | None) -> l
     return [peer for peer in dict.fromkeys((*peers, *vain, *lost)) if peer not in apart]
 
 
-def refused(reading: PeersReading | None) -> list[PeerReading]:
+def refused_peers(reading: PeersReading | None) -> list[PeerReading]:
     """Return the nodes that this node rejects, or that reject this node."""
     return [peer for peer in (reading.peers if reading else ()) if peer.status == "refused"]
 

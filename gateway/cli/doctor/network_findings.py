@@ -148,7 +148,7 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
         return Finding(name, "ok", "linked")
     host, _, port = look.address.rpartition(":")
     if look.outcome == "open":
-        return _answered(name, look, has_key=has_key)
+        return _judge_answer(name, look, has_key=has_key)
     if look.outcome == "unknown":
         remedy = "use its IP address, or correct the name (`.local` names need mDNS)"
         return Finding(name, "error", f"no such host ({look.why})", remedy)
@@ -182,7 +182,7 @@ def refused_check(peer: PeerReading) -> Finding:
     return Finding(f"node {peer.name or peer.node}", "error", peer.why, remedy)
 
 
-def _answered(name: str, look: PeerLook, *, has_key: bool) -> Finding:
+def _judge_answer(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     spoken = mechanism(look.greeting)
     if spoken is None:
         remedy = "use the `peers` port of that node (base port + 4), not its HTTP port"

@@ -36,7 +36,7 @@ def mac_sleep(pmset: str) -> MacSleep:
     )
 
 
-def shown(text: str) -> tuple[Mapping[str, str], ...]:
+def parse_units(text: str) -> tuple[Mapping[str, str], ...]:
     """Parse the output of `systemctl show` and similar tools: one map for each unit, in order."""
     blocks = re.split(r"\n\s*\n", text.strip())
     units = (dict(re.findall(r"^([A-Za-z]+)=(.*)$", block, re.MULTILINE)) for block in blocks)

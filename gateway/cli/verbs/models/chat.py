@@ -117,7 +117,7 @@ def run(
     if not question and sys.stdin.isatty():
         converse(invocation, model, wishes)
         return
-    text = "\n\n".join(part for part in (question, piped(invocation.output)) if part)
+    text = "\n\n".join(part for part in (question, read_piped(invocation.output)) if part)
     if not text:
         raise CliError("the prompt is empty", remedy="add a prompt: `shoal run MODEL hi`")
     messages = [*wishes.opening(), {"role": "user", "content": text}]
@@ -127,7 +127,7 @@ def run(
         raise KeyboardInterrupt
 
 
-def piped(output: Output) -> str:
+def read_piped(output: Output) -> str:
     """Return all of standard input; empty if it is a terminal."""
     if sys.stdin.isatty():
         return ""

@@ -198,7 +198,7 @@ def wait_ready(
                 time.sleep(LOOK_S)
                 continue
             if instance is None or instance.status == "failed":
-                after = _placed_again(state, model, older)
+                after = _replacement(state, model, older)
                 if after is not None:
                     output.detail(f"{after.model} was placed again ({after.instance})")
                     instance_id, patience_at = after.instance, None
@@ -224,7 +224,7 @@ def wait_ready(
             time.sleep(LOOK_S)
 
 
-def _placed_again(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
+def _replacement(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
     """Return the live instance that replaced a refused one, not in `older`; None without one."""
     living = [instance for instance in state.instances if instance.status in ("placed", "ready")]
     return next((i for i in living if i.model == model and i.instance not in older), None)

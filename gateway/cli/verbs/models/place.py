@@ -72,7 +72,7 @@ def place(
     instance = wait_ready(api, AcknowledgedPlacement.of(answer), output, wait_s)
     output.document({**instance.model_dump(mode="json"), "status": "ready"})
     output.say(f"{instance.model} is ready ({instance.instance})")
-    output.table(("rank", "node", "layers", ">memory"), _seated(instance, api.state().names))
+    output.table(("rank", "node", "layers", ">memory"), _rank_rows(instance, api.state().names))
 
 
 def parse_layers(text: str) -> dict[str, int]:
@@ -154,7 +154,7 @@ def _show_plan(output: Output, plan: dict[str, Any]) -> None:
         output.say(f"{', '.join(plan['evicts'])} would be evicted: {plan['why']}")
 
 
-def _seated(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:
+def _rank_rows(instance: Instance, names: dict[str, str]) -> list[tuple[Any, ...]]:
     return [
         (
             shard.rank,

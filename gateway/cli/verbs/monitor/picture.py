@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.cli.output.amounts import size, span
 from gateway.cli.verbs.monitor.figures import LatencySpread, Spell
-from gateway.cli.verbs.monitor.tables import Column, Line, Piece, TableRow, Tone, cut, folded, table
+from gateway.cli.verbs.monitor.tables import Column, Line, Piece, TableRow, Tone, cut, fold, table
 from gateway.cli.verbs.monitor.words import UNKNOWN, copies_of, count, delay, number, part_of, rate
 
 Fields = Mapping[str, Any]
@@ -142,7 +142,7 @@ def _node_row(node: Fields, blocks: str, width: int) -> TableRow:
             (size(node["used_bytes"]), ""),
             (cpu, ""),
         ),
-        notes=folded(notes, width),
+        notes=fold(notes, width),
     )
 
 
@@ -226,7 +226,7 @@ def _copy_row(copy: Fields, stand: Fields | None, names: Mapping[str, str], widt
             (f"{size(sum(reported)) if reported else UNKNOWN} of {size(reserved)}", ""),
             (_standing(copy, stand), "dim"),
         ),
-        notes=folded((((copy["why"], "bad"),),), width) if copy["status"] == "failed" else (),
+        notes=fold((((copy["why"], "bad"),),), width) if copy["status"] == "failed" else (),
     )
 
 
@@ -279,7 +279,7 @@ def _queue_row(row: Fields, wait: Fields | None, width: int) -> TableRow:
         (oldest, ""),
         ("for memory" if row["at"] == "gateway" else "for a row", "dim"),
     )
-    return TableRow(cells, folded(_why(wait), width))
+    return TableRow(cells, fold(_why(wait), width))
 
 
 def _wait_row(wait: Fields, width: int) -> TableRow:
@@ -290,7 +290,7 @@ def _wait_row(wait: Fields, width: int) -> TableRow:
         (span(wait["waited_s"]), ""),
         ("for memory", "dim"),
     )
-    return TableRow(cells, folded(_why(wait), width))
+    return TableRow(cells, fold(_why(wait), width))
 
 
 def _why(wait: Fields | None) -> Sequence[Line]:

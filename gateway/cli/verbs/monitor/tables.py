@@ -78,7 +78,7 @@ def cut(line: Line, width: int) -> Line:
     return tuple(pieces)
 
 
-def folded(notes: Sequence[Line], width: int, most: int = 3) -> list[Line]:
+def fold(notes: Sequence[Line], width: int, most: int = 3) -> list[Line]:
     """Return notes of one piece each, indented and folded at word boundaries. At most `most` lines;
     a cut text ends in an ellipsis."""
     lines: list[Line] = []

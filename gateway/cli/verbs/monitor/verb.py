@@ -166,7 +166,7 @@ class Picture:
         width, height = self._size
         lines = picture(seen, width, height, blocks=self._blocks)
         text = Text("\n", no_wrap=True, overflow="crop").join(
-            _styled(line, faded=seen.is_lost) for line in lines
+            _styled_text(line, faded=seen.is_lost) for line in lines
         )
         with self._console as console:
             console.control(Control.home())
@@ -198,7 +198,7 @@ class Picture:
         self._show(True)
 
 
-def _styled(line: Line, *, faded: bool) -> Text:
+def _styled_text(line: Line, *, faded: bool) -> Text:
     text = Text(no_wrap=True, overflow="crop")
     for piece, tone in line:
         text.append(printable_line(piece), style="dim" if faded and tone != "bad" else STYLES[tone])

@@ -47,7 +47,7 @@ def show(
         "runtime": paths.runtime,
         "logs": paths.logs,
     }
-    rows = _chosen(
+    rows = _chosen_rows(
         [(key, masked(key, value), source) for key, value, source in settings.rows()], names or ()
     )
     shown = {key for key, _, _ in rows}
@@ -157,7 +157,7 @@ def edit(invocation: Invocation) -> None:
     )
 
 
-def _chosen(
+def _chosen_rows(
     rows: Sequence[tuple[str, Any, str]], names: Sequence[str]
 ) -> list[tuple[str, Any, str]]:
     """Return the rows of the named settings and sections; all rows without names. Raises CliError

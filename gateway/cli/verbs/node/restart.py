@@ -42,7 +42,7 @@ def restart(
     by = environment.get(LAUNCHED_BY, "")
     if (remedy := _by_system(by, paths)) is not None:
         raise CliError(f"{by} started and manages this node", remedy=remedy)
-    flags = _remembered(paths)
+    flags = _remembered_flags(paths)
     with processes.alone(paths):
         ended = bring_down(paths, supervisor, output)
     output.note(f"{settings.node_name} is down ({ended.took_s:.1f} s)")
@@ -70,7 +70,7 @@ def _environment_of(pid: int | None) -> dict[str, str]:
     return {}
 
 
-def _remembered(paths: Paths) -> Flags:
+def _remembered_flags(paths: Paths) -> Flags:
     """Return the flags of the last `up`."""
     names = {setting: flag for flag, setting in SETTINGS.items()}
     settings: dict[str, Any] = {}

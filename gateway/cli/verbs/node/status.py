@@ -39,7 +39,7 @@ def status(invocation: Invocation) -> None:
     if invocation.url:
         state, trouble = invocation.state(), ""
         name, home = state.names.get(state.node, state.node), None
-        processes = [_supervised(process) for process in state.processes]
+        processes = [_supervised_process(process) for process in state.processes]
     else:
         settings = invocation.settings()
         name, home = settings.node_name, str(settings.paths.home)
@@ -52,7 +52,7 @@ def status(invocation: Invocation) -> None:
         running, mixed = code_mix.running_codes(settings.paths), code_mix.mix(settings.paths)
     instances: list[Instance] = [] if state is None else state.instances
     health: Mapping[str, HealthSummary] = {} if state is None else state.health
-    undone = [] if state is None else _undone(state)
+    undone = [] if state is None else _undone_changes(state)
     links = [] if state is None else measured_links.links_of(state, wall())
     output.document(
         {
@@ -146,7 +146,7 @@ def _say_problems(
         )
 
 
-def _supervised(process: ProcessReading) -> SupervisedProcess:
+def _supervised_process(process: ProcessReading) -> SupervisedProcess:
     """Return a process in supervisord's form, from its node's reading. Fields that only supervisord
     knows are empty."""
     return SupervisedProcess(
@@ -161,7 +161,7 @@ def _supervised(process: ProcessReading) -> SupervisedProcess:
     )
 
 
-def _undone(state: NodeState) -> list[tuple[str, UndoneChange]]:
+def _undone_changes(state: NodeState) -> list[tuple[str, UndoneChange]]:
     """Return (node name, change) of the changes that were undone when two logs met."""
     return [
         (state.names.get(reading.node, reading.node), change)

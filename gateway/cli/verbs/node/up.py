@@ -188,12 +188,12 @@ def wait_until_up(
             if isinstance(verdict, Stuck):
                 raise _stuck(settings, verdict)
             if output.live or verdict.text not in shown:
-                show(f"{verdict.done}/{verdict.total} {verdict.text}", **_drawn(verdict))
+                show(f"{verdict.done}/{verdict.total} {verdict.text}", **_bar_fields(verdict))
             shown.add(verdict.text)
             time.sleep(LOOK_S)
 
 
-def _drawn(waiting: Starting) -> dict[str, Any]:
+def _bar_fields(waiting: Starting) -> dict[str, Any]:
     """Return the fields of the progress bar: finished steps, and the model's progress."""
     text, done, model = waiting.text, float(waiting.done), waiting.model
     if model is not None and model.total_bytes:

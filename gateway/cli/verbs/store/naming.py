@@ -42,13 +42,13 @@ def use_of(state: NodeState, name: str) -> str | None:
         return f"the name of {model}, which is on disk"
     if (derived := derived_named(name, state.state.derived)) is not None:
         return f"already an alias of {derived.base} (delete it with `shoal rm {derived.name}`)"
-    if (card := aliased(state, name)) is not None:
+    if (card := model_with_alias(state, name)) is not None:
         return f"an alias in the card of {card.model}"
     beside = adapter_named(state, name)
     return None if beside is None else f"{beside[0].model} with one of its adapters"
 
 
-def aliased(state: NodeState, name: str) -> ModelCard | None:
+def model_with_alias(state: NodeState, name: str) -> ModelCard | None:
     """Return the model whose card has this alias. None without one, or if a model on disk has the
     name."""
     plain, models = plain_name(name), state.models

@@ -204,7 +204,7 @@ def quantize(
     begun = cast(dict[str, Any], api.post("/models/quantize", body))
     made = str(begun["model"])
     _follow(api, str(begun["instance"]), made, output)
-    card = _listed(api, made)
+    card = _wait_listed(api, made)
     output.document(card)
     before, after = begun["source_bytes"], card["size_bytes"]
     output.say(f"made {made} from {begun['source']} ({size(before)} to {size(after)})")
@@ -243,7 +243,7 @@ def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
         raise
 
 
-def _listed(api: NodeApi, made: str) -> dict[str, Any]:
+def _wait_listed(api: NodeApi, made: str) -> dict[str, Any]:
     """Return the card of the new model when a node lists it. Raises CliError."""
     gives_up_at = time.monotonic() + LISTED_S
     while time.monotonic() < gives_up_at:

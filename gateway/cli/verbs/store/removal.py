@@ -30,7 +30,7 @@ from gateway.cli.node.node_state import NodeState, adapter_named
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.store.naming import aliased, forget, made_name
+from gateway.cli.verbs.store.naming import forget, made_name, model_with_alias
 
 FETCHED = ("copied", "pulled", "derived")
 """Origins of models that can be downloaded or made again."""
@@ -144,7 +144,7 @@ def _disk_bytes(folder: Path) -> int:
 def _check_own_name(state: NodeState, name: str) -> None:
     """Raise CliError for the name of an adapter, and for an alias in a model's card: neither is
     deleted here."""
-    if (card := aliased(state, name)) is not None:
+    if (card := model_with_alias(state, name)) is not None:
         remedy = (
             f"remove it from `aliases` (`shoal card edit {card.model}`), or use the model's name"
         )

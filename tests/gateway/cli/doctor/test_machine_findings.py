@@ -11,7 +11,7 @@ from bus.hardware.thunderbolt import ports_in
 from bus.wire.ids import NodeId
 from conf.settings import load_settings
 from gateway.cli.doctor import checks
-from gateway.cli.doctor.machine_checks import addressed
+from gateway.cli.doctor.machine_checks import addressed_interfaces
 from gateway.cli.doctor.machine_findings import (
     SLEEP_TARGETS,
     bridge_check,
@@ -24,7 +24,7 @@ from gateway.cli.doctor.sleep_tools import (
     MacSleep,
     logind_settings,
     mac_sleep,
-    shown,
+    parse_units,
 )
 from tests.harness.thunderbolt_samples import bus, devinfo, profile
 
@@ -90,7 +90,7 @@ def test_a_mac_that_sleeps_by_itself_is_warned_of(sleep: MacSleep, level: str, w
 def test_a_linux_machine_that_sleeps_by_itself_is_warned_of(
     targets: str, logind: str, battery: bool, level: str
 ) -> None:
-    found = linux_sleep_check(shown(targets), logind_settings(logind), has_battery=battery)
+    found = linux_sleep_check(parse_units(targets), logind_settings(logind), has_battery=battery)
     assert (found.level, bool(found.remedy)) == (level, level != "ok")
 
 
@@ -167,7 +167,7 @@ def test_an_active_port_without_an_ipv4_address_is_of_no_use_to_jaccl() -> None:
 
 
 def test_every_machine_has_an_interface_with_an_ipv4_address() -> None:
-    assert any(name.startswith("lo") for name in addressed())
+    assert any(name.startswith("lo") for name in addressed_interfaces())
 
 
 def test_a_second_cable_that_is_down_is_not_hidden_by_the_first() -> None:

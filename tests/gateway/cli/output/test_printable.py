@@ -107,7 +107,7 @@ def test_only_an_output_and_the_monitor_write_to_a_terminal() -> None:
 
 
 def test_a_picture_of_the_cluster_has_no_command() -> None:
-    line = monitor._styled(((EVIL, "bad"),), faded=False)
+    line = monitor._styled_text(((EVIL, "bad"),), faded=False)
     assert line.plain == SHOWN
 
 

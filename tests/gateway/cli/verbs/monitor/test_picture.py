@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from gateway.cli.verbs.monitor.figures import LastMinute
 from gateway.cli.verbs.monitor.picture import ASCII, ClusterLook, bar, picture, sentence
-from gateway.cli.verbs.monitor.tables import Column, Line, TableRow, cut, folded, plain, table
+from gateway.cli.verbs.monitor.tables import Column, Line, TableRow, cut, fold, plain, table
 from gateway.cli.verbs.monitor.words import delay
 from tests.gateway.cli.verbs.monitor.samples import (
     FULL,
@@ -203,7 +203,7 @@ def test_wide_characters_count_twice() -> None:
 @given(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=200), st.integers(12, 60))
 def test_folded_notes_are_three_lines_at_most_that_fit(text: str, width: int) -> None:
     note: Line = ((text, ""),)
-    lines = folded([note], width)
+    lines = fold([note], width)
     assert 1 <= len(lines) <= 3
     words = [word for word in text.split() if cell_len(word) + 2 > width]
     assert words or all(cell_len(plain(line)) <= width for line in lines)
