@@ -13,7 +13,7 @@ from conf.settings import Settings, load_settings
 
 
 def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
-    """Return the settings that the switchboard needs to meet other nodes."""
+    """Return the switchboard's settings for links to other nodes."""
     cluster = settings.cluster
     open_ports = {use: settings.port_of(use) for use in ("control", "telemetry", "candidate")}
     closed_ports = dict.fromkeys(open_ports, 0)
@@ -33,11 +33,10 @@ def peer_settings(settings: Settings, *, has_key: bool) -> PeerSettings:
 
 
 def main() -> int:
-    """Run until a signal ends the process; the exit code is that of `bus.service`."""
+    """Run until a signal ends the process. The exit codes are those of `bus.service`."""
     settings = load_settings()
 
     def build(shell: Shell) -> Switchboard:
-        """Return the switchboard for the settings."""
         has_key = shell.keyring is not None and not shell.keyring.is_local
         return Switchboard(
             shell.endpoints,

@@ -1,10 +1,9 @@
-"""Talks to the switchboard and the leader on behalf of a service: publish, subscribe, ask,
-report.
+"""Talks to the switchboard and the leader for a service: publish, subscribe, ask, report.
 
-One `BusClient` per process. It keeps a mirror of the cluster's state (with `follow`), sends
-facts from the outbox until they are indexed, republishes retained values when the switchboard
-comes back, and repeats a command until it is answered or its deadline passes. Callbacks run in
-the reactor's thread.
+A process has one `BusClient`. With `follow` it mirrors the cluster's state. It sends each fact of
+the outbox until the leader has indexed it. It publishes retained values again when the switchboard
+restarts. It repeats a command until it is answered or its deadline passes. Callbacks run in the
+reactor's thread.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ OnAnswer = Callable[[Acknowledged | CommandRefused], None]
 COMMAND_REPEAT_S = 1.0
 UPKEEP_S = 0.25
 UNANSWERED_S = 1.5
-"""A question that waits for so long is asked at the holder's next address."""
+"""After this long without an answer, the client uses the leader's next address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,14 @@ class Speaker:
 
 
 class Letters:
-    """The messages of a speaker, numbered in the order in which they are written."""
+    """Numbers a speaker's messages in the order in which they are written."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
         self._seq = 0
 
     def write(self, message: Message) -> bytes:
-        """Return the message in the speaker's next envelope, packed."""
+        """Return the message, packed in the speaker's next envelope."""
         self._seq += 1
         by = self._speaker
         return encode(Envelope(by.node, by.process, by.boot, self._seq, message))
@@ -80,7 +79,8 @@ class _OpenCommand:
 
 
 class HolderLink:
-    """The link to the leader: one of its addresses at a time, the next if it does not answer."""
+    """The link to the leader. It uses one address at a time; if there is no answer, the next
+    one."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class HolderLink:
         self._link: Link | None = None
 
     def follow(self, node: NodeId, addresses: tuple[str, ...]) -> bool:
-        """Connect to the leader's addresses, best first; False if this link already uses them."""
+        """Connect to the leader's addresses, best first. False if this link already uses them."""
         if not addresses or addresses == self._addresses:
             return False
         self._node, self._addresses, self._tried = node, addresses, 0
@@ -113,21 +113,20 @@ class HolderLink:
 
     @property
     def is_open(self) -> bool:
-        """Return whether a leader is known."""
+        """Return whether the link has had a leader to connect to."""
         return self._link is not None
 
     def ask(self, question: Message) -> None:
-        """Send a question to the leader; none is sent before a leader is known. Raises what
-        packing raises."""
-        said = self._letters.write(question)
+        """Send a question to the leader, if the link is open. Raises the errors of packing."""
+        letter = self._letters.write(question)
         if self._link is None:
             return
-        self._link.send(said)
+        self._link.send(letter)
         if self._asked_at is None:
             self._asked_at = self._reactor.now()
 
     def try_next(self, now: float) -> bool:
-        """Go to the next address if a question has waited for `UNANSWERED_S`; return whether it
+        """Connect to the next address if a question is older than `UNANSWERED_S`; return whether it
         did."""
         waited = self._asked_at is not None and now - self._asked_at > UNANSWERED_S
         if not waited or len(self._addresses) < 2:
@@ -137,7 +136,6 @@ class HolderLink:
         return True
 
     def close(self) -> None:
-        """Close the link."""
         if self._link is not None:
             self._reactor.hang_up(self._link)
 
@@ -196,7 +194,7 @@ class BusClient:
             reactor.watch(link, self._subscribed)
         for plane, link in self._ins.items():
             link.connect(endpoints.plane_out(plane))
-            reactor.watch(link, self._heard)
+            reactor.watch(link, self._receive)
         if follow:
             self._ins["control"].subscribe("event.")
             self._ins["control"].subscribe("term")
@@ -205,8 +203,8 @@ class BusClient:
     # --- publishing and hearing ----------
 
     def publish(self, topic: str, message: Message) -> None:
-        """Publish by the table of topics. Retained values are stored here and sent again
-        whenever the switchboard (re)appears. Never blocks; may drop."""
+        """Publish as the table of topics says. Retained values are stored here and sent again when
+        the switchboard restarts. Never blocks; may drop a message."""
         rule = rule_for(topic)
         if rule is None or not isinstance(message, rule.message):
             raise ValueError(f"{type(message).__name__} may not be published on {topic!r}")
@@ -217,7 +215,7 @@ class BusClient:
         self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
     def write(self, message: Message) -> bytes:
-        """Return the message in this speaker's next envelope, packed, to be sent by other means."""
+        """Return the message, packed in this speaker's next envelope, for other transports."""
         return self._letters.write(message)
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
@@ -228,32 +226,32 @@ class BusClient:
         for plane in planes:
             self._ins[plane].subscribe(prefix)
 
-    # --- the holder ----------
+    # --- the leader ----------
 
     @property
     def state(self) -> ClusterState:
-        """Return the mirrored state, empty until the first snapshot."""
+        """Return the mirrored state; empty until the first snapshot."""
         return self.mirror.state
 
     def tell(self, fact: Fact) -> None:
-        """Report a fact until this leader or a later one has indexed it."""
+        """Report a fact repeatedly until this leader or a later one has indexed it."""
         self.outbox.add(fact)
         self._tell_due()
 
     def command(self, command: Command, on_answer: OnAnswer, *, deadline_s: float = 15.0) -> None:
-        """Send a command to the leader. `on_answer` is called exactly once; with a refusal of
-        reason `pending` if no leader answered within `deadline_s`."""
+        """Send a command to the leader. `on_answer` is called exactly once. If no leader answers
+        within `deadline_s`, it gets a refusal with reason `pending`."""
         now = self.reactor.now()
-        # Asked before it is kept: what cannot be packed is the caller's error, not to be repeated.
+        # Send first, store second: a command that can't be packed fails here and is not repeated.
         self._holder.ask(AskCommand(command=command))
         self._commands[command.command_id] = _OpenCommand(command, on_answer, now + deadline_s, now)
 
     def take_back(self, command_id: CommandId) -> None:
-        """Stop repeating a command; a decision that was made already stays."""
+        """Stop repeating a command. A decision that the leader already made stays."""
         self._commands.pop(command_id, None)
 
     def close(self) -> None:
-        """Close every link."""
+        """Close all links."""
         self._holder.close()
         for link in [*self._outs.values(), *self._ins.values()]:
             self.reactor.hang_up(link)
@@ -261,8 +259,9 @@ class BusClient:
     # --- what arrives ----------
 
     def _subscribed(self, frames: list[bytes]) -> None:
-        """Process a (un)subscription from the switchboard: note whether an on-demand topic is in
-        use, or publish all retained values again, because the switchboard has restarted."""
+        """Process a subscription that the switchboard passes on. For an on-demand topic, note
+        whether it is in use. For other topics the switchboard has restarted: publish all retained
+        values again."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:
@@ -273,15 +272,15 @@ class BusClient:
         for topic, message in list(self._retained.items()):
             self.publish(topic, message)
 
-    def _heard(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes]) -> None:
         if len(frames) == 2:
-            self._heard_one(frames[0], frames[1])
+            self._receive_message(frames[0], frames[1])
         elif len(frames) % 2:
             # The retained values that match a new subscription come as one bundle.
             for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
-                self._heard_one(topic, payload)
+                self._receive_message(topic, payload)
 
-    def _heard_one(self, raw_topic: bytes, payload: bytes) -> None:
+    def _receive_message(self, raw_topic: bytes, payload: bytes) -> None:
         topic = raw_topic.decode(errors="replace")
         try:
             envelope = decode(payload)
@@ -316,7 +315,7 @@ class BusClient:
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:
-            self._dropped.add(topic="an answer of the holder", error=str(error)[:200])
+            self._dropped.add(topic="answer of the leader", error=str(error)[:200])
             return
         match message:
             case Snapshot():
@@ -333,7 +332,7 @@ class BusClient:
                 self.log.warning("unexpected answer", kind=type(message).__name__)
 
     def _mirrored(self, ask: Ask | None) -> None:
-        """Send the mirror's questions, and pass on the state if it has changed."""
+        """Send the mirror's question, if any. Pass on the state if it has changed."""
         if ask is not None:
             self._holder.ask(ask)
         state = self.mirror.state
@@ -374,5 +373,5 @@ def _no_holder(command_id: CommandId) -> CommandRefused:
 
 
 def topic_of(event: Event) -> str:
-    """Return the topic of an event."""
+    """Return `event.<kind of the event's body>`."""
     return event_topic(event.body.kind)

@@ -1,4 +1,5 @@
-"""Models in use: loaded, worked on, or being downloaded; their files must not be deleted.
+"""Models in use: loaded, being read or written, or being downloaded. Their files must not be
+deleted.
 
 Pure.
 """
@@ -13,7 +14,7 @@ from bus.wire.messages.readings import PullReading, WeightsReading
 
 
 class FolderKept(ShoalError):
-    """A folder that must not be deleted: why, and what to do."""
+    """A folder that must not be deleted, with the reason and a remedy."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -22,7 +23,7 @@ class FolderKept(ShoalError):
 
     @property
     def words(self) -> str:
-        """Return reason and remedy in one line."""
+        """Return reason and remedy on one line."""
         return f"{self.message}; {self.remedy}"
 
 
@@ -33,20 +34,20 @@ def why_held(
     pulls: Iterable[PullReading],
     names: Mapping[str, str],
 ) -> FolderKept | None:
-    """Return why a model must not be deleted now: its instances, work that reads or makes it, or
-    a download that readings report. None if it may be. `names`: node names by id."""
-    named = (one for one in instances if model in (one.model, one.reads))
-    held = [one for one in named if one.status != "failed"]
-    if held:
-        copies = ", ".join(f"{one.instance}, {one.status}" for one in held)
+    """Return why a model must not be deleted now; None if it may be. Reasons: an instance uses it,
+    work reads or makes it, or readings show a download of it. `names` maps node ids to names."""
+    named = (instance for instance in instances if model in (instance.model, instance.reads))
+    loaded = [instance for instance in named if instance.status != "failed"]
+    if loaded:
+        copies = ", ".join(f"{instance.instance}, {instance.status}" for instance in loaded)
         text = f"{model} is loaded or loading ({copies})"
         return FolderKept(text, remedy=f"`shoal stop {model}` unloads it")
     moving = [
-        *((reading.node, one) for reading in weights for one in reading.fetches),
-        *((reading.node, one) for reading in pulls for one in reading.pulls),
+        *((reading.node, work) for reading in weights for work in reading.fetches),
+        *((reading.node, work) for reading in pulls for work in reading.pulls),
     ]
-    for node, one in moving:
-        if one.model == model and one.phase not in ("done", "failed"):
+    for node, work in moving:
+        if work.model == model and work.phase not in ("done", "failed"):
             text = f"{names.get(node, node)} is downloading {model}"
             return FolderKept(text, remedy="wait for the download, or cancel it first")
     return None

@@ -1,8 +1,8 @@
-"""Talks to this node's disk: deletes a model's folder, where it is this home's own.
+"""Talks to this node's disk: deletes a model's folder if it belongs to this home.
 
-The one rule for `shoal rm`, for clients and for a worker that lets go what it fetched: a model that
-is held stays (`bus.held_models`), and what lies in a cache of other programs, or in a folder that
-the settings name, is not this home's to delete from.
+`shoal rm`, clients and a worker's eviction from disk share these rules. A model in use stays
+(`bus.held_models`). Folders in caches of other programs, or in folders that the settings name, are
+not this home's and stay.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from bus.held_models import FolderKept
 
 STAGING = ".staging"
-"""Below the folder of models: what is copied, and what is to be deleted; workers sweep it when they
-start."""
+"""A folder below the models' folder for copies in progress and folders to delete. Workers empty it
+at start."""
 LOCK = "lock"
-"""In the folder of a pull that did not end, locked while one goes on there."""
+"""File in the folder of an incomplete pull; it is locked while the pull runs."""
 
 
 def own_folder(folder: Path, models: Path) -> Path:
@@ -37,17 +37,17 @@ def own_folder(folder: Path, models: Path) -> Path:
 
 
 def cached_repository(folder: Path) -> Path | None:
-    """Return the repository in a Hugging Face cache that a snapshot's folder belongs to, with its
-    blobs; None for any other folder."""
+    """Return the Hugging Face cache's repository, blobs included, that a snapshot's folder belongs
+    to; None for any other folder."""
     snapshots = folder.parent
     repository = snapshots.parent
-    is_one = snapshots.name == "snapshots" and repository.name.startswith("models--")
-    return repository if is_one and repository.is_dir() else None
+    is_snapshot = snapshots.name == "snapshots" and repository.name.startswith("models--")
+    return repository if is_snapshot and repository.is_dir() else None
 
 
 def put_aside(folder: Path, models: Path) -> Path:
-    """Move a folder out of sight in one step, to where a worker that starts removes it; returns
-    where to. Raises FolderKept when the system forbids it."""
+    """Rename a folder into the staging folder, which a starting worker empties; return the new
+    path. Raises FolderKept if the system forbids it."""
     aside = models.resolve() / STAGING / f"deleted-{secrets.token_hex(8)}"
     lock = _lock_of(folder)
     try:
@@ -62,7 +62,7 @@ def put_aside(folder: Path, models: Path) -> Path:
 
 
 def put_back(aside: Path, folder: Path) -> None:
-    """Undo `put_aside`. Raises FolderKept when the system forbids it."""
+    """Undo `put_aside`. Raises FolderKept if the system forbids it."""
     try:
         aside.rename(folder)
     except OSError as error:
@@ -70,8 +70,9 @@ def put_back(aside: Path, folder: Path) -> None:
 
 
 def delete_aside(aside: Path, folder: Path, models: Path) -> None:
-    """Delete what `put_aside` moved, and the folder's owner's, where that is left empty. Raises
-    FolderKept when the system forbids it; what is left then is removed at the worker's start."""
+    """Delete the folder that `put_aside` moved, and its owner's folder if that is empty now. Raises
+    FolderKept if the system forbids it; the next start of the worker deletes the remaining
+    files."""
     try:
         shutil.rmtree(aside)
         owner = folder.parent
@@ -84,7 +85,7 @@ def delete_aside(aside: Path, folder: Path, models: Path) -> None:
 
 
 def delete_cached(repository: Path) -> None:
-    """Delete a repository that `cached_repository` returned. Raises FolderKept when the system
+    """Delete a repository that `cached_repository` returned. Raises FolderKept if the system
     forbids it."""
     try:
         shutil.rmtree(repository)
@@ -94,7 +95,7 @@ def delete_cached(repository: Path) -> None:
 
 def _lock_of(folder: Path) -> int | None:
     """Take the lock of a pull's folder; None for a folder without one. Raises FolderKept while a
-    model is pulled into it."""
+    pull writes to it."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -110,8 +111,8 @@ def _lock_of(folder: Path) -> int | None:
 
 
 def _forbidden(folder: Path, error: OSError) -> FolderKept:
-    said = error.strerror or str(error)
+    reason = error.strerror or str(error)
     return FolderKept(
-        f"{folder} could not be deleted: {said}",
+        f"{folder} could not be deleted: {reason}",
         remedy="check who owns the folder, and delete it by hand",
     )

@@ -1,10 +1,11 @@
-"""How long something has been waited for, in time in which it could have been done.
+"""Waiting times that count only the time in which the awaited work could have been done.
 
-Pure: time arrives as `now`, and how long the watched threads had no core comes from a function
-(`bus.process.clock.CoreWaits`). A deadline is for work. Two kinds of time do not count: time for
-which the watched threads were ready and had no core, and time in which the watcher itself stood
-still (a halted process, a paused or sleeping machine), for then the watched may have stood still
-too. A thread that waits for a device that hangs does not wait for a core: all of its time counts.
+Pure: time arrives as `now`; the time that the watched threads waited for a core comes from a
+function (`bus.process.clock.CoreWaits`). A deadline limits work. Two kinds of time do not count.
+The first is time in which the watched threads were ready and had no core. The second is time in
+which the watcher itself stood still (a halted process, a paused or sleeping machine), because the
+watched threads may have stood still too. A thread that waits for a hung device does not wait for a
+core, so all of its time counts.
 """
 
 from __future__ import annotations
@@ -12,29 +13,29 @@ from __future__ import annotations
 from collections.abc import Callable
 
 MOST_GAP_S = 1.0
-"""Of the time between two looks no more counts. Watchers look several times a second."""
+"""The most that counts of the time between two looks. Watchers look several times a second."""
 
 
 class LostTime:
-    """The time that does not count, from one look to the next. `waited_s` returns for how many
-    seconds in all the watched threads have been ready without a core; who only passes by needs
-    none. `woke_at` is till when the watcher last stood still; 0: it never did."""
+    """The time that does not count, from one look to the next. `waited_s` returns the total seconds
+    in which the watched threads were ready without a core; `pass_by` needs no such function.
+    `woke_at` is the end of the watcher's last standstill; 0 if there was none."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)
         self._looked_at: float | None = None
-        self._known_s: float | None = None
+        self._last_waited_s: float | None = None
         self.woke_at = 0.0
 
     def look(self, now: float) -> float:
         """Return how many seconds since the last look do not count."""
-        before_s, self._known_s = self._known_s, self._waited_s()
-        waited_s = 0.0 if before_s is None else self._known_s - before_s
+        before_s, self._last_waited_s = self._last_waited_s, self._waited_s()
+        waited_s = 0.0 if before_s is None else self._last_waited_s - before_s
         return max(self._stood_still_s(now), waited_s)
 
     def pass_by(self, now: float) -> float:
-        """Do the same without asking for waits, which costs less: only standstills are seen."""
-        self._known_s = None
+        """Like `look`, but cheaper: it detects only standstills and does not call `waited_s`."""
+        self._last_waited_s = None
         return self._stood_still_s(now)
 
     def _stood_still_s(self, now: float) -> float:
@@ -45,8 +46,8 @@ class LostTime:
 
 
 class OwedTime:
-    """How long one thing has been owed, less the time that does not count. To be asked at every
-    look, also while nothing is owed."""
+    """Measures how long something has been due, without the time that does not count. Call
+    `spent_s` at every look, also while nothing is due."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)
@@ -54,7 +55,7 @@ class OwedTime:
         self._lost_s = 0.0
 
     def spent_s(self, now: float, since: float | None) -> float:
-        """Return the seconds that count of what has been owed `since`; 0 where that is None."""
+        """Return the seconds since `since` that count; 0 if `since` is None."""
         if since is None or since != self._since:
             self._lost_s = self._lost.pass_by(now)
         else:

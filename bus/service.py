@@ -1,9 +1,9 @@
-"""Talks to the operating system for every service: one life, from lock to clean end.
+"""Talks to the operating system for every service: its life, from the lock to a clean end.
 
-`run_service` is the whole of a service's outer shell: a lock per role refuses doubles, the
-process dies with its supervisor, SIGTERM and SIGINT end the loop in good order, and a sampler
-thread answers for this process's stacks where ptrace is forbidden. Exit codes: 0 stopped, 1
-failed, 3 another holds the role.
+`run_service` is the outer shell of a service. A lock per role prevents two processes of one role.
+The process ends when its supervisor dies; SIGTERM and SIGINT end the loop in order. A sampler
+thread returns this process's stacks where ptrace is forbidden. Exit codes: 0 stopped, 1 failed, 3
+another process has the role, 75 its supervisor died.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _PR_SET_PTRACER = 0x59616D61
 
 @runtime_checkable
 class EndsInOrder(Protocol):
-    """A service that has something to do before it is closed, when it is told to stop."""
+    """A service with work to do between the signal to stop and `close`."""
 
     def end_in_order(self, done: Callable[[], None]) -> None:
-        """Begin to end in order; `done` is called once, soon, in the loop's thread."""
+        """Begin to end in order. The service calls `done` once, soon, in the loop's thread."""
         ...
 
 
 class Closeable(Protocol):
-    """What `build` returns: the service, closed at the end."""
+    """The service that `build` returns; it is closed at the end."""
 
     def close(self) -> None:
         """Close everything that the service opened."""
@@ -70,19 +70,19 @@ class Closeable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What a service is given at its birth."""
+    """The process-wide objects that a service is built from."""
 
     speaker: Speaker
     endpoints: Endpoints
     reactor: PollReactor
     log: Log
     keyring: Keyring | None = None
-    """The cluster's keys, or the machine's; None where TCP is not used."""
+    """Keys of the cluster, or of this machine. None if the process doesn't use TCP."""
     traffic: Traffic = field(default_factory=lambda: Traffic(NodeId("")))
-    """The count of bytes over links to other nodes."""
+    """Counts bytes over links to other nodes."""
 
     def client(self, *, follow: bool = True) -> BusClient:
-        """Return this process's connection to the bus; `follow`: it mirrors the state."""
+        """Return this process's connection to the bus. `follow`: it mirrors the cluster's state."""
         return BusClient(
             self.speaker,
             self.endpoints,
@@ -95,15 +95,15 @@ class Shell:
 
     @property
     def security(self) -> Security | None:
-        """Return what links to and for other nodes take."""
+        """Return the security for links from and to other nodes."""
         return None if self.keyring is None else self.keyring.node
 
 
 def open_client(
     speaker: Speaker, endpoints: Endpoints, reactor: Reactor, log: Log, keys: KeyFiles | None
 ) -> BusClient:
-    """Return the connection to the bus of a process that has no `Shell`; its owner closes the
-    client's `traffic` with it."""
+    """Return a connection to the bus for a process without a `Shell`. Its owner closes the client's
+    `traffic`, too."""
     keyring = keys and open_keyring(keys, node=speaker.node, log=log)
     return BusClient(
         speaker,
@@ -126,8 +126,8 @@ def run_service(
     trouble: str = "",
     levels: LevelSource | None = None,
 ) -> int:
-    """Run a service until it is told to stop; returns the exit code. `trouble` is logged: what is
-    wrong with its settings. The log follows the level of `levels` while the service runs."""
+    """Run a service until a signal stops it; return the exit code. `trouble`, a fault in the
+    settings, is logged as a warning. `levels` sets the log level while the service runs."""
     log = Log(node=node, process=process, level=log_level)
     log_strays(log, death_note(endpoints.folder, process))
     forbid_core_dumps()
@@ -167,7 +167,7 @@ def run_service(
 
 
 def _run_until_stopped(shell: Shell, service: Closeable) -> None:
-    """Run the loop, its stalls counted; then close what was opened for it."""
+    """Run the loop and measure its stalls; then close the service and the meters."""
     stalls = StallMeter(Path(shell.endpoints.folder), shell.speaker.process)
     shell.reactor.measure(stalls)
     try:
@@ -179,19 +179,18 @@ def _run_until_stopped(shell: Shell, service: Closeable) -> None:
 
 
 def _look_after_files(reactor: PollReactor, role: RoleLock, log: Log) -> None:
-    """Have what is removed of the files of sockets and of the role's lock made anew, and told."""
+    """Create deleted socket files and the role's lock file again, with a warning."""
     reactor.on_reopened = lambda path: log.warning(SOCKET_GONE, path=path)
     reactor.every(REOPEN_S, lambda: role.look(log))
 
 
 def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
-    """Have SIGTERM and SIGINT let the service leave before the loop stops; the second stops it."""
-    told: list[int] = []
+    """On the first SIGTERM or SIGINT let the service end in order; on the second stop the loop."""
+    signals: list[int] = []
 
     def on_signal(number: int, _frame: object) -> None:
-        """Tell the service, or the loop where the service was told before."""
-        told.append(number)
-        if len(told) == 1:
+        signals.append(number)
+        if len(signals) == 1:
             reactor.call(lambda: service.end_in_order(reactor.stop))
         else:
             reactor.stop()
@@ -202,7 +201,7 @@ def let_end_in_order(reactor: PollReactor, service: EndsInOrder) -> None:
 
 @contextlib.contextmanager
 def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
-    """Hold the lock of a role. Raises AlreadyRunning, naming the pid that holds it."""
+    """Hold the lock of a role. Raises AlreadyRunning with the pid of the process that has it."""
     lock = RoleLock(endpoints, process)
     try:
         yield lock
@@ -211,8 +210,8 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
 
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
-    """Remove the sockets and locks that a process left behind because it was killed; returns
-    their names. Nothing is removed while anybody holds the role."""
+    """Delete the sockets and locks that a killed process left behind; return their names. Nothing
+    is deleted while a process has the role."""
     stem = process.replace(":", "-")
     files = sorted(path for path in Path(endpoints.folder).glob(f"{stem}.*"))
     if not files:
@@ -227,17 +226,17 @@ def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
 
 
 def forbid_core_dumps() -> None:
-    """Have a crash leave no memory on the disk: there are prompts and keys in it. The limit can be
-    raised again while a process runs (`prlimit --core=unlimited --pid`)."""
+    """Prevent core dumps, because memory has prompts and keys. The limit can be raised while a
+    process runs (`prlimit --core=unlimited --pid`)."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
 
 def die_with_supervisor(end: Callable[[], None]) -> None:
-    """Have `end` called when supervisord dies, and leave for certain 3 s later.
+    """Call `end` when supervisord dies, and exit 3 s later in any case.
 
-    Two ways, for neither covers everything: the parent-death signal (Linux), and end of file
-    on the pipe that supervisord keeps on our standard input (everywhere).
+    There are two triggers, because neither covers every case. One is the parent-death signal
+    (Linux). The other is the end of our standard input, a pipe from supervisord (everywhere).
     """
     _prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1).value)
     if not os.environ.get("SUPERVISOR_ENABLED"):
@@ -267,8 +266,8 @@ def _prctl(option: int, value: int) -> None:
 
 @contextlib.contextmanager
 def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
-    """Answer `AskStacks` from a thread of our own, and dump all stacks to standard error on
-    SIGUSR2 even while a C call holds the interpreter."""
+    """Answer `AskStacks` in a separate thread. SIGUSR2 writes all stacks to standard error, even
+    while a C call holds the interpreter."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
     loop = PollReactor()
@@ -286,8 +285,8 @@ def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
 def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
     link = Link("router")
 
-    def asked(frames: list[bytes]) -> None:
-        """Answer a question for this process's stacks."""
+    def reply(frames: list[bytes]) -> None:
+        """Answer a request for this process's stacks."""
         try:
             question = decode(frames[1]).message if len(frames) == 2 else None
         except BadMessage:
@@ -299,7 +298,7 @@ def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
 
     try:
         link.bind(endpoints.stacks(speaker.process))
-        loop.watch(link, asked)
+        loop.watch(link, reply)
         loop.run()
         loop.unwatch(link)
     except AlreadyRunning:
@@ -312,30 +311,30 @@ def _sample(endpoints: Endpoints, speaker: Speaker, loop: PollReactor) -> None:
 def own_stacks() -> list[dict[str, Any]]:
     """Return the stacks of this process's threads, innermost frame first, without locals."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    found: list[dict[str, Any]] = []
+    stacks: list[dict[str, Any]] = []
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         frames = [
             {"name": entry.name, "filename": entry.filename, "line": entry.lineno}
             for entry in reversed(traceback.extract_stack(frame))
         ]
-        found.append({"thread_id": ident, "thread_name": names.get(ident), "frames": frames})
-    return found
+        stacks.append({"thread_id": ident, "thread_name": names.get(ident), "frames": frames})
+    return stacks
 
 
 def place_of(thread: str) -> str:
-    """Return where a thread of this process is, as `function (file:line)`; empty without such a
-    thread."""
-    for found in own_stacks():
-        if found["thread_name"] == thread and found["frames"]:
-            frame = found["frames"][0]
+    """Return the position of a thread of this process as `function (file:line)`; empty if there is
+    no such thread."""
+    for stack in own_stacks():
+        if stack["thread_name"] == thread and stack["frames"]:
+            frame = stack["frames"][0]
             return f"{frame['name']} ({frame['filename']}:{frame['line']})"
     return ""
 
 
 def sampled_thread(pid: int, thread: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a thread of `own_stacks` in the shape of py-spy's stacks.
+    """Convert a thread of `own_stacks` to the format of py-spy's stacks.
 
-    `active` and `owns_gil` are None: a process cannot know them of its own threads.
+    `active` and `owns_gil` are None, because a process can't know them of its own threads.
     """
     return {
         "pid": pid,
@@ -351,13 +350,13 @@ def stacks_content(
     process: str, pid: int, method: str, note: str, threads: Sequence[Mapping[str, Any]]
 ) -> bytes:
     """Return stacks as JSON: {process, pid, method, note, threads: [{pid, thread_id, name, active,
-    owns_gil, frames: [{name, filename, line}]}]}, frames innermost first."""
-    told = {"process": process, "pid": pid, "method": method, "note": note, "threads": threads}
-    return json.dumps(told).encode()
+    owns_gil, frames: [{name, filename, line}]}]}, innermost frame first."""
+    content = {"process": process, "pid": pid, "method": method, "note": note, "threads": threads}
+    return json.dumps(content).encode()
 
 
 def own_stacks_content(process: str, note: str) -> bytes:
-    """Return `stacks_content` of this very process, taken now."""
+    """Return `stacks_content` of this process, sampled now."""
     pid = os.getpid()
     threads = [sampled_thread(pid, thread) for thread in own_stacks()]
     return stacks_content(process, pid, "in-process", note, threads)

@@ -1,4 +1,4 @@
-"""Cables, ports and measured links, read from what tools and readings say.
+"""Cables, ports and measured links, read from the output of tools and from readings.
 
-Pure: the caller runs the tools and gives their output.
+Pure: the caller runs the tools and passes their output.
 """

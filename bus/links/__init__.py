@@ -1,4 +1,5 @@
 """Sockets, their keys, and the loops that wait on them; the only home of ZeroMQ.
 
-A link never blocks; its return value says if a message cannot be sent. Knows no message by name.
+A link never blocks; its return value says whether a message could be sent. This room knows no
+message by name.
 """

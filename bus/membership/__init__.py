@@ -1,4 +1,4 @@
-"""Who is in the cluster, as one node's switchboard sees it, and how it gets to know.
+"""The cluster's members, as one node's switchboard sees them, and how it finds them.
 
-Deciding is pure (`membership`); `peer_links`, `peer_memory` and `discovery` act.
+Decisions are pure (`membership`); `peer_links`, `peer_memory` and `discovery` act.
 """

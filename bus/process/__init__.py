@@ -1,4 +1,4 @@
-"""What a process is to its machine: clocks, logs, ids, memory, endpoints, supervisord.
+"""A process and its machine: clocks, logs, ids, memory, endpoints, supervisord.
 
-No ZeroMQ, and nothing of other nodes.
+No ZeroMQ, and nothing about other nodes.
 """

@@ -1,6 +1,6 @@
-"""Talks to other switchboards to measure the links to them: while they are idle, one at a time.
+"""Talks to other switchboards to measure the links to them, one at a time and only while idle.
 
-`probe_schedule` and `link_probe`, which decide, are pure; `link_survey` is their shell.
+`probe_schedule` and `link_probe` decide and are pure; `link_survey` is their shell.
 """
 
 from bus.survey.link_survey import LinkSurvey, tell_unmeasured

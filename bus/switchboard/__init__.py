@@ -1,7 +1,7 @@
-"""The `bus` process: forwards what services publish, keeps what is retained, lets people listen.
+"""The `bus` process: forwards messages of services, stores retained values, serves the tap.
 
-Knows topics, and forwards without opening all but what it keeps. A listener at the tap loads no
-switchboard.
+It knows topics. It forwards all messages unopened, except retained ones. A listener at the tap does
+not import the switchboard.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What may cross a wire: ids, errors, messages, topics, and the bytes of each.
+"""Data that crosses a wire: ids, errors, messages, topics, and their bytes.
 
-Pure: frozen, closed types and their codecs, by what rule both ends share places among those who
-ask, and by what rules they read the files of an embedding model and a client's template; no socket,
-no clock, no file. It imports no other room.
+Pure: frozen, closed types and their codecs; no socket, no clock, no file. Also rules that both ends
+must share: how places are divided, and how the files of an embedding model and a client's template
+are read. It imports no other room.
 """

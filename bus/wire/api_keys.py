@@ -1,7 +1,8 @@
-"""API keys as facts of the cluster: who may ask over HTTP, for what, how much and until when.
+"""API keys as facts of the cluster: who may use HTTP, for what, how much and until when.
 
-Pure. A key is kept as its SHA-256 alone, and a field for one takes nothing else: no secret can come
-into the log. All nodes know all keys, for they are in the cluster's state, and therefore bounded.
+Pure. Only the SHA-256 of a key is stored, and its field accepts nothing else, so no secret can
+enter the log. The cluster's state has all keys, so every node knows them, and their number is
+limited.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from pydantic import Field
 from bus.wire.messages.wire import Message
 
 Scope = Literal["inference", "admin"]
-"""What a key opens: `inference` what generates, embeds and lists models, `admin` everything."""
+"""A key's permission. `inference`: generate, embed and list models; `admin`: everything."""
 MAX_API_KEYS = 256
-"""API keys of a cluster."""
+"""Maximum API keys of a cluster."""
 HASH_PATTERN = r"^sha256:[0-9a-f]{64}$"
 KEY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 KEY_ID = re.compile(r"key-[0-9a-f]{8}")
 
 
 class KeyLimits(Message):
-    """How much a key may ask for on all nodes together; None: any number. A minute is any 60 s, a
-    day one of UTC; tokens are those of prompts and answers."""
+    """Limits of a key over all nodes together; None: unlimited. A minute is any 60 s, a day is a
+    UTC day; tokens are those of prompts and answers."""
 
     requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
     concurrent: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -33,9 +34,8 @@ class KeyLimits(Message):
 
 
 class ApiKey(Message):
-    """One key. `id` stays for its life, `hash` until it is rotated; then `old_hash`, where there is
-    one, is taken as well until `old_until_s`. Instants are seconds since 1970; `expires_at_s` None:
-    never."""
+    """One key. `id` never changes; `hash` changes when the key is rotated. `old_hash`, if any,
+    stays valid until `old_until_s`. Times are seconds since 1970; `expires_at_s` None: never."""
 
     id: str
     name: str
@@ -48,7 +48,7 @@ class ApiKey(Message):
     old_until_s: float = 0.0
 
     def is_expired(self, wall_s: float) -> bool:
-        """Return whether the key is no longer taken at `wall_s`."""
+        """Return whether the key is no longer valid at `wall_s`, in seconds since 1970."""
         return self.expires_at_s is not None and wall_s >= self.expires_at_s
 
 
@@ -59,12 +59,12 @@ LOST_KEYS = ApiKey(
     scope="inference",
     expires_at_s=0.0,
 )
-"""A key that nobody has. It stands in the state where API keys may have been lost with a damaged
-log, so that every node goes on asking for a key until a person removes it."""
+"""A key without a secret. It marks a state whose API keys may be lost with a damaged log. Every
+node then still requires a key, until a person removes this one."""
 
 
 def keys_were_lost(keys: Mapping[str, ApiKey]) -> bool:
-    """Return whether some of these keys may have been lost, and no person has seen to it yet."""
+    """Return whether some API keys may be lost and no person has dealt with it yet."""
     return LOST_KEYS.id in keys
 
 
@@ -74,4 +74,4 @@ KEYS_LOST_WORDS = (
     "list the keys with `shoal apikey ls`, add missing ones with `shoal apikey add NAME`, then "
     "reopen the nodes with `shoal apikey rm lost-keys`",
 )
-"""What is wrong where keys were lost, and what to do."""
+"""The error and the remedy for lost keys."""

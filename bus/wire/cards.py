@@ -1,7 +1,7 @@
-"""Capability cards: what a node can do, and which models lie on its disk.
+"""Capability cards: the abilities of a node, and the models on its disk.
 
-Pure. A card is a retained reading. The newer one of two wins. Of two with one stamp the same one
-wins on every node and in any order (`supersedes`).
+Pure. A card is a retained reading; the newer one wins. If two cards have the same stamp, the same
+one wins on every node and in any order (`supersedes`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from bus.wire.messages.wire import Message
 from bus.wire.topology import NodeAddress, RdmaPort
 
 ModelKind = Literal["text", "embedding"]
-"""What a model makes of a prompt: more text, or a vector."""
+"""The output of a model: text, or a vector."""
 
 ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
-"""Where a model's folder comes from: with shoal, put there by a person, a Hugging Face cache, other
-nodes, the hub, or made here of another model."""
+"""The origin of a model's folder: bundled with shoal, added by the user, a Hugging Face cache,
+copied from other nodes, pulled from the hub, or derived from another model here."""
 PassedOverReason = Literal[
     "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",
     "no_config",
@@ -33,18 +33,18 @@ PassedOverReason = Literal[
     "too_deep", "too_many", "same_name", "odd_name", "unreadable", "bad_card", "no_effect",
     "alias_taken",
 ]  # fmt: skip
-"""Why something that lies where models do is not taken, or not wholly; the words for each are the
-worker's (`worker.models.passed_over`)."""
-_SAID_BY_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin")
-_WHERE_FROM = ("origin", "sources")
+"""Why something in a folder of models is not a model, or has no effect. The worker has a text for
+each (`worker.models.passed_over`)."""
+_FROM_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin")
+_FROM_ORIGIN = ("origin", "sources")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
-"""The longest texts of a `PassedOver`."""
+"""Maximum lengths of the texts of a `PassedOver`."""
 
 
 class AdapterCard(Message):
-    """A LoRA adapter that lies beside a model, and is asked for as `MODEL:NAME`. `rank` is the
-    largest of its layers, `size_bytes` is on disk, `digest` is of its configuration and the
-    beginning of its weights."""
+    """A LoRA adapter beside a model; requests name it as `MODEL:NAME`. `rank`: the largest of its
+    layers. `size_bytes`: on disk. `digest`: of its configuration and the beginning of its
+    weights."""
 
     name: str
     rank: int
@@ -54,44 +54,43 @@ class AdapterCard(Message):
 
 
 class ModelCard(Message):
-    """One model on disk, with what placement needs to know before it is loaded.
+    """One model on disk, with the figures that placement needs before it is loaded.
 
-    Bytes are of the weights as they will lie in memory (after the cast to `dtype`), and of all
-    `adapters` beside them, which are loaded with the model.
-    `kv_bytes_per_token` is for the whole model; `kv_bytes_fixed` per row. `size_bytes` is on disk.
+    `weights_bytes`: its weights in memory (after the cast to `dtype`), with all `adapters` beside
+    it, which are loaded with the model. `kv_bytes_per_token`: for the whole model;
+    `kv_bytes_fixed`: per row. `size_bytes`: on disk.
 
-    Parts, for splitting it: `layer_bytes` of each layer's weights, `layer_active_bytes` of those
-    that one token reads (a mixture reads some of its experts), `layer_kv` and `layer_kv_fixed`
-    as above by layer; `embedding_bytes` lie with the first layers, `head_bytes` (final norm and
-    output projection, which may be the embedding again) with the last. Empty: unknown, taken as
-    equal. `activation_bytes` of one token travel between layers.
+    Its parts, for a split: `layer_bytes`: the weights of each layer. `layer_active_bytes`: the part
+    of them that one token reads (a mixture reads some of its experts). `layer_kv` and
+    `layer_kv_fixed`: KV by layer, as above. `embedding_bytes` belong to the first layers.
+    `head_bytes` belong to the last ones: final norm and output projection, which may be the
+    embedding again. Empty: unknown, so layers count as equal. `activation_bytes`: sent between
+    layers for one token.
 
-    `kv` is how its node holds what grows of the KV unless a load says otherwise; the bytes of the
-    card are of full width. Values of `kv_value_bytes` are put in groups of `kv_group`; 0: they stay
-    in full width, for the reason in `kv_full_because`, which is also why no window of them can be
-    kept unless `kv_windows`.
+    `kv`: the default format of KV that grows; the bytes of the card are for full width. Values of
+    `kv_value_bytes` form groups of `kv_group`; 0: they stay in full width, for the reason in
+    `kv_full_because`. Then windows are impossible, too, unless `kv_windows`.
 
-    `tensor_sizes` are the counts, by name, that a tensor-parallel degree has to divide; empty:
-    the family does not shard. `tensor_splits_kv`: its KV is divided too. `unsplit_because` says
-    why the family cannot be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches its own
-    layers alone. `compatible_backends` (empty: any) and `backend_preference` (best first) are
+    `tensor_sizes`: sizes, by name, that a tensor-parallel degree must divide; empty: the family
+    does not shard. `tensor_splits_kv`: its KV is divided, too. `unsplit_because`: why the family
+    can't be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches only its own layers.
+    `compatible_backends` (empty: any) and `backend_preference` (best first) are
     `<engine>-<compute>` tags.
 
-    `makes`: an embedding model keeps no KV, runs on one rank alone, and takes `context_tokens` of
-    each input. Its vectors have `dimensions` numbers unless another of `dimension_choices` is asked
-    for, or any count up to `dimensions_at_most` (0: no other but the choices).
+    `makes`: an embedding model has no KV, runs on one rank, and takes `context_tokens` of each
+    input. Its vectors have `dimensions` numbers by default. A request may choose one of
+    `dimension_choices`, or any size up to `dimensions_at_most` (0: only the choices).
 
-    `folder_name` is the folder's own name where no request could say it and the model therefore
-    goes by another. `sources` are the nodes, or the repository, that it came from. `last_used_at_s`
-    is of this node alone, to the minute; 0: not known. `aliases` and `defaults` are what its
-    `card.toml` says to requests, `card_at_s` when that was written: the newest counts. `noted` are
-    the keys that it has; `pin`: it keeps the model in memory. `memory_bytes` is what its weights
-    take, by that card; 0: it does not say. `metal_fast_synch` is what runners of this node are
-    started with, and `metal_fast_synch_by` who says so. `tool_parser` and `reasoning_parser` are
-    those by which its output is read; empty: as its template says. `special_tokens_in_messages`:
-    those that messages spell are tokens, not text.
-    `made_from` is the model that it was made of in fewer bits. `load_s` is how long its last load
-    took on this node, from an empty runner to a ready one; 0: not known.
+    `folder_name`: the folder's own name, if it is no valid model id and the model has another one.
+    `sources`: the nodes, or the repository, that it came from. `last_used_at_s`: on this node, to
+    the minute; 0: unknown. `aliases` and `defaults`: the request settings of its `card.toml`, which
+    was written at `card_at_s`; the newest counts. `noted`: the keys of the `card.toml`. `pin`: the
+    model stays in memory. `memory_bytes`: the memory of its weights by the `card.toml`; 0: not set.
+    `metal_fast_synch`: the setting of this node's runners; `metal_fast_synch_by`: its source.
+    `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its template says.
+    `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not as
+    text. `made_from`: the model that it was quantized from. `load_s`: the duration of its last load
+    on this node, from an empty runner to a ready one; 0: unknown.
     """
 
     model: ModelId
@@ -157,9 +156,9 @@ class ModelCard(Message):
 
 
 class PartialModel(Message):
-    """Some layers of a model, on a node's disk: each of `layers` is the first and the one after
-    the last of a span whose weights are all there. `have_bytes` of the `size_bytes` of its files
-    have come. It serves a stage of a pipeline, and is not given away. `path` is its folder."""
+    """Some layers of a model on a node's disk, complete in `layers`: spans [first, last).
+    `have_bytes` of the `size_bytes` of its files are here. It serves a stage of a pipeline; other
+    nodes can't copy it. `path`: its folder."""
 
     model: ModelId
     layers: tuple[tuple[int, int], ...]
@@ -168,15 +167,14 @@ class PartialModel(Message):
     path: str = ""
 
     def holds(self, first: int, last: int) -> bool:
-        """Return whether layers `first` up to, not including, `last` are all there."""
+        """Return whether all layers [`first`, `last`) are here."""
         return covers(self.layers, first, last)
 
 
 class PassedOver(Message):
-    """Something that lies where a node's models do and is not taken: `why`, and the way out.
-    `name` is what the model would be called. `taken`: it is a model, and what is said is about a
-    part of its folder that has no effect. `aliases` are those of a `card.toml` that is refused, as
-    far as they could be read: they are not in force."""
+    """Something in a folder of models that is not a model: `why`, and the remedy. `name`: the name
+    that the model would have. `taken`: it is a model, but this part of its folder has no effect.
+    `aliases`: those of a refused `card.toml`, as far as they could be read; they have no effect."""
 
     name: str = Field(max_length=NAME_CHARACTERS)
     path: str = Field(max_length=PATH_CHARACTERS)
@@ -188,92 +186,90 @@ class PassedOver(Message):
 
 
 def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
-    """Return the models of these nodes by name: the first node's card of each, with what the newest
-    `card.toml` of all says, and where the copy of a node is from that did not copy it
-    from another."""
-    found: dict[ModelId, ModelCard] = {}
+    """Return the models of these nodes by name: the first node's card of each. Settings come from
+    the newest `card.toml` of all nodes; the origin from a node that did not copy the model from
+    another."""
+    models: dict[ModelId, ModelCard] = {}
     for node in nodes:
         for model in node.models:
-            known = found.setdefault(model.model, model)
-            newer = _SAID_BY_CARD_FILE if model.card_at_s > known.card_at_s else ()
-            is_first = known.origin == "copied" and model.origin != "copied"
-            first = _WHERE_FROM if is_first else ()
-            said = {name: getattr(model, name) for name in (*newer, *first)}
-            if said:
-                found[model.model] = known.model_copy(update=said)
-    return found
+            card = models.setdefault(model.model, model)
+            newer = _FROM_CARD_FILE if model.card_at_s > card.card_at_s else ()
+            is_first = card.origin == "copied" and model.origin != "copied"
+            first = _FROM_ORIGIN if is_first else ()
+            update = {name: getattr(model, name) for name in (*newer, *first)}
+            if update:
+                models[model.model] = card.model_copy(update=update)
+    return models
 
 
 def passed_over_named(
     name: str, passed_over: Iterable[tuple[str, PassedOver]]
 ) -> tuple[str, PassedOver] | None:
-    """Return what lies on a disk, and is no model, that `name` may mean, with its node; None
-    without one. A file goes by its name with or without what is behind the last dot, a folder also
-    by the id that a model of its name would have. Where nothing lies under that name, it may be one
-    that a model's refused card gives."""
+    """Return a non-model on a disk that `name` may mean, with its node; None if there is none. A
+    file matches with or without its last suffix; a folder also by the model id made from its name.
+    If none matches, a name may come from the aliases of a refused card."""
     wanted = name.casefold().removesuffix(":latest")
     meant: tuple[str, PassedOver] | None = None
-    for node, one in passed_over:
-        names = short_names(one.name) | short_names(sayable(one.name))
-        if not one.taken and wanted in names | {said.rpartition(".")[0] for said in names}:
-            return node, one
-        if meant is None and wanted in (alias.casefold() for alias in one.aliases):
-            meant = node, one
+    for node, entry in passed_over:
+        names = short_names(entry.name) | short_names(sayable(entry.name))
+        if not entry.taken and wanted in names | {text.rpartition(".")[0] for text in names}:
+            return node, entry
+        if meant is None and wanted in (alias.casefold() for alias in entry.aliases):
+            meant = node, entry
     return meant
 
 
-def not_in_force(one: PassedOver, node: str) -> str:
-    """Return why a name that the refused card of a model gives it means nothing now."""
-    return (
-        f"the card that gives {one.name} this name has no effect ({one.path} on {node}): {one.why}"
-    )
+def not_in_force(entry: PassedOver, node: str) -> str:
+    """Return why an alias of a refused card has no effect."""
+    place = f"{entry.path} on {node}"
+    return f"the card that gives {entry.name} this name has no effect ({place}): {entry.why}"
 
 
 def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:
-    """Return the pulls of this model to this node that did not end, or have not yet."""
+    """Return the unfinished pulls of this model to this node, running or interrupted."""
     reasons = ("pulled_in_part", "being_pulled")
-    return [one for one in card.passed_over if one.name == model and one.reason in reasons]
+    return [entry for entry in card.passed_over if entry.name == model and entry.reason in reasons]
 
 
 def short_names(model: str) -> set[str]:
-    """Return what a model may be called in small letters: its name with and without its owner."""
+    """Return the lower-case names of a model: with and without its owner."""
     whole = model.casefold().removesuffix(":latest")
     return {whole, whole.rpartition("/")[2]}
 
 
-def model_named(name: str, known: Collection[ModelId]) -> ModelId | None:
-    """Return the one model that `name` means, or None when there is none or more than one."""
-    if ModelId(name) in known:
+def model_named(name: str, names: Collection[ModelId]) -> ModelId | None:
+    """Return the only model that `name` can mean; None if there is none or more than one."""
+    if ModelId(name) in names:
         return ModelId(name)
     plain = plain_name(name)
-    if ModelId(plain) in known:
+    if ModelId(plain) in names:
         return ModelId(plain)
     folded = plain.casefold()
-    ends = {model for model in known if short_names(model) & {folded}}
+    ends = {model for model in names if short_names(model) & {folded}}
     return next(iter(ends)) if len(ends) == 1 else None
 
 
 def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
     """Return whether each of the layers [`first`, `last`) is in one of the spans."""
-    held = tuple(spans)
-    return all(any(a <= layer < b for a, b in held) for layer in range(first, last))
+    ranges = tuple(spans)
+    return all(any(a <= layer < b for a, b in ranges) for layer in range(first, last))
 
 
 class NodeCard(Message):
-    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it.
+    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it. Empty: unknown.
 
-    `chip` is the processor's name. `working_set_bytes` is what the GPU of a Mac may wire
-    down, by its operator's limit or else by Metal's word (0: neither is told); `vram_bytes` and
-    `gtt_bytes` are of a GPU of its own, or of an APU.
-    `memory_bytes_per_s` 0: not measured. `machine` is alike on nodes of one machine. `rdma` names
-    the device whose active port leads to each peer, by node id; `rdma_ports` are all there are.
-    `os_version` names the system and its version; `launched_by` is who started the node
-    (`shoal up`, `systemd`, `launchd`, ...). `tree` is the fingerprint of the code that runs, alike
-    for equal files. Empty: not known.
-    `weights_addresses` are where its worker gives the files of `models` to other nodes, best
-    first; none: it does not. `parts` are models of which it has some layers only. `passed_over` is
-    what lies on its disk and is no model, the first hundred of `passed_over_count`. `cannot_run`
-    says why no runner can compute here (MLX is not installed), what to do, and is empty elsewhere.
+    `chip`: the processor's name. `working_set_bytes`: how much memory the GPU of a Mac may wire, by
+    its operator's limit, else by Metal's (0: neither is known). `vram_bytes` and `gtt_bytes`: of a
+    dedicated GPU or an APU. `memory_bytes_per_s` 0: not measured. `machine`: the same for nodes of
+    one machine. `rdma`: the device whose active port leads to each peer, by node id; `rdma_ports`:
+    all devices. `os_version`: the system and its version. `launched_by`: the launcher of the node
+    (`shoal up`, `systemd`, `launchd`, ...). `tree`: the fingerprint of the running code, the same
+    for equal files.
+
+    `weights_addresses`: where its worker offers the files of `models` to other nodes, best first;
+    empty: it offers none. `parts`: models of which it has only some layers. `passed_over`: files
+    and folders that are no models, the first hundred of `passed_over_count`. `cannot_run`: why no
+    runner can compute here (MLX is not installed), and the remedy; else empty.
     """
 
     node: NodeId = Field(min_length=1)
@@ -313,24 +309,24 @@ AHEAD_S = 60.0
 """How far a node's clock may be ahead of ours."""
 
 
-def supersedes(card: NodeCard, known: NodeCard | None) -> bool:
-    """Return whether a card takes the place of what is known of its node: it is newer, or of one
-    stamp and the greater by its content. One that is heard again does, too."""
-    if known is None or card.announced_at_s > known.announced_at_s:
+def supersedes(card: NodeCard, previous: NodeCard | None) -> bool:
+    """Return whether a card replaces the previous one of its node: it is newer; or it has the same
+    stamp and is equal or greater by content."""
+    if previous is None or card.announced_at_s > previous.announced_at_s:
         return True
-    if card.announced_at_s < known.announced_at_s:
+    if card.announced_at_s < previous.announced_at_s:
         return False
-    return card == known or _content(card) > _content(known)
+    return card == previous or _content(card) > _content(previous)
 
 
 def _content(card: NodeCard) -> str:
-    """Return all that a card says, equal for equal cards."""
+    """Return the content of a card as a text, equal for equal cards."""
     return json.dumps(card.model_dump(mode="json"), sort_keys=True)
 
 
 def as_received(card: NodeCard, wall_s: float) -> NodeCard:
-    """Return a node's card as it counts here at `wall_s`: one that is dated further ahead counts as
-    of now, so that it hides the node's next cards no longer than until they come."""
+    """Return a node's card as this node accepts it at `wall_s`. A stamp too far ahead becomes
+    `wall_s`, so that the node's next cards are not ignored for long."""
     if card.announced_at_s <= wall_s + AHEAD_S:
         return card
     return card.model_copy(update={"announced_at_s": wall_s})

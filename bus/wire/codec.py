@@ -1,10 +1,10 @@
-"""Envelopes as bytes and back: msgpack, size-capped, validated against closed types.
+"""Envelopes as bytes and back: msgpack, limited in size, validated against closed types.
 
 Pure, and the only home of msgpack. An envelope (control and telemetry) is an array [version, kind,
-node, process, boot, seq, body map], its body validated by pydantic. Anything else raises
-`BadMessage` with a text that names what was wrong. Nothing is unpickled. The first words between
-nodes have one version for ever, and of them fields that a later build added are passed over. (What
-is said for each token and step travels as `bus.wire.array_frames`.)
+node, process, boot, seq, body map]; pydantic validates its body. Any other input raises
+`BadMessage`, and the text names the fault. Nothing is unpickled. The first messages between nodes
+have one version for ever; fields that a later build added to them are ignored. Messages per token
+and step travel as `bus.wire.array_frames` instead.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -34,16 +34,15 @@ from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
 MAX_CONTROL_BYTES = 64 << 20
-"""Snapshots are the largest; anything else is far below."""
 MAX_QUESTION_BYTES = 1 << 20
-"""The longest where only questions come. A byte of msgpack may become 72 of memory."""
+"""The limit of a socket that receives only questions. A byte of msgpack may take 72 in memory."""
 MAX_ITEMS = 1 << 16
-"""The longest array or map of a message."""
+"""Maximum elements of an array or map in a message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A message and who sent it. `seq` grows by one for each message of a boot."""
+    """A message and its sender. `seq` grows by one with each message of a boot."""
 
     node: NodeId
     process: str
@@ -53,7 +52,7 @@ class Envelope:
 
 
 def _kinds() -> dict[str, type[Message]]:
-    found: dict[str, type[Message]] = {}
+    kinds: dict[str, type[Message]] = {}
     modules = (
         accelerators,
         collectives,
@@ -71,23 +70,23 @@ def _kinds() -> dict[str, type[Message]]:
             if isinstance(value, type) and issubclass(value, Message):
                 kind = value.model_fields.get("kind")
                 if kind is not None and isinstance(kind.default, str):
-                    found[kind.default] = value
-    return found
+                    kinds[kind.default] = value
+    return kinds
 
 
 KINDS: dict[str, type[Message]] = _kinds()
-"""Every kind that may travel in an envelope."""
+"""The kinds of message that may travel in an envelope."""
 _ADAPTERS = {kind: TypeAdapter(cls) for kind, cls in KINDS.items()}
 
 
 def pack(value: Any) -> bytes:
-    """Return the msgpack of plain data: maps, arrays, text, bytes, numbers, booleans, null."""
+    """Pack plain data as msgpack: maps, arrays, text, bytes, numbers, booleans, null."""
     return cast(bytes, msgpack.packb(value, use_bin_type=True))
 
 
 def unpack(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES, most_items: int = -1) -> Any:
-    """Read plain data from msgpack, with `most_items` in an array or map (-1: as many as there
-    are). Raises BadMessage."""
+    """Unpack plain data from msgpack. `most_items` limits each array and map (-1: no limit). Raises
+    BadMessage."""
     if len(data) > limit_bytes:
         raise BadMessage(f"the message has {len(data)} bytes; the limit is {limit_bytes}")
     try:
@@ -140,8 +139,8 @@ def decode_body(kind: object, body: object) -> Message:
     if adapter is None or not isinstance(kind, str):
         raise BadMessage(f"unknown kind {kind!r}")
     if kind in FIRST_WORDS and isinstance(body, dict):
-        known = KINDS[kind].model_fields
-        body = {key: value for key, value in cast(Any, body).items() if key in known}
+        fields = KINDS[kind].model_fields
+        body = {key: value for key, value in cast(Any, body).items() if key in fields}
     try:
         return adapter.validate_python(body)
     except ValidationError as error:

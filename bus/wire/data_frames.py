@@ -1,8 +1,8 @@
-"""The data plane as bytes: frames for runners and for gateway processes, packed and read.
+"""The data plane as bytes: packs and reads the frames for runners and for gateway processes.
 
-Pure. The types of `bus.wire.messages.tokens` are frames (`bus.wire.array_frames`); requests, usage
-and refusals inside of them are pydantic's, and validated in full. What does not fit raises
-`BadMessage`; nothing else can come out.
+Pure. The types of `bus.wire.messages.tokens` are array frames (`bus.wire.array_frames`). Requests,
+usage and refusals in them are pydantic models and validated in full. Any other input raises
+`BadMessage`, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ LATER = (
     "adapter",
     "trace",
 )
-"""Fields of a request that came later: left out where they say nothing, for earlier builds."""
+"""Request fields that came later. An unset one is left out, so that earlier builds can read the
+request."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
-"""Those of its `output`, left out where all say nothing."""
+"""Later fields of a request's `output`. They are left out if all have their defaults."""
 
 
 def pack_to_gateway(message: ToGateway) -> bytes:
@@ -57,8 +58,8 @@ def pack_to_gateway(message: ToGateway) -> bytes:
 
 
 def _row(entry: Entry) -> Entry | tuple[object, ...]:
-    """Return the entry, or its fields where its last one is left out of the array: a delta's
-    `logprobs`, an end's `prompt`."""
+    """Return the entry; or, if its last field is empty, its other fields as an array: a delta
+    without `logprobs`, an end without `prompt`."""
     if type(entry) is not TokenDelta:
         if type(entry) is Finished and entry.prompt is None:
             return ("f", entry.request_id, entry.seq, entry.usage)
@@ -85,7 +86,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:
-    """Return which of a request's later fields say nothing, as pydantic's `exclude`."""
+    """Return the unset later fields of a request, as pydantic's `exclude`."""
     unsaid: dict[str, Any] = {name: True for name in LATER if getattr(request, name) is None}
     if not request.output.is_later:
         unsaid["output"] = LATER_IN_OUTPUT
@@ -103,7 +104,8 @@ _pack = packer(_plain)
 
 
 def pack_to_runner(message: ToRunner) -> bytes:
-    """Pack one frame for a runner."""
+    """Pack one frame for a runner. A field that versions before 8 don't know is left out if
+    empty."""
     if type(message) is Submit and message.so_far is None:
         waited = (message.waited_ms,) if message.waited_ms else ()
         who = (message.sharer,) if message.sharer or waited else ()
@@ -122,6 +124,6 @@ def pack_to_runner(message: ToRunner) -> bytes:
 
 
 unpack_to_runner: Callable[[bytes], ToRunner] = reader(ToRunner, "a runner", _validated)
-"""Reads a runner's incoming frame. Raises BadMessage."""
+"""Reads a frame that a gateway process sent to a runner. Raises BadMessage."""
 unpack_to_gateway: Callable[[bytes], ToGateway] = reader(ToGateway, "a gateway", _validated)
-"""Reads a gateway process's incoming frame. Raises BadMessage."""
+"""Reads a frame that a runner sent to a gateway process. Raises BadMessage."""

@@ -1,10 +1,10 @@
-"""How the files of an embedding model are read: which they are, and what they ask of who runs it.
+"""The files of an embedding model: which ones count, and how it has to be computed.
 
-Pure: the caller reads a file as JSON, by its name. The worker writes a model's card by this rule
-and the runner loads the model by it, so that both mean the same one. File names are those of
-sentence-transformers: `modules.json` lists a transformer, a pooling, and what follows it. A BERT
-without them is pooled by the mean of its tokens, as sentence-transformers does. What would be
-computed in another way than its makers did is refused with the reason: ValueError.
+Pure: the caller reads a file as JSON, by its name. The worker writes a model's card and the runner
+loads the model by these same rules. File names are those of sentence-transformers: `modules.json`
+lists a transformer, a pooling, and further steps. A BERT without these files is pooled by the mean
+of its tokens, as in sentence-transformers. A model that would be computed in another way than its
+makers intended is refused: ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 Architecture = Literal["bert", "roberta", "decoder"]
-"""A BERT; a RoBERTa, whose positions begin behind the padding token's id; or a language model of
-mlx-lm without its head."""
+"""`bert`; `roberta`, whose positions begin after the padding token's id; `decoder`, a language
+model of mlx-lm without its head."""
 PoolingMode = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"
@@ -24,9 +24,9 @@ LIMITS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "albert", "xlnet")
 )
-"""Where sentence-transformers keeps the length of inputs; the first that is there holds."""
+"""Files of sentence-transformers with the maximum input length; the first existing one counts."""
 VECTOR = "sentence_embedding"
-"""sentence-transformers' word for the vector of an input, on its way through the modules."""
+"""sentence-transformers' name for the vector of an input."""
 MOST_MODULES = 16
 MOST_WIDTH = 1 << 16
 MOST_TOKENS = 1 << 24
@@ -50,12 +50,13 @@ _POOLED: Mapping[str, PoolingMode] = {
 """In the order in which several of them are joined."""
 
 ReadJson = Callable[[str], object]
-"""Returns what the JSON file of a name in the model's folder holds; None where there is none."""
+"""Returns the content of the JSON file with this name in the model's folder; None if it is
+missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class DenseStep:
-    """A linear layer behind the pooling; its weights lie in `folder` of the model's folder."""
+    """A linear layer after the pooling; its weights are in the subfolder `folder`."""
 
     folder: str
     inputs: int
@@ -66,7 +67,7 @@ class DenseStep:
 
 @dataclass(frozen=True, slots=True)
 class NormaliseStep:
-    """The vector divided by its length."""
+    """Divide the vector by its length."""
 
 
 Step = DenseStep | NormaliseStep
@@ -74,12 +75,12 @@ Step = DenseStep | NormaliseStep
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingModel:
-    """What an embedding model's files say of it.
+    """An embedding model, as its files describe it.
 
-    `pooling`: vectors of these kinds are joined in this order. `steps` follow it. A vector has
-    `width` numbers, of which `dimensions` are given unless asked otherwise: any of
-    `dimension_choices`, or any count up to `width` where `any_dimensions`. An input has at most
-    `max_tokens`, special ones counted. `prompt` is put before each text.
+    `pooling`: vectors of these kinds are joined in this order; `steps` follow. A vector has `width`
+    numbers and is truncated to `dimensions` by default. A request may choose one of
+    `dimension_choices`, or with `any_dimensions` any count up to `width`. An input has at most
+    `max_tokens`, special tokens included. `prompt` precedes each text.
     """
 
     architecture: Architecture
@@ -100,20 +101,19 @@ class EmbeddingModel:
         return bool(self.steps) and isinstance(self.steps[-1], NormaliseStep)
 
     def allows(self, dimensions: int) -> bool:
-        """Return whether its vectors may be cut to so many numbers."""
+        """Return whether a request may have vectors of this size."""
         listed = dimensions in (*self.dimension_choices, self.dimensions)
         return listed or (self.any_dimensions and 1 <= dimensions <= self.width)
 
 
 def is_encoder(family: str) -> bool:
-    """Return whether models of a family are encoders, which make vectors alone."""
+    """Return whether models of a family are encoders, which only make vectors."""
     return family in _ENCODERS
 
 
 def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel | None:
-    """Return what a model's folder says of it as an embedding model; None where it is none.
-    `config` is its config.json. Raises ValueError where it is one that cannot be run as it is
-    meant."""
+    """Return the embedding model in a model's folder; None if it is not one. `config` is its
+    config.json. Raises ValueError if shoal can't compute it as its makers intended."""
     family = str(config.get("model_type", ""))
     modules = read(MODULES)
     if modules is None and family not in _ENCODERS:
@@ -146,13 +146,13 @@ def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel
 
 
 def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
-    """Return which of the files and folders in a model's folder say something of how it embeds."""
+    """Return the files and folders of a model that describe how it embeds."""
     wanted = (MODULES, PROMPTS, TOKENIZER, *LIMITS)
     return tuple(name for name in names if name in wanted or name[:1].isdigit())
 
 
 def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
-    """Raise ValueError for a transformer that would be computed in another way than it is meant."""
+    """Raise ValueError for a transformer that shoal would compute differently from its makers."""
     if config.get("auto_map"):
         raise ValueError("it needs its own code (auto_map), which shoal does not run")
     named = config.get("architectures")
@@ -173,14 +173,14 @@ def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
 
 
 def _modules(
-    found: object, hidden: int, read: ReadJson
+    listing: object, hidden: int, read: ReadJson
 ) -> tuple[tuple[PoolingMode, ...], tuple[Step, ...], Mapping[str, Any]]:
-    """Return the pooling, what follows it, and the limits of the transformer."""
-    if found is None:
+    """Return the pooling, the further steps, and the limits of the transformer."""
+    if listing is None:
         return ("mean",), (), _limits("", read)
-    if not isinstance(found, list) or not 2 <= len(cast(list[object], found)) <= MOST_MODULES:
+    if not isinstance(listing, list) or not 2 <= len(cast(list[object], listing)) <= MOST_MODULES:
         raise ValueError(f"{MODULES} lists no transformer and pooling")
-    modules = [_module(one) for one in cast(list[object], found)]
+    modules = [_module(module) for module in cast(list[object], listing)]
     (first, at), (second, pooled) = modules[:2]
     if (first, second) != ("Transformer", "Pooling"):
         raise ValueError(
@@ -194,9 +194,9 @@ def _modules(
     return pooling, tuple(_step(kind, path, read) for kind, path in modules[2:]), _limits(at, read)
 
 
-def _module(found: object) -> tuple[str, str]:
-    """Return the kind of a module, without the package it is from, and its folder."""
-    entry = _object(found, MODULES)
+def _module(raw: object) -> tuple[str, str]:
+    """Return the kind of a module, without its package, and its folder."""
+    entry = _object(raw, MODULES)
     kind, path = entry.get("type"), entry.get("path", "")
     if not isinstance(kind, str) or not isinstance(path, str):
         raise ValueError(f"{MODULES} has a module without type or path")
@@ -207,23 +207,23 @@ def _module(found: object) -> tuple[str, str]:
 
 def _pooling(folder: str, hidden: int, read: ReadJson) -> tuple[PoolingMode, ...]:
     name = f"{folder}/config.json"
-    found = _object(read(name), name)
-    if not found:
+    config = _object(read(name), name)
+    if not config:
         raise ValueError(f"{name} is missing")
-    width = found.get("word_embedding_dimension", found.get("embedding_dimension", hidden))
+    width = config.get("word_embedding_dimension", config.get("embedding_dimension", hidden))
     if width != hidden:
         raise ValueError(
             f"{name} pools vectors of size {width}; those of the model have size {hidden}"
         )
-    if found.get("include_prompt") is False and _prompt(_object(read(PROMPTS), PROMPTS)):
+    if config.get("include_prompt") is False and _prompt(_object(read(PROMPTS), PROMPTS)):
         raise ValueError(
             f"{name}: include_prompt false is not supported; the prompt would be pooled"
         )
-    modes = found.get("pooling_mode")
+    modes = config.get("pooling_mode")
     if modes is not None:
         listed = cast(list[object], modes) if isinstance(modes, list) else [modes]
     else:
-        listed = [mode for key, mode in _POOLED.items() if found.get(key)] or ["mean"]
+        listed = [mode for key, mode in _POOLED.items() if config.get(key)] or ["mean"]
     unknown = [mode for mode in listed if mode not in get_args(PoolingMode)]
     if unknown or not 0 < len(listed) <= len(_POOLED):
         raise ValueError(f"{name} has an unsupported pooling mode: {unknown or 'none'}")
@@ -236,26 +236,26 @@ def _step(kind: str, folder: str, read: ReadJson) -> Step:
     if kind != "Dense":
         raise ValueError(f"{MODULES} has the unsupported module {kind} ({folder})")
     name = f"{folder}/config.json"
-    found = _object(read(name), name)
-    said = str(found.get("activation_function", "Tanh")).rpartition(".")[2]
-    if said not in _ACTIVATIONS:
-        raise ValueError(f"{name}: unsupported activation {said}")
-    if found.get("use_residual") or found.get("module_input_name", VECTOR) != VECTOR:
+    config = _object(read(name), name)
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    if activation not in _ACTIVATIONS:
+        raise ValueError(f"{name}: unsupported activation {activation}")
+    if config.get("use_residual") or config.get("module_input_name", VECTOR) != VECTOR:
         raise ValueError(f"{name}: use_residual and module_input_name are not supported")
     return DenseStep(
         folder,
-        _count(found, name, "in_features", MOST_WIDTH),
-        _count(found, name, "out_features", MOST_WIDTH),
-        found.get("bias", True) is not False,
-        _ACTIVATIONS[said],
+        _count(config, name, "in_features", MOST_WIDTH),
+        _count(config, name, "out_features", MOST_WIDTH),
+        config.get("bias", True) is not False,
+        _ACTIVATIONS[activation],
     )
 
 
 def _limits(folder: str, read: ReadJson) -> Mapping[str, Any]:
     for name in LIMITS:
-        found = read(f"{folder}/{name}" if folder else name)
-        if found is not None:
-            return _object(found, name)
+        content = read(f"{folder}/{name}" if folder else name)
+        if content is not None:
+            return _object(content, name)
     return {}
 
 
@@ -265,44 +265,44 @@ def _max_tokens(
     limits: Mapping[str, Any],
     read: ReadJson,
 ) -> int:
-    """Return how many tokens an input may have: as sentence-transformers has it, and no more than
-    the model has positions."""
+    """Return the maximum tokens of an input: as sentence-transformers sets it, and no more than the
+    model has positions."""
     positions = _count(config, "config.json", "max_position_embeddings", MOST_TOKENS)
     if architecture == "roberta":
         positions -= padding_token(config) + 1
     if limits.get("max_seq_length") is not None:
         stated = _count(limits, "max_seq_length's file", "max_seq_length", MOST_TOKENS)
     else:
-        found = _object(read(TOKENIZER), TOKENIZER).get("model_max_length")
-        large = isinstance(found, int | float) and not isinstance(found, bool) and found >= 1
-        stated = int(min(cast(float, found), MOST_TOKENS)) if large else positions
+        length = _object(read(TOKENIZER), TOKENIZER).get("model_max_length")
+        large = isinstance(length, int | float) and not isinstance(length, bool) and length >= 1
+        stated = int(min(cast(float, length), MOST_TOKENS)) if large else positions
     if min(positions, stated) < 3:
         raise ValueError("its maximum input length is under 3 tokens")
     return min(positions, stated)
 
 
 def padding_token(config: Mapping[str, Any]) -> int:
-    """Return the id of the token that fills rows up; 1 is RoBERTa's where nothing is said."""
-    found = config.get("pad_token_id")
-    if found is None:
+    """Return the id of the padding token; by default 1 for RoBERTa, else 0."""
+    token = config.get("pad_token_id")
+    if token is None:
         return 1 if _ENCODERS.get(str(config.get("model_type"))) == "roberta" else 0
-    if type(found) is not int or not 0 <= found < MOST_TOKENS:
+    if type(token) is not int or not 0 <= token < MOST_TOKENS:
         raise ValueError("config.json: pad_token_id is not a token id")
-    return found
+    return token
 
 
 def _dimensions(
     config: Mapping[str, Any], more: Mapping[str, Any], width: int
 ) -> tuple[tuple[int, ...], int, bool]:
-    """Return to which counts a vector may be cut, to which it is, and whether any would do."""
+    """Return the allowed sizes of a vector, the default size, and whether any size is allowed."""
     listed: object = config.get("matryoshka_dimensions") or more.get("matryoshka_dimensions")
     if listed is not None and not isinstance(listed, list):
         raise ValueError("matryoshka_dimensions is not a list")
     choices = set[int]()
-    for one in cast(list[object], listed or []):
-        if type(one) is not int or not 1 <= one <= width:
-            raise ValueError(f"matryoshka_dimensions has {one!r}; the range is 1 to {width}")
-        choices.add(one)
+    for size in cast(list[object], listed or []):
+        if type(size) is not int or not 1 <= size <= width:
+            raise ValueError(f"matryoshka_dimensions has {size!r}; the range is 1 to {width}")
+        choices.add(size)
     cut = width
     if more.get("truncate_dim") is not None:
         cut = _count(more, PROMPTS, "truncate_dim", width)
@@ -312,7 +312,7 @@ def _dimensions(
 
 
 def _prompt(more: Mapping[str, Any]) -> str:
-    """Return the text that is put before each input; "" without one."""
+    """Return the prompt before each input; "" if there is none."""
     name = more.get("default_prompt_name")
     if name is None:
         return ""
@@ -322,17 +322,17 @@ def _prompt(more: Mapping[str, Any]) -> str:
     return text
 
 
-def _object(found: object, name: str) -> Mapping[str, Any]:
-    """Return a JSON object, an empty one for None. Raises ValueError for anything else."""
-    if found is None:
+def _object(value: object, name: str) -> Mapping[str, Any]:
+    """Return a JSON object; an empty one for None. Raises ValueError for anything else."""
+    if value is None:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise ValueError(f"{name} is not a JSON object")
-    return cast(dict[str, Any], found)
+    return cast(dict[str, Any], value)
 
 
-def _count(found: Mapping[str, Any], name: str, key: str, most: int) -> int:
-    value = found.get(key)
+def _count(fields: Mapping[str, Any], name: str, key: str, most: int) -> int:
+    value = fields.get(key)
     if type(value) is not int or not 1 <= value <= most:
         raise ValueError(f"{name}: {key} is {str(value)[:80]}; the range is 1 to {most}")
     return value

@@ -1,7 +1,7 @@
-"""What can go wrong, said once: whose fault it is and what to do now.
+"""Errors and refusals: whose fault it is and what to do now.
 
-Pure. Expected refusals (no capacity, unknown model, queue full) are values (`Refusal`),
-not exceptions. Exceptions are for what the caller of a function could not have known.
+Pure. Expected refusals (no capacity, unknown model, queue full) are values (`Refusal`), not
+exceptions. An exception is for a fault that the caller could not have foreseen.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FailReason = Literal[
     "memory_pressure",
     "internal",
 ]
-"""How a request may end without finishing."""
+"""Why a request may end before it is complete."""
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "memory_pressure"]
-"""How a choice may end well; after `memory_pressure` its text is cut, for a rank of its runner took
-more memory than it was promised."""
+"""Why a choice may end without an error. `memory_pressure`: its text is cut off, because a rank of
+its runner used more memory than was reserved for it."""
 
 RefusalReason = Literal[
     "queue_full",
@@ -52,15 +52,15 @@ RefusalReason = Literal[
 
 
 TIMED_OUT = "the request's deadline passed"
-"""What a runner says of a deadline that it sees come first; the gateway, which knows what was
-asked for, tells the client."""
+"""A runner's message for a deadline that it noticed first. The gateway, which knows the request,
+writes the client's message."""
 
 
 class Refusal(BaseModel):
-    """A 'no' that was to be expected, with the numbers that explain it.
+    """An expected "no", with the numbers that explain it.
 
-    `field` names the offending request field where there is one. `retry_after_s` is set
-    when the same call may succeed later; `position` is the place in a full queue.
+    `field` names the offending request field, if any. `retry_after_s` is set if the same call may
+    succeed later. `position` is the place in a full queue.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,11 +74,11 @@ class Refusal(BaseModel):
 
 
 class ShoalError(Exception):
-    """The root of everything that shoal raises on purpose."""
+    """The root of all exceptions that shoal raises on purpose."""
 
 
 class BadMessage(ShoalError):
-    """A peer sent bytes that are not one of our messages: too big, unknown kind, wrong field."""
+    """A peer sent bytes that are none of our messages: too big, unknown kind, wrong field."""
 
 
 class AlreadyRunning(ShoalError):
@@ -86,19 +86,19 @@ class AlreadyRunning(ShoalError):
 
 
 class PortTaken(ShoalError):
-    """An address cannot be bound; the text names it and says why."""
+    """An address can't be bound. The text has the address and the reason."""
 
 
 class Unavailable(ShoalError):
-    """What was asked cannot be reached now; the wait that ran out is named."""
+    """A service can't be reached now. The text names the wait that timed out."""
 
 
 class ConfigError(ShoalError):
-    """A setting is wrong; the text names the setting, its source and what it accepts."""
+    """A setting is wrong. The text has the setting, its source and the accepted values."""
 
 
 class SettingsUnwritable(ConfigError):
-    """The file of settings cannot be written; no setting is wrong. `is_full`: the disk is."""
+    """The settings file can't be written; no setting is wrong. `is_full`: the disk is full."""
 
     def __init__(self, message: str, *, is_full: bool) -> None:
         super().__init__(message)
@@ -110,7 +110,7 @@ class BadKey(ShoalError):
 
 
 class WrittenLater(ShoalError):
-    """A file of the state is whole, and a later version of shoal wrote it. Nothing touches it."""
+    """A later version of shoal wrote this state file. The file is intact; nothing may change it."""
 
 
 class Exposed(ShoalError):
@@ -118,7 +118,7 @@ class Exposed(ShoalError):
 
 
 class BadRequest(ShoalError):
-    """The caller's request is at fault. `field` is the path of the field in the caller's terms."""
+    """The request is wrong. `field` is the path of the field in the client's own terms."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ class BadRequest(ShoalError):
 
 
 class ContextOverflow(ShoalError):
-    """The prompt (with the tokens it asks for) does not fit the context."""
+    """The prompt (with the requested tokens) does not fit the context."""
 
     def __init__(self, *, prompt_tokens: int, limit_tokens: int) -> None:
         super().__init__(f"prompt is too long: {prompt_tokens} tokens > {limit_tokens} maximum")
@@ -136,7 +136,7 @@ class ContextOverflow(ShoalError):
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first thing that pydantic found, as `field: problem`."""
+    """Return the first error that pydantic reports, as `field: problem`."""
     detail = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(part) for part in detail["loc"]) or "message"
     return f"{where}: {detail['msg']}"

@@ -1,8 +1,8 @@
-"""Identifiers, as types. They are made once and never reused.
+"""Identifiers, as types. Each is made once and never reused.
 
-Pure: an id that needs chance is made in `bus.process.identity`; here ids are only composed
-and taken apart. A request id names the node and the HTTP process that own it, so that
-any gateway process can pass a cancel or a look-up on to its owner.
+Pure: `bus.process.identity` makes ids that need randomness; this module only composes and parses
+them. A request id names the node and the HTTP process that own it. So any gateway process can
+forward a cancel or a query to the owner.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NewType
 
 NodeId = NewType("NodeId", str)
 Boot = NewType("Boot", str)
-"""One life of one process: new at every start, so that old messages can be told from new."""
+"""One life of a process. It is new at every start, to tell old messages from new ones."""
 ProcessName = NewType("ProcessName", str)
-"""A process within its node, as supervisord names it: `gateway`, `runner:03`."""
+"""A process within its node, by its name in supervisord: `gateway`, `runner:03`."""
 InstanceId = NewType("InstanceId", str)
 ModelId = NewType("ModelId", str)
 RequestId = NewType("RequestId", str)
@@ -35,12 +35,12 @@ MODEL_ID_PATTERN = re.compile(rf"{_NAME}(?:/{_NAME})?(?::[A-Za-z0-9._-]+)?")
 
 
 def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> RequestId:
-    """Return `req-<node>-<http process>-<boot>-<count>`, unique for as long as node ids are."""
+    """Return `req-<node>-<http process>-<boot>-<count>`, which is unique because node ids are."""
     return RequestId(f"req-{node}-{http_process}-{boot}-{count:x}")
 
 
 def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
-    """Return the (node, http process) that owns a request, None when the id is not one of ours."""
+    """Return the (node, HTTP process) that owns a request; None if the id is not one of ours."""
     parts = request.split("-")
     if len(parts) != 5 or parts[0] != "req":
         return None
@@ -48,12 +48,12 @@ def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
 
 
 def is_model_id(text: str) -> bool:
-    """Return whether `text` may name a model: no path tricks, at most 200 characters."""
+    """Return whether `text` is a valid model id: at most 200 characters, no `..`."""
     return len(text) <= 200 and ".." not in text and MODEL_ID_PATTERN.fullmatch(text) is not None
 
 
 def sayable(name: str) -> str:
-    """Return a model's id like this name, which may be any folder's; an id stays as it is."""
+    """Return a valid model id that resembles this folder name. A valid id is returned unchanged."""
     if is_model_id(name):
         return name
     plain = unicodedata.normalize("NFKD", name.translate(_PLAIN)).encode("ascii", "ignore").decode()
@@ -65,15 +65,15 @@ def sayable(name: str) -> str:
 
 
 def ids_for(names: Iterable[str]) -> dict[str, ModelId]:
-    """Return the model's id that each name goes by: itself where it is one, else one like it,
-    with a few digits of its hash where another of the names would have that too."""
-    given = set(names)
-    found = {name: ModelId(name) for name in given if is_model_id(name)}
-    odd = {name: sayable(name) for name in given - found.keys()}
-    count = Counter([*(name.casefold() for name in found), *map(str.casefold, odd.values())])
+    """Return the model id for each name. A valid id stays itself. Another name becomes a similar
+    id, with 8 digits of its hash if the id is not unique among these names."""
+    distinct = set(names)
+    ids = {name: ModelId(name) for name in distinct if is_model_id(name)}
+    odd = {name: sayable(name) for name in distinct - ids.keys()}
+    count = Counter([*(name.casefold() for name in ids), *map(str.casefold, odd.values())])
     for name, slug in odd.items():
         if count[slug.casefold()] > 1:
             digits = sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]
             slug = f"{slug}-{digits}"
-        found[name] = ModelId(slug)
-    return found
+        ids[name] = ModelId(slug)
+    return ids

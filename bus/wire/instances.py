@@ -1,7 +1,7 @@
 """The life of an instance: a loaded copy of a model, in numbered generations.
 
-Pure. A generation is one attempt to hold the model: new processes, new ports, new group. A
-fact about an older generation changes nothing.
+Pure. A generation is one attempt to load the model: new processes, new ports, a new group. A fact
+about an older generation changes nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Status = Literal["placed", "ready", "draining", "failed"]
 Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
 
 LEAST_IDLE_S = 3.0
-"""A copy idles at least so long before it is unloaded: longer than readings take to come, so that
-a use is heard of before it is judged."""
+"""An instance is idle at least this long before it is unloaded. This is longer than readings take
+to arrive, so that a recent use counts."""
 
 NEXT: Mapping[Status, Mapping[Signal, Status]] = {
     "placed": {
@@ -45,14 +45,14 @@ NEXT: Mapping[Status, Mapping[Signal, Status]] = {
 
 
 MAX_WHY = 500
-"""So many characters of what a runner said last are remembered of each node."""
+"""Characters stored, per node, of a runner's last message."""
 DRAIN_S = 60.0
-"""The ordinary time that a copy which is let go has for its open requests."""
+"""Default time that a draining instance has for its open requests."""
 Sharding = Literal["none", "pipeline", "tensor"]
 
 
 class Shard(Message):
-    """One rank's part: layers [first_layer, last_layer) on one node, all of them under tensor
+    """One rank's part: layers [first_layer, last_layer) on one node; all layers with tensor
     sharding. `backend` is the resolved `<engine>-<compute>` tag."""
 
     rank: int
@@ -64,9 +64,9 @@ class Shard(Message):
 
 
 class Conditions(Message):
-    """Under what an instance was asked for, so that it can be placed again under the same.
+    """The conditions of a placement, stored so that the instance can be placed again under them.
 
-    `layers` by node, in the order of the stages: a split by hand.
+    `layers` by node, in stage order: a manual split.
     """
 
     context_tokens: int | None = None
@@ -78,10 +78,10 @@ class Conditions(Message):
 
 
 class RankSeat(Message):
-    """Where one rank of a group sits. `ring` are the `ip:port`s that its end of MLX's ring
-    listens on (best first), `plans` the ZeroMQ addresses of the lead's socket for step plans
-    (rank 0 only). Layers are [first_layer, last_layer); all of them under tensor sharding.
-    `rdma` (JACCL only) are the devices by which it reaches each rank, in rank order, "" itself."""
+    """The place of one rank of a group. `ring`: the `ip:port`s on which its end of MLX's ring
+    listens, best first. `plans`: the ZeroMQ addresses of the lead's socket for step plans (rank 0
+    only). `rdma` (JACCL only): its device for each rank, in rank order, "" for itself. Layers are
+    [first_layer, last_layer); all layers with tensor sharding."""
 
     rank: int
     node: NodeId
@@ -93,7 +93,7 @@ class RankSeat(Message):
 
 
 class RankReady(Message):
-    """What a rank announced when it was ready. `addresses` are candidates, best first."""
+    """A rank's announcement that it is ready. `addresses` are candidates, best first."""
 
     rank: int
     node: NodeId
@@ -103,23 +103,24 @@ class RankReady(Message):
 
 
 class Instance(Message):
-    """Desired state of one loaded copy, and what is known of its ranks.
+    """Desired state of one instance, and the last known state of its ranks.
 
-    `context_tokens` was computed once, at placement; every rank and gateway reads it
-    here. `seats` are where the ranks of a group of this generation are met, as their workers
-    said. `keep_alive_s`: idle seconds before unloading, below 0 means never. `failures` are the
-    endings of past generations, newest last, at most eight. `backend` is that of rank 0;
-    `collectives` is what joins the ranks. `kv`, how what grows of its KV is held, was decided at
-    placement, too. `place_again`: it was given up, and is to be placed
-    anew under these conditions; `elsewhere`: at once, on nodes where it has not failed. `unmet`
-    says which of its conditions it does not meet, and why: it was placed anew for a lost node.
-    `test`: it holds no model, its ranks test their collectives.
-    `quantizes`: it makes `model`, which is not there before it has ended, of another.
-    `yields_to` is the model that it makes way for: it is given no new requests, and is unloaded
-    when those that it has are done, unless that is withdrawn; `yields_urgently`: gateways take back
-    what waits there, and what of batch requests runs. `pinned`: it was placed for the preload list,
-    or as a pinned copy. `replica` says why it came as a further copy of a model that had another;
-    empty for others. `priority` says nothing any more; it is in older logs.
+    `context_tokens` and `kv` (the format of KV that grows) were decided at placement; every rank
+    and gateway reads them here. `seats`: where the ranks of this generation's group meet, as their
+    workers reported. `keep_alive_s`: idle seconds before it is unloaded; negative: never.
+    `failures`: how past generations ended, newest last, at most eight. `backend` is that of rank 0;
+    `collectives` joins the ranks.
+
+    `place_again`: it was given up and is to be placed again under these conditions; `elsewhere`: at
+    once, on nodes where it has not failed. `unmet`: the conditions that it does not meet, with the
+    reason, after it was placed again for a lost node. `test`: it has no model; its ranks test their
+    collectives. `quantizes`: it makes `model` from another model; `model` does not exist before.
+
+    `yields_to`: the model that it is evicted for. It gets no new requests and is unloaded when its
+    open ones are done, unless that is withdrawn. `yields_urgently`: gateways requeue its waiting
+    requests and its running batch requests. `pinned`: it was placed for the preload list or for a
+    pin. `replica`: why a further instance of the model was loaded; empty for the first. `priority`
+    has no effect; older logs have it.
     """
 
     instance: InstanceId
@@ -152,7 +153,7 @@ class Instance(Message):
 
     @property
     def serves(self) -> bool:
-        """Return whether it is a copy of a model, for requests; not a test, nor work on a model."""
+        """Return whether it serves requests; a test and a quantization do not."""
         return self.test is None and self.quantizes is None
 
     @property
@@ -162,29 +163,30 @@ class Instance(Message):
 
     @property
     def lead(self) -> RankReady | None:
-        """Return rank 0's announcement, None before every rank is ready."""
+        """Return rank 0's announcement; None before every rank is ready."""
         if self.status not in ("ready", "draining"):
             return None
         return next((r for r in self.ready if r.rank == 0), None)
 
     @property
     def reason(self) -> str:
-        """Return why it was given up, or why its last generation ended, the cause alone."""
+        """Return why it was given up; or the cause, without the rank, of its last generation's
+        end."""
         last = self.failures[-1].partition(": ")[2] if self.failures else ""
         return self.why or last or "no reason given"
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a rank of this generation has ended, and no other was opened yet."""
-        said = f"{ENDING} {self.generation} rank "
+        """Return whether a rank of this generation has ended and no new generation is open yet."""
+        prefix = f"{ENDING} {self.generation} rank "
         return (
-            self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(said)
+            self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(prefix)
         )
 
 
 class NodeSetback(Message):
-    """How often a model's runners ended in a row on one node, until when that node does not get the
-    model (seconds since 1970), and what the last one said."""
+    """Failures of a model's runners on one node: how many `in_a_row`, until when the node is
+    excluded for this model (seconds since 1970), and the last runner's message."""
 
     node: NodeId
     in_a_row: int = Field(ge=1)
@@ -193,12 +195,12 @@ class NodeSetback(Message):
 
 
 class Setbacks(Message):
-    """What each holder remembers of a model whose runners fail. `in_a_row` ended one after the
-    other, the last one as this generation of an instance, at the last of the times `failed_at_s`,
-    which are those of that instance within a minute. Until `again_at_s` the model is
-    not tried again, until `replica_at_s` it gets no replica. `for_want_of` are the nodes of which
-    one that turns out lost was the reason; `on` are the nodes on which its runners ended. Times are
-    the holder's clock, in seconds since 1970."""
+    """The failure record of a model; every candidate has it. `in_a_row` runners ended one after the
+    other, the last one as this generation of this instance. `failed_at_s`: failures of that
+    instance within a minute. The model is not loaded again until `again_at_s`, and gets no replica
+    until `replica_at_s`. `for_want_of`: if one of these nodes turns out to be lost, the last
+    failure is not counted. `on`: the nodes on which its runners ended. Times are the leader's
+    clock, in seconds since 1970."""
 
     model: ModelId
     in_a_row: int = Field(default=0, ge=0)
@@ -212,12 +214,12 @@ class Setbacks(Message):
 
     @property
     def is_forgotten(self) -> bool:
-        """Return whether there is nothing to remember."""
+        """Return whether the record is empty."""
         return not (self.in_a_row or self.replica_at_s)
 
 
 ENDING = "generation"
-"""How each entry of `failures` begins: `generation <n> rank <r>: <what was said>`."""
+"""The beginning of each entry of `failures`: `generation <n> rank <r>: <message>`."""
 
 
 def signalled(status: Status, signal: Signal) -> Status:

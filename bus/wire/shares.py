@@ -1,10 +1,10 @@
-"""Whose turn it is, and who gives way: places shared evenly among those who ask for them.
+"""Fair shares: divides places evenly among sharers, and chooses who is next and who yields.
 
 Pure. A sharer is a path, outermost first: API key, client id, peer address, connection. On each
-level branches share evenly what their common beginning has, however many there are below them;
-what is asked for by one alone, it may have whole. One place moves only from a branch that holds at
-least two more than the one it goes to, so that no place moves back and forth. Of those who
-wait for a place at a runner the one with the best standing has it, and that gets better steadily.
+level the branches below a common prefix share its places evenly, however many sharers each has. A
+sharer without competition may have all places. A place moves only from a branch that holds at least
+two more than the receiving one, so that no place moves back and forth. Among requests waiting for a
+place at a runner, the best standing wins; standings improve steadily.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 Sharer = tuple[str, ...]
 PRIORITIES: Mapping[str, int] = {"urgent": 1, "high": 5, "normal": 10, "low": 20, "batch": 50}
-"""Words for priorities; the smaller number goes first."""
+"""Priorities by name; the smaller number goes first."""
 MAX_PRIORITY = 1000
 AGED_S = 15.0
-"""Who has waited for a place at a runner for so long stands before all who have not."""
+"""A request that has waited this long for a place at a runner has the best standing."""
 
 
 def standing(priority: int, waited_s: float, aged_s: float = AGED_S) -> float:
-    """Return where one stands that has waited so long for a place; the smaller goes first.
+    """Return the standing of a request that has waited this long for a place; the smaller goes
+    first.
 
-    It is the priority at first, falls steadily, and is 0 (the best there is) from `aged_s` on.
+    It starts as the priority, falls steadily, and is 0 (the best) from `aged_s` on.
     """
     return 0.0 if waited_s >= aged_s else priority * (1.0 - max(0.0, waited_s) / aged_s)
 
 
 class Shares:
-    """How many places each sharer holds, and each branch of them."""
+    """The number of places that each sharer, and each branch, holds."""
 
     def __init__(self, holders: Iterable[Sharer] = ()) -> None:
         self._held: Counter[Sharer] = Counter()
@@ -38,7 +39,7 @@ class Shares:
             self.take(holder)
 
     def take(self, sharer: Sharer) -> None:
-        """Note that a sharer holds one more place."""
+        """Count one more place for a sharer."""
         self._held[()] += 1
         for depth in range(len(sharer)):
             branch = sharer[: depth + 1]
@@ -47,7 +48,7 @@ class Shares:
                 self._below.setdefault(sharer[:depth], {})[branch] = None
 
     def give_back(self, sharer: Sharer) -> None:
-        """Note that a sharer holds one place less."""
+        """Count one place less for a sharer."""
         self._held[()] -= 1
         for depth in range(len(sharer)):
             branch = sharer[: depth + 1]
@@ -60,20 +61,20 @@ class Shares:
                     del self._below[sharer[:depth]]
 
     def held(self, branch: Sharer) -> int:
-        """Return how many places a branch holds; `()` is that of all."""
+        """Return how many places a branch holds; `()` is the total."""
         return self._held[branch]
 
     def weight(self, sharer: Sharer) -> tuple[int, ...]:
-        """Return what a sharer's branches hold, outermost first: whose is the least has the next
-        turn, whose is the greatest is the first to give way."""
+        """Return the places of each of a sharer's branches, outermost first. The least goes next;
+        the greatest yields first."""
         held = self._held
         return tuple(held[sharer[: depth + 1]] for depth in range(len(sharer)))
 
     def gives_way(self, to: Sharer) -> Sharer | None:
-        """Return the sharer that has to give a place up to another; None where `to` has its share.
+        """Return the sharer that must yield a place to `to`; None if `to` has its share.
 
-        The outermost level at which a branch holds at least two more than that of `to` decides;
-        in that branch it is the sharer with most.
+        The outermost level decides on which a branch holds at least two more than the branch of
+        `to`. In that branch the sharer with the most places yields.
         """
         for depth in range(len(to)):
             branch = self._most(to[:depth])
@@ -84,7 +85,7 @@ class Shares:
         return None
 
     def copy(self) -> Shares:
-        """Return shares that change apart from these."""
+        """Return an independent copy."""
         twin = Shares()
         twin._held = self._held.copy()
         twin._below = {branch: dict(below) for branch, below in self._below.items()}
@@ -95,15 +96,15 @@ class Shares:
 
 
 def has_share(holders: Iterable[Sharer], sharer: Sharer, limit: int) -> bool:
-    """Return whether one more may have a place beside `holders`, though all `limit` are taken: one
-    who has a right to another's. Those of one outermost branch have at most twice `limit`."""
+    """Return whether `sharer` may take a place beside `holders` although all `limit` places are
+    taken, because another sharer must yield one. One outermost branch has at most twice `limit`."""
     shares = Shares(holders)
     return shares.held(sharer[:1]) < 2 * limit and shares.gives_way(sharer) is not None
 
 
 def in_turn(asking: Sequence[Sharer]) -> list[int]:
-    """Return the order in which those who ask have their turns, as positions in `asking`: on each
-    level the branches in rotation, beginning with the first to ask, each in its own order."""
+    """Return the turns of the requests, as positions in `asking`. On each level the branches take
+    turns, beginning with the first to ask; each branch keeps its own order."""
     order = list(range(len(asking)))
     for depth in range(max(map(len, asking), default=0), 0, -1):
         turns: Counter[Sharer] = Counter()

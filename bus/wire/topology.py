@@ -1,9 +1,9 @@
-"""How nodes reach each other: kinds of link, what each is worth until measured, which is best.
+"""How nodes reach each other: kinds of link, their estimated cost, and which is best.
 
-Pure. Collectives take thunderbolt before maybe-ethernet (an adapter that may be Thunderbolt
-in disguise), ethernet, wifi and unknown; an overlay network (VPN) only where a pair of nodes has
-nothing local. Only connections that were *observed* count: an address that a node announces may
-be on a network that the other does not share.
+Pure. Collectives prefer thunderbolt, then maybe_ethernet (an adapter that may be Thunderbolt in
+disguise), ethernet, wifi and unknown. They use an overlay network (VPN) only if two nodes have no
+local link. Only *observed* connections count: an announced address may be on a network that the
+other node does not share.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from bus.wire.messages.wire import Message
 Medium = Literal["loopback", "thunderbolt", "maybe_ethernet", "ethernet", "wifi", "unknown", "vpn"]
 
 RANKING: tuple[Medium, ...] = get_args(Medium)
-"""Best first. Loopback joins nodes of one machine and nobody else."""
+"""Best first. Loopback joins only nodes of one machine."""
 _RANK: Mapping[str, int] = {medium: rank for rank, medium in enumerate(RANKING)}
 VPN_NETWORKS = (
     ipaddress.ip_network("100.64.0.0/10"),
     ipaddress.ip_network("fd7a:115c:a1e0::/48"),
 )
-"""Carrier-grade NAT space and Tailscale's own prefix: what overlay networks hand out."""
+"""Address ranges of overlay networks: carrier-grade NAT and Tailscale's own prefix."""
 _TUNNELS = ("tailscale", "utun", "tun", "wg", "zt", "ppp", "ipsec")
 _WIRED = ("en", "eth", "em")
 
 
 class NodeAddress(Message):
-    """One IP address of a node, and what it lies on. `thunderbolt` is the generation (3, 4, 5)
-    where it is known, else 0."""
+    """One IP address of a node, and its medium. `thunderbolt`: the generation (3, 4, 5); 0 if
+    unknown."""
 
     ip: str
     medium: Medium
@@ -44,8 +44,9 @@ class NodeAddress(Message):
 
 
 class RdmaPort(Message):
-    """One RDMA device of a node. `active`: its port is PORT_ACTIVE. `domain` names this end of
-    its cable and `peer_domain` the other (Thunderbolt domain UUIDs; empty: not known, no cable)."""
+    """One RDMA device of a node. `active`: its port is PORT_ACTIVE. `domain` and `peer_domain` are
+    the Thunderbolt domain UUIDs of this and the other end of its cable; empty if unknown or without
+    a cable."""
 
     device: str
     active: bool
@@ -54,7 +55,7 @@ class RdmaPort(Message):
 
 
 class Reach(Message):
-    """`node` was seen to reach `peer` at `ip` (a connection was made, or a hello came)."""
+    """`node` was observed to reach `peer` at `ip`: it connected, or a hello arrived."""
 
     node: NodeId
     peer: NodeId
@@ -64,7 +65,7 @@ class Reach(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """What a hop costs. `latency_s` is one way, of a small message."""
+    """The cost of a hop. `latency_s` is one way, for a small message."""
 
     latency_s: float
     bytes_per_s: float
@@ -85,19 +86,19 @@ PRIORS: Mapping[Medium, LinkCost] = {
     "unknown": LinkCost(1e-3, 0.050e9),
     "vpn": LinkCost(20e-3, 0.010e9),
 }
-"""Believed until a link is measured. Thunderbolt of unknown generation counts as the third;
+"""Estimates until a link is measured. Thunderbolt of unknown generation counts as the third;
 ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's ring."""
 
 
 def prior(address: NodeAddress) -> LinkCost:
-    """Return what a link over this address is believed to be worth."""
+    """Return the estimated cost of a link over this address."""
     if address.medium == "thunderbolt":
         return THUNDERBOLT.get(address.thunderbolt, PRIORS["thunderbolt"])
     return PRIORS[address.medium]
 
 
 def ip_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address that a text is, None where it is none."""
+    """Return the IP address that a text is; None if it is none."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -105,16 +106,16 @@ def ip_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def is_overlay(host: str) -> bool:
-    """Return whether a host is an address that overlay networks hand out."""
+    """Return whether a host is an address of an overlay network."""
     address = ip_in(host.partition("%")[0])
     return address is not None and any(address in network for network in VPN_NETWORKS)
 
 
 def medium_of(ip: str, interface: str, hardware_port: str = "") -> Medium:
-    """Return what an address lies on. `hardware_port` is macOS's name of the interface's port
-    (`networksetup -listallhardwareports`), or `Wi-Fi` where the system knows it to be wireless.
+    """Return the medium of an address. `hardware_port` is macOS's name of the interface's port
+    (`networksetup -listallhardwareports`), or `Wi-Fi` if the system reports it as wireless.
 
-    Raises ValueError when `ip` is no address.
+    Raises ValueError if `ip` is not an address.
     """
     address = ipaddress.ip_address(ip.partition("%")[0])
     if address.is_loopback:
@@ -142,24 +143,27 @@ def ports_in(text: str) -> dict[str, str]:
 
 
 def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:
-    """Return addresses, best first, ties by address; overlay networks only without any other."""
-    found = sorted(addresses, key=lambda one: (_RANK[one.medium], -one.thunderbolt, one.ip))
-    local = [one for one in found if one.medium != "vpn"]
-    return local or found
+    """Return addresses, best first, ties by address; overlay networks only if there are no
+    others."""
+    ordered = sorted(
+        addresses, key=lambda address: (_RANK[address.medium], -address.thunderbolt, address.ip)
+    )
+    local = [address for address in ordered if address.medium != "vpn"]
+    return local or ordered
 
 
 def shared_prior(
-    one: Sequence[NodeAddress], other: Sequence[NodeAddress], *, same_machine: bool
+    first: Sequence[NodeAddress], second: Sequence[NodeAddress], *, same_machine: bool
 ) -> LinkCost:
-    """Return what the best link that two nodes may share is believed to be worth.
+    """Return the estimated cost of the best link that two nodes may share.
 
-    A medium counts when both have it; loopback only on the same machine. Nothing in common is
-    `unknown`.
+    A medium counts if both have it; loopback only on the same machine. Nodes without a common
+    medium get the cost of `unknown`.
     """
     if same_machine:
         return PRIORS["loopback"]
-    theirs = {address.medium: address for address in reversed(ranked(other))}
-    for mine in ranked(one):
+    theirs = {address.medium: address for address in reversed(ranked(second))}
+    for mine in ranked(first):
         match = theirs.get(mine.medium)
         if match is not None and mine.medium != "loopback":
             return min(prior(mine), prior(match), key=lambda link: link.bytes_per_s)
@@ -167,15 +171,15 @@ def shared_prior(
 
 
 def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach | None:
-    """Return the best address at which `node` was seen to reach `peer`, of equals the first; None
-    when it never did. An overlay network counts only where nothing else was seen."""
-    mine = [one for one in seen if one.node == node and one.peer == peer]
-    local = [one for one in mine if one.medium != "vpn"]
-    return min(local or mine, key=lambda one: _RANK[one.medium], default=None)
+    """Return the best address at which `node` was observed to reach `peer`, the first of equals;
+    None if it never was. An overlay network counts only if no other was observed."""
+    mine = [reach for reach in seen if reach.node == node and reach.peer == peer]
+    local = [reach for reach in mine if reach.medium != "vpn"]
+    return min(local or mine, key=lambda reach: _RANK[reach.medium], default=None)
 
 
 def rdma_mesh(order: Sequence[NodeId], devices: Mapping[NodeId, Mapping[str, str]]) -> bool:
-    """Return whether every node has an active RDMA device to every other (JACCL's full mesh).
+    """Return whether each node has an active RDMA device to each other node (JACCL's full mesh).
 
     `devices[a][b]` is a's device whose active port leads to b.
     """

@@ -124,7 +124,7 @@ def test_a_typo_is_refused_and_changes_nothing_on_either_node(
     second.env |= editor(tmp_path, "pin = false\ntemprature = 1\n")
     refused = second.shoal("card", "edit", M)
     assert refused.returncode == 2, refused.stdout
-    assert "line 2" in refused.stderr and "is temperature meant?" in refused.stderr
+    assert "line 2" in refused.stderr and "did you mean temperature?" in refused.stderr
     over_http = first.http.put(f"/models/card/{M}", content=b"num_ctx = 5\n")
     assert over_http.status_code == 400 and "context_tokens" in over_http.text
     assert file_of(first).read_bytes() == file_of(second).read_bytes() == b""

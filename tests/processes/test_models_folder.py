@@ -166,7 +166,7 @@ def test_keys_of_a_card_file_that_are_not_known_are_said(littered: Node) -> None
     for said in (listed.stdout + listed.stderr, examined.stdout):
         lines = [line for line in said.splitlines() if str(folder) in line]
         assert any("no key 'context_token'" in line for line in lines), said
-        assert "is context_tokens meant?" in said
+        assert "did you mean context_tokens?" in said
     assert "noted" in listed.stdout, "it is a model all the same"
 
 

@@ -1,5 +1,5 @@
-"""Talks to supervisord, the zygote of the services on Linux: it imports once what they share, and
-forks them (decision 0068)."""
+"""Talks to supervisord: the zygote of the services on Linux. It imports the shared code once and
+forks the services (decision 0068)."""
 
 from bus.process.zygote.loaded import LoadedCode, load
 

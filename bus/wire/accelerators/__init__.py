@@ -1,4 +1,4 @@
-"""A node's accelerators and processor over the wire, as their sensors tell of them.
+"""A node's accelerators and processor over the wire, as their sensors report them.
 
 Pure: messages alone.
 """

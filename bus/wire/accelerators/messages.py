@@ -1,7 +1,6 @@
-"""What the sensors of a node tell of its accelerators and its processor, in one form for all makes.
+"""Sensor readings of a node's accelerators and processor, in one form for all vendors.
 
-Pure. Latest wins; none of it is ever in the state. None: it is not told, which is never the same
-as 0.
+Pure. The latest wins; none is ever in the cluster's state. None means unknown, never 0.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ VENDORS: Mapping[Vendor, str] = {
     "intel": "Intel",
     "apple": "Apple",
 }
-"""What the makers of accelerators are called."""
+"""Display names of the vendors."""
 
 
 class AcceleratorReading(Message):
-    """One accelerator. `device` is what the system calls it: its PCI address, or its entry in
-    macOS's registry; `name` is its maker's. `vram` is memory of its own, `gtt` that of the machine
-    which it has mapped: all that it uses, where it has none of its own, as on a Mac."""
+    """One accelerator. `device` is the system's name: its PCI address, or its entry in macOS's
+    registry; `name` is the vendor's. `vram`: its own memory. `gtt`: mapped memory of the machine;
+    without memory of its own, as on a Mac, all that it uses."""
 
     vendor: Vendor
     device: str
@@ -43,16 +42,16 @@ class AcceleratorReading(Message):
 
 
 class UntoldFigures(Message):
-    """Figures that a source could have told and did not, and why: what is lacking, who may read
-    them, or what went wrong."""
+    """Figures that a source did not report, and why: a missing requirement, a missing permission,
+    or an error."""
 
     source: str
     why: str
 
 
 class HardwareReading(Message):
-    """A node's accelerators, and the temperature and power of its processor: of its hottest
-    package, and of all of them together."""
+    """A node's accelerators, and the temperature (hottest package) and power (all packages) of its
+    processor."""
 
     kind: Literal["hardware_reading"] = "hardware_reading"
     node: NodeId

@@ -1,6 +1,4 @@
-"""How KV may be held, and the bytes that each way takes: what a card, a bill and a runner go by.
-Pure.
-"""
+"""KV formats and the bytes that each takes, for cards, bills and runners. Pure."""
 
 from bus.wire.kv.kinds import (
     BITS,

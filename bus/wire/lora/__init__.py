@@ -1,7 +1,7 @@
-"""LoRA adapters as they lie on disks: which files they have, and by what rule those are read.
+"""LoRA adapters on disk: their files, and how to read them.
 
-Pure. mlx-lm's and PEFT's formats are known. The worker, which lists adapters, and the runner, which
-applies them, read files by this one rule; what cannot be applied is refused with the reason.
+Pure. It reads the formats of mlx-lm and PEFT. The worker lists adapters and the runner applies
+them, both by these rules. An adapter that can't be applied is refused with the reason.
 """
 
 from bus.wire.lora.files import (

@@ -1,9 +1,9 @@
-"""What the files of a LoRA adapter say: which layers it changes, by which matrices, how much.
+"""The files of a LoRA adapter: the changed layers, their matrices and the scale.
 
-Pure: the caller reads the disk. An adapter adds `scale * (x A) B` to the output of linear layers;
-A is (in, rank) and B is (rank, out), by the names of mlx-lm, or both the other way round, by those
-of PEFT. All that would change a model in another way (DoRA, whole layers, biases, embeddings,
-experts) is refused: a part that is left out would make another model than the one that was trained.
+Pure: the caller reads the disk. An adapter adds `scale * (x A) B` to the output of linear layers.
+mlx-lm stores A as (in, rank) and B as (rank, out); PEFT stores both transposed. All other changes
+(DoRA, whole layers, biases, embeddings, experts) are refused, because without them the model would
+differ from the trained one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 FOLDER = "adapters"
-"""Where adapters lie: `<model's folder>/adapters/<name>/`."""
+"""The adapters of a model are in `<model's folder>/adapters/<name>/`."""
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILES = ("adapters.safetensors", "adapter_model.safetensors")
-"""Their weights, by mlx-lm and by PEFT."""
+"""The weights of an adapter, by mlx-lm and by PEFT."""
 MAX_ADAPTERS = 16
-"""Adapters of one model; all of them are in memory while it is loaded."""
+"""Maximum adapters of one model; all are in memory while it is loaded."""
 MAX_RANK = 256
-MOST_SAID = 300
-"""Characters of a reason, which may quote a file."""
+MOST_CHARACTERS = 300
+"""Maximum characters of a reason, which may quote a file."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 TYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
@@ -36,10 +36,10 @@ _HEADS = ("embed", "wte", "wpe", "lm_head", "tok_embeddings", "word_embeddings")
 
 
 class BadAdapter(ValueError):
-    """An adapter that cannot be applied; its text says why, for the person who put it there."""
+    """An adapter that can't be applied. The text says why, for the user who added it."""
 
     def __init__(self, why: str) -> None:
-        super().__init__(why[:MOST_SAID])
+        super().__init__(why[:MOST_CHARACTERS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class AdapterTensor:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The matrices of one layer, by the names of their tensors, and the sizes of what they make."""
+    """The two matrices of one layer by tensor name, their rank, and the widths of their product."""
 
     a: str
     b: str
@@ -63,8 +63,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class AdapterFiles:
-    """An adapter: its matrices by the path of the layer, and what their product is multiplied by.
-    `transposed`: A is stored as (rank, in), B as (out, rank)."""
+    """An adapter: its matrices by layer path, and the scale of their product. `transposed`: A is
+    stored as (rank, in), B as (out, rank)."""
 
     pairs: Mapping[str, Pair]
     scale: float
@@ -78,46 +78,47 @@ class AdapterFiles:
 
 
 def is_adapter_name(name: str) -> bool:
-    """Return whether a request can say this name behind its model's; `latest` means none."""
+    """Return whether a request can name this adapter after its model's name; `latest` means
+    none."""
     return _NAME.fullmatch(name) is not None and ".." not in name and name != "latest"
 
 
-def no_such_adapter(model: str, name: str, known: Iterable[str]) -> str:
-    """Return what a client is told that names an adapter which its model does not have."""
-    there = ", ".join(sorted(known))
+def no_such_adapter(model: str, name: str, names: Iterable[str]) -> str:
+    """Return the message for a client that names an adapter which its model does not have."""
+    there = ", ".join(sorted(names))
     return f"{model} has no adapter {name!r}" + (f"; it has {there}" if there else "")
 
 
-def config_in(said: bytes) -> object:
-    """Return what a `CONFIG_FILE` says. BadAdapter for one that is too large, or no JSON."""
-    if len(said) > MAX_CONFIG_BYTES:
+def config_in(data: bytes) -> object:
+    """Return the content of a `CONFIG_FILE`. Raises BadAdapter if it is too large or not JSON."""
+    if len(data) > MAX_CONFIG_BYTES:
         raise BadAdapter(f"{CONFIG_FILE} is too large; the limit is {MAX_CONFIG_BYTES >> 20} MiB")
     try:
-        return json.loads(said)
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadAdapter(f"{CONFIG_FILE} cannot be parsed: {error}") from error
 
 
 def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
-    """Return the tensors of a safetensors file of so many bytes that begins with `head`, its
-    length and whole header. BadAdapter for another kind of file, or one cut short."""
+    """Return the tensors of a safetensors file of so many bytes. `head` is its beginning: the
+    length and the whole header. Raises BadAdapter for another kind of file or a truncated one."""
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:
         raise BadAdapter("its weights are not a safetensors file, or are truncated")
     try:
         entries = cast(dict[str, Any], json.loads(head[8 : 8 + length]))
-        found: dict[str, AdapterTensor] = {}
-        for name, one in entries.items():
+        tensors: dict[str, AdapterTensor] = {}
+        for name, entry in entries.items():
             if name == "__metadata__":
                 continue
-            first, last = map(int, one["data_offsets"])
-            tensor = AdapterTensor(str(one["dtype"]), tuple(int(side) for side in one["shape"]))
+            first, last = map(int, entry["data_offsets"])
+            tensor = AdapterTensor(str(entry["dtype"]), tuple(int(side) for side in entry["shape"]))
             width = TYPES.get(tensor.dtype)
             if width is not None and last - first != width * math.prod(tensor.shape):
                 raise BadAdapter(f"the bytes of {name} do not match its shape")
             if not 0 <= first <= last <= size_bytes - 8 - length:
                 raise BadAdapter("its weights are truncated")
-            found[name] = tensor
+            tensors[name] = tensor
     except BadAdapter:
         raise
     except (
@@ -129,47 +130,48 @@ def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
         RecursionError,
     ) as error:
         raise BadAdapter("its weights are not a safetensors file") from error
-    return found
+    return tensors
 
 
 def adapter_files(config: object, tensors: Mapping[str, AdapterTensor]) -> AdapterFiles:
-    """Return the adapter of a configuration and these tensors. BadAdapter says why not."""
+    """Return the adapter with this configuration and these tensors. Raises BadAdapter with the
+    reason if it can't be applied."""
     if not isinstance(config, dict):
         raise BadAdapter(f"{CONFIG_FILE} is not a JSON object")
-    said = cast(dict[str, Any], config)
-    is_peft = "peft_type" in said
-    rank, scale = _of_peft(said) if is_peft else _of_mlx(said)
+    fields = cast(dict[str, Any], config)
+    is_peft = "peft_type" in fields
+    rank, scale = _of_peft(fields) if is_peft else _of_mlx(fields)
     if not (math.isfinite(scale) and abs(scale) <= 1e6):
         raise BadAdapter(f"the scale {scale:g} is invalid")
     pairs = _pairs(tensors, _PEFT if is_peft else _MLX, transposed=is_peft)
     for path, pair in pairs.items():
         if pair.rank != rank:
             raise BadAdapter(f"{path} has rank {pair.rank}, but {CONFIG_FILE} says {rank}")
-    widths = {TYPES[tensors[name].dtype] for one in pairs.values() for name in (one.a, one.b)}
+    widths = {TYPES[tensors[name].dtype] for pair in pairs.values() for name in (pair.a, pair.b)}
     return AdapterFiles(pairs, scale, is_peft, max(widths))
 
 
 def stacked_bytes(adapters: Iterable[AdapterFiles], *, float32: bool) -> dict[str, int]:
-    """Return by layer what these adapters of one model take in memory: each layer's matrices lie
-    behind each other, as many of the largest rank as there are adapters, and one of zeros."""
-    known = list(adapters)
-    found: dict[str, int] = {}
-    for path in sorted({path for one in known for path in one.pairs}):
-        here = [(one, one.pairs[path]) for one in known if path in one.pairs]
-        width = 4 if float32 else max(one.value_bytes for one, _ in here)
+    """Return the memory of these adapters of one model, by layer. The matrices of a layer are
+    stacked: one for each adapter and one of zeros, all of the largest rank."""
+    files = list(adapters)
+    sizes: dict[str, int] = {}
+    for path in sorted({path for adapter in files for path in adapter.pairs}):
+        here = [(adapter, adapter.pairs[path]) for adapter in files if path in adapter.pairs]
+        width = 4 if float32 else max(adapter.value_bytes for adapter, _ in here)
         rank = max(pair.rank for _, pair in here)
         sides = here[0][1].width_in + here[0][1].width_out
-        found[path] = (len(known) + 1) * rank * sides * width
-    return found
+        sizes[path] = (len(files) + 1) * rank * sides * width
+    return sizes
 
 
-def _of_mlx(said: Mapping[str, Any]) -> tuple[int, float]:
-    kind = said.get("fine_tune_type", "lora")
+def _of_mlx(fields: Mapping[str, Any]) -> tuple[int, float]:
+    kind = fields.get("fine_tune_type", "lora")
     if kind != "lora":
         raise BadAdapter(
             f"fine_tune_type {kind!r} is not supported, only 'lora'; fuse it with its model"
         )
-    settings = said.get("lora_parameters")
+    settings = fields.get("lora_parameters")
     if not isinstance(settings, dict):
         raise BadAdapter(f"{CONFIG_FILE} has neither lora_parameters nor peft_type")
     numbers = cast(dict[str, Any], settings)
@@ -178,9 +180,9 @@ def _of_mlx(said: Mapping[str, Any]) -> tuple[int, float]:
     )
 
 
-def _of_peft(said: Mapping[str, Any]) -> tuple[int, float]:
-    if str(said["peft_type"]).upper() != "LORA":
-        raise BadAdapter(f"peft_type {said['peft_type']} is not supported, only LORA")
+def _of_peft(fields: Mapping[str, Any]) -> tuple[int, float]:
+    if str(fields["peft_type"]).upper() != "LORA":
+        raise BadAdapter(f"peft_type {fields['peft_type']} is not supported, only LORA")
     for name, why in (
         ("use_dora", "DoRA is not supported"),
         ("use_qalora", "QALoRA is not supported"),
@@ -194,18 +196,20 @@ def _of_peft(said: Mapping[str, Any]) -> tuple[int, float]:
         ("layer_replication", "replicated layers are not supported"),
         ("alora_invocation_tokens", "activated LoRA is not supported"),
     ):
-        if said.get(name):
+        if fields.get(name):
             raise BadAdapter(f"{name}: {why}; fuse it with its model")
-    if said.get("bias") not in (None, "none"):
-        raise BadAdapter(f"bias {said['bias']!r}: biases are not supported; fuse it with its model")
-    start = said.get("init_lora_weights")
+    if fields.get("bias") not in (None, "none"):
+        raise BadAdapter(
+            f"bias {fields['bias']!r}: biases are not supported; fuse it with its model"
+        )
+    start = fields.get("init_lora_weights")
     if isinstance(start, str) and _OTHER_START.match(start):
         raise BadAdapter(
             f"init_lora_weights {start!r} changes the base model; fuse it with that model"
         )
-    rank = _rank(said.get("r"), "r")
-    alpha = _number(said.get("lora_alpha"), "lora_alpha")
-    return rank, alpha / (math.sqrt(rank) if said.get("use_rslora") else rank)
+    rank = _rank(fields.get("r"), "r")
+    alpha = _number(fields.get("lora_alpha"), "lora_alpha")
+    return rank, alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
 
 
 def _pairs(
@@ -250,16 +254,16 @@ def _pair(
     return Pair(half["a"], half["b"], a[1], a[0], b[1])
 
 
-def _rank(found: object, name: str) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 < found <= MAX_RANK:
-        raise BadAdapter(f"{name} is {found!r}; the range is 1 to {MAX_RANK}")
-    return found
+def _rank(value: object, name: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_RANK:
+        raise BadAdapter(f"{name} is {value!r}; the range is 1 to {MAX_RANK}")
+    return value
 
 
-def _number(found: object, name: str) -> float:
-    if not isinstance(found, int | float) or isinstance(found, bool):
-        raise BadAdapter(f"{name} is {found!r}, which is not a number")
+def _number(value: object, name: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BadAdapter(f"{name} is {value!r}, which is not a number")
     try:
-        return float(found)
+        return float(value)
     except OverflowError as error:
         raise BadAdapter(f"{name} is too large") from error

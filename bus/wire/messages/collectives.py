@@ -1,7 +1,7 @@
-"""The collective test: what it is to do, and what each rank found.
+"""The collective test: its order, and the results of each rank.
 
-Pure. The order is a `CollectiveTest` stamped on an instance that holds no model; findings are
-readings, retained for a while after their runner has left. Sizes count elements of four bytes.
+Pure. The order is a `CollectiveTest` in an instance without a model. Results are readings, which
+are retained for a while after their runner has ended. Sizes count elements of four bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.wire import Message
 
 TEST_MODEL = ModelId("collective-test")
-"""What stands in place of a model's name in an instance that is a test."""
+"""The model name of an instance that is a test."""
 
 Mode = Literal["quick", "standard", "stress"]
 Backend = Literal["ring", "jaccl"]
@@ -22,11 +22,11 @@ TestPhase = Literal["forming", "correctness", "latency", "bandwidth", "done"]
 
 
 class CollectiveTest(Message):
-    """What all ranks do, in this order: a barrier, correctness, latency, bandwidth by size.
+    """The order to all ranks: a barrier, then correctness, latency, and bandwidth by size.
 
-    `sizes` in elements, ascending; those of more than `cap_bytes` are skipped by every rank.
-    `warm_ups` and `latency_warm_ups` rounds are not counted. All is over after `deadline_s`.
-    `beside` names the models that were in memory on the same nodes when the test was placed.
+    `sizes` in elements, ascending; every rank skips a size above `cap_bytes`. `warm_ups` and
+    `latency_warm_ups` rounds are not counted. The test ends after `deadline_s`. `beside`: the
+    models that were in memory on these nodes when the test was placed.
     """
 
     mode: Mode
@@ -41,8 +41,8 @@ class CollectiveTest(Message):
 
 
 class Timing(Message):
-    """Rounds of one exchange, in seconds. `kept` of `rounds` are left when the slowest are
-    trimmed; `mean_s` is over those, the others are over all."""
+    """Rounds of one exchange, in seconds. `kept` of `rounds` remain after the slowest are trimmed;
+    `mean_s` is over these, the other figures are over all."""
 
     rounds: int
     kept: int
@@ -53,8 +53,8 @@ class Timing(Message):
 
 
 class Check(Message):
-    """One exchange with every element looked at: `wrong` of `elements` were not as they have
-    to be, the first of them at `first_wrong`."""
+    """One exchange whose elements are all checked. `wrong` of `elements` had a wrong value, the
+    first of them at `first_wrong`."""
 
     name: str
     elements: int
@@ -63,7 +63,7 @@ class Check(Message):
 
 
 class SizeFinding(Message):
-    """One size of `all_sum`: how long, or that it was `skipped` for the memory cap."""
+    """One size of `all_sum`: its timing, or that it was `skipped` because of the memory limit."""
 
     elements: int
     skipped: bool = False
@@ -71,7 +71,7 @@ class SizeFinding(Message):
 
 
 class RankFinding(Message):
-    """What one rank found. `peak_bytes` is the most memory that its arrays took."""
+    """The results of one rank. `peak_bytes`: the peak memory of its arrays."""
 
     checks: tuple[Check, ...] = ()
     latency: Timing | None = None
@@ -80,9 +80,9 @@ class RankFinding(Message):
 
 
 class CollectiveReading(Message):
-    """How far a rank of a test is, and what it has found so far. Every second.
+    """The progress of a rank's test and its results so far. Every second.
 
-    `done` of `rounds` exchanges; in phase `done` the finding is whole.
+    `done` of `rounds` exchanges; in phase `done` the results are complete.
     """
 
     kind: Literal["collective_reading"] = "collective_reading"

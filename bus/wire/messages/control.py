@@ -45,7 +45,7 @@ class TermHeartbeat(Message):
     handed: HandedTerm | None = None
 
 
-# --- asking the holder ---------------------------------------------------------------
+# --- questions to the leader -----------------------------------------------------------
 
 
 class AskSnapshot(Message):
@@ -136,7 +136,8 @@ class GroupSpec(Message):
 
 
 FAST_SYNCH = "MLX_METAL_FAST_SYNCH"
-"""The variable by which MLX is told of Metal's fast synchronisation, before it is imported."""
+"""The environment variable that turns on Metal's fast synchronisation in MLX. It is set before MLX
+is imported."""
 
 
 class RunnerSpec(Message):
@@ -297,10 +298,10 @@ class AskRunner(Message):
 
 
 class RunnerReport(Message):
-    """A runner's report on itself, or its worker's report on one that has ended (`ended_at_s`).
+    """A runner's report on itself, or its worker's report on an ended runner (`ended_at_s`).
 
-    The worker's report says how long the runner had been silent. It has `stacks` (the content of
-    a `Diagnosis`) if the runner fell silent and was examined, or was stuck and sent them itself.
+    The worker's report says how long the runner had been silent. It has `stacks` (the content of a
+    `Diagnosis`) if the runner fell silent and was examined, or was stuck and sent them itself.
     """
 
     kind: Literal["runner_report"] = "runner_report"
@@ -328,8 +329,8 @@ class AskEnded(Message):
 
 
 class RunnersEnded(Message):
-    """The runners that ended last on this node, oldest first; and those that `run`, as far as
-    their worker knows. They are not asked, because they may be halted."""
+    """Reports on the last ended runners of this node, oldest first. `run`: the worker's own reports
+    on the running ones; it does not ask them, because they may be halted."""
 
     kind: Literal["runners_ended"] = "runners_ended"
     reports: tuple[RunnerReport, ...] = ()

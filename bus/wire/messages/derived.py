@@ -1,8 +1,8 @@
-"""Derived models: further names for models that are here, each with what its requests leave unsaid.
+"""Derived models: further names for existing models, each with defaults for its requests.
 
-Pure. A derived model has no weights of its own: a request that names it is one for its `base`, with
-the defaults, the system prompt and the turns that it was made with. All nodes know all of them, for
-they are in the cluster's state, and therefore bounded.
+Pure. A derived model has no weights of its own. A request that names it goes to its `base`, with
+the defaults, the system prompt and the turns of the derived model. The cluster's state has all
+derived models, so every node knows them, and their number and size are limited.
 """
 
 from __future__ import annotations
@@ -17,31 +17,30 @@ from bus.wire.messages.requests import Sampling
 from bus.wire.messages.wire import Message
 
 MAX_DERIVED = 256
-"""Derived models of a cluster."""
+"""Maximum derived models of a cluster."""
 MAX_DERIVED_BYTES = 64 << 10
-"""What one of them may hold, as JSON."""
+"""Maximum size of one derived model, as JSON."""
 MAX_ALL_DERIVED_BYTES = 1 << 20
-"""What all of them may hold: the state is written and compared whole."""
+"""Maximum size of all derived models; the state is written and compared as a whole."""
 
 
 class DerivedTurn(Message):
-    """A turn that stands before those of each conversation."""
+    """A turn that precedes those of each conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class DerivedModel(Message):
-    """A name, and what a request for it gets where it does not say it itself.
+    """A name, and the defaults of its requests.
 
-    `base` is the model that answers; `parent` the name that this one was made from, empty for a
-    mere copy. `adapter` names the one of the base's adapters that its requests are for; empty:
-    none. A `template` in Go's language is of an earlier build, and its requests are refused. Of
-    `sampling` only the fields count that `sampled` names. `parameters` are those that
-    it was made with, in the words of the API that made it, to be shown. `license` is shown in the
-    place of the base's, where there is one. `thinking` is whether to think where a
-    conversation does not say; None: the base's own way. `priority` is that of requests that name
-    none; None: the usual one. `made_at_s`: seconds since 1970.
+    `base` is the model that answers. `parent` is the name that this one was made from; empty for a
+    mere copy. `adapter`: the base's adapter that its requests use; empty: none. A `template` in
+    Go's language comes from an earlier build; its requests are refused. Only the fields of
+    `sampling` that `sampled` names count. `parameters`, for display, are the original ones in the
+    terms of the API that defined the model. `license` is shown instead of the base's, if set.
+    `thinking` applies if a conversation does not say; None: as the base does. `priority` applies to
+    requests without one; None: the normal one. `made_at_s`: seconds since 1970.
     """
 
     name: ModelId
@@ -63,12 +62,13 @@ class DerivedModel(Message):
 
     @property
     def size_bytes(self) -> int:
-        """Return how much it holds, as JSON."""
+        """Return its size as JSON."""
         return len(self.model_dump_json().encode(errors="replace"))
 
 
 def plain_name(name: str) -> str:
-    """Return a model's name without what clients of Ollama's may add to it, which says nothing."""
+    """Return a model's name without the parts that Ollama clients may add and that have no
+    meaning."""
     plain = name.removesuffix(":latest")
     for before in ("registry.ollama.ai/", "library/"):
         plain = plain.removeprefix(before)
@@ -76,11 +76,11 @@ def plain_name(name: str) -> str:
 
 
 def derived_named(name: str, derived: Mapping[str, DerivedModel]) -> DerivedModel | None:
-    """Return the derived model of that name, in other letters if need be, where one alone has them;
-    None for no such one."""
+    """Return the derived model of that name. Upper and lower case may differ if only one name
+    matches. None if there is none."""
     plain = plain_name(name)
     if plain in derived:
         return derived[plain]
     folded = plain.casefold()
-    alike = [one for known, one in derived.items() if known.casefold() == folded]
+    alike = [model for other, model in derived.items() if other.casefold() == folded]
     return alike[0] if len(alike) == 1 else None

@@ -1,8 +1,8 @@
-"""Events: changes that have happened. The leader gives each an index; every mirror applies them
-in that order.
+"""Events: changes that have happened. The leader gives each an index; every mirror applies them in
+that order.
 
-Pure. A *fact* is an event that a service other than the leader witnessed; it travels with (node,
-process, boot, seq) and stays in the witness's outbox until it is seen indexed.
+Pure. A *fact* is an event that a service other than the leader witnessed. It travels with (node,
+process, boot, seq). It stays in the witness's outbox until the outbox sees it indexed.
 """
 
 from __future__ import annotations

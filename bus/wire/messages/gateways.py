@@ -1,9 +1,9 @@
-"""What gateways of different nodes ask each other: to stop a request, and about records. And what a
-gateway asks the worker of its own node: to search a hub, to have a runner end a request.
+"""Questions between gateways of different nodes: stop a request, query records. And questions of a
+gateway to its own node's worker: search a hub, let a runner end a request.
 
-Pure. Between nodes on the control plane, which may drop: the asker repeats a question until it is
-answered, and what is asked a second time has the answer of the first. A worker's door drops
-nothing: one question there, one answer.
+Pure. Gateways use the control plane, which may drop messages. The asker repeats a question until it
+is answered; a repeated question gets the first answer. A worker's socket drops nothing: one
+question, one answer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from bus.wire.messages.readings import PullRefusal
 from bus.wire.messages.wire import Message
 
 RECORD_PIECE_BYTES = 256 << 10
-"""Of an answer about records so much is said at once: other words of the plane come between."""
+"""The size of one part of an answer about records, so that other messages of the plane get
+through."""
 RECORD_ANSWER_BYTES = 16 << 20
 RECORD_ARGUMENTS_BYTES = 1 << 20
 
 
 class CancelAsked(Message):
-    """Stop a request that the gateway of another node owns. `question` is new for each time
-    it is asked and the same in its repeats; the answer goes to the gateways of `asker`."""
+    """Stop a request that the gateway of another node owns. `question` is new for each question and
+    the same in its repeats; the answer goes to the gateways of `asker`."""
 
     kind: Literal["cancel_asked"] = "cancel_asked"
     question: str
@@ -33,7 +34,7 @@ class CancelAsked(Message):
 
 
 class CancelAnswered(Message):
-    """The owner's word. `found` False: it was neither open there nor stopped before."""
+    """The owner's answer. `found` False: the request was neither open there nor stopped before."""
 
     kind: Literal["cancel_answered"] = "cancel_answered"
     question: str
@@ -41,9 +42,9 @@ class CancelAnswered(Message):
 
 
 class RecordAsked(Message):
-    """Ask the gateways of a node about its records: what `verb` makes of `arguments` (plain data in
-    msgpack), from byte `offset` of the answer on. `question` is as in `CancelAsked`; `attempt`
-    grows where nothing was heard, and says which of the node's HTTP processes is to answer."""
+    """Query the records of a node's gateways: the result of `verb` with `arguments` (plain data in
+    msgpack), from byte `offset` of the answer on. `question` is as in `CancelAsked`. `attempt`
+    grows when no answer came; it selects the HTTP process that answers."""
 
     kind: Literal["record_asked"] = "record_asked"
     question: str = Field(max_length=64)
@@ -55,9 +56,9 @@ class RecordAsked(Message):
 
 
 class RecordAnswered(Message):
-    """A piece of the answer, in msgpack, from `offset` on. `edition` is the same for all pieces
-    that belong together. It is empty while the answer is being found; or, with `refused`, there
-    is none, and this says why."""
+    """A part of the answer, in msgpack, from `offset` on. `edition` is the same for all parts of
+    one answer; it is empty while the answer is being prepared. `refused`: there is no answer, for
+    this reason."""
 
     kind: Literal["record_answered"] = "record_answered"
     question: str = Field(max_length=64)
@@ -69,8 +70,8 @@ class RecordAnswered(Message):
 
 
 class CancelRow(Message):
-    """Have the runner in `slot` end a request, all its rows, as if its client had gone. A gateway
-    asks the worker, and that the runner."""
+    """Let the runner in `slot` end a request, all its rows, as if its client had disconnected. The
+    gateway asks the worker, and the worker asks the runner."""
 
     kind: Literal["cancel_row"] = "cancel_row"
     slot: str = Field(max_length=64)
@@ -78,7 +79,8 @@ class CancelRow(Message):
 
 
 class RowCancelled(Message):
-    """The runner's word, through its worker. `found` False: it owed no such request an end."""
+    """The runner's answer, through its worker. `found` False: the runner had no such open
+    request."""
 
     kind: Literal["row_cancelled"] = "row_cancelled"
     slot: str
@@ -87,12 +89,12 @@ class RowCancelled(Message):
 
 
 MOST_FOUND = 50
-"""Models that one search tells of at most."""
+"""Maximum models of one search."""
 WORDS_CHARACTERS = 200
 
 
 class AskSearch(Message):
-    """Search the hub for models whose names hold `words`, of one `author` (empty: of any)."""
+    """Search the hub for models whose names contain `words`. `author` empty: of any author."""
 
     kind: Literal["ask_search"] = "ask_search"
     words: str = Field(max_length=WORDS_CHARACTERS)
@@ -101,10 +103,10 @@ class AskSearch(Message):
 
 
 class FoundModel(Message):
-    """A model of a hub that runs here as far as its list tells. `for_mlx`: it was made for MLX.
-    `size_bytes` and `parameters` are of its weights; 0: the hub does not say. `quantization` is as
-    near as its list tells (empty: it does not). `gated`: its license has to be accepted there.
-    `changed_at` is a date in ISO 8601, empty where it is not told."""
+    """A model of a hub that, by the hub's list, runs here. `for_mlx`: it was made for MLX.
+    `size_bytes` and `parameters` are those of its weights; 0: unknown. `quantization` is derived
+    from the list; empty: unknown. `gated`: the user must accept its license on the hub.
+    `changed_at` is a date in ISO 8601; empty: unknown."""
 
     model: ModelId
     for_mlx: bool
@@ -120,8 +122,8 @@ class FoundModel(Message):
 
 
 class SearchFound(Message):
-    """What `hub` has, those for MLX first, then by downloads. `left_out` more were found that do
-    not run here."""
+    """The models of `hub`, models for MLX first, then by downloads. `left_out`: the number of
+    results that do not run here."""
 
     kind: Literal["search_found"] = "search_found"
     hub: str
@@ -130,7 +132,7 @@ class SearchFound(Message):
 
 
 class SearchRefused(Message):
-    """Nothing was found out, and why; `retry_after_s` says when to ask again, where it is known."""
+    """The search failed, and why. `retry_after_s`: when to ask again, if known."""
 
     kind: Literal["search_refused"] = "search_refused"
     reason: PullRefusal

@@ -19,13 +19,13 @@ from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.wire import Message
 
 FIRST_WORDS = frozenset({"peer_hello", "peer_refused", "peer_goodbye"})
-"""What nodes say before they know that they speak one version, or because they do not."""
+"""The messages before two nodes know that they speak one version, or if they don't."""
 FIRST_WORDS_PROTOCOL = 1
-"""The version in the envelopes of `FIRST_WORDS`, whatever else a build speaks."""
+"""The version in the envelopes of `FIRST_WORDS`, whatever version a build speaks otherwise."""
 
 
 class PeerPorts(Message):
-    """TCP ports of a node beside the one that was dialled; 0 for none."""
+    """TCP ports of a node besides its `peers` port; 0 for none."""
 
     control: int = Field(ge=0, le=65535)
     telemetry: int = Field(ge=0, le=65535)
@@ -107,8 +107,9 @@ class LinkEchoed(Message):
 
 PeerStatus = Literal["linked", "silent", "left", "refused"]
 FoundBy = Literal["", "peers", "mdns", "memory", "others", "hello"]
-"""How a node first learnt of a peer: from its settings, an advert on the local network, an
-earlier life, other peers, or because the peer called; empty where an older version says nothing."""
+"""How a node first learnt of a peer. `peers`: its settings; `mdns`: an advert on the local network;
+`memory`: an earlier life; `others`: other peers; `hello`: the peer called. Empty: an older version
+does not report it."""
 
 
 class PeerReading(Message):
@@ -213,8 +214,8 @@ class AppendAck(Message):
 
 
 class HandOver(Message):
-    """From the leader of `term`, whose node is shutting down, to its successor: the leader's log
-    ends at `index` and the successor has all of it, so it takes a term of its own now."""
+    """To the successor, from the leader of `term`, whose node is shutting down. The leader's log
+    ends at `index` and the successor has all of it, so it opens its own term now."""
 
     kind: Literal["hand_over"] = "hand_over"
     term: HandedTerm

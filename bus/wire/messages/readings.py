@@ -1,4 +1,4 @@
-"""Readings were measured. Latest wins; nothing here is ever in the state.
+"""Readings are measurements. The latest wins; none is ever in the cluster's state.
 
 Pure. Each is published retained on `reading.<kind>.<node>[.<process>]` with a TTL.
 """
@@ -16,7 +16,7 @@ from bus.wire.messages.wire import Message
 
 
 class ProcessReading(Message):
-    """One supervised process. `cpu_s` is user + system since its start."""
+    """One supervised process. `cpu_s`: user and system time since its start."""
 
     name: str
     pid: int
@@ -30,10 +30,10 @@ class ProcessReading(Message):
 
 
 class HealthFinding(Message):
-    """Something an operator should know about `node`, and what to do about it.
+    """A problem of `node` that an operator should know about, with a remedy.
 
-    `node` is the node that is concerned: a node's telemetry speaks of itself, and of peers that
-    fell silent. `code` is stable and fit for an alert rule.
+    `node` is the affected node: a node's telemetry reports on itself and on silent peers. `code` is
+    stable and fit for an alert rule.
     """
 
     node: NodeId
@@ -44,8 +44,8 @@ class HealthFinding(Message):
 
 
 class ThunderboltReading(Message):
-    """A Mac's Thunderbolt ports: the domains of its own buses, and of those of other Macs that its
-    cables lead to. `bridged`: the Thunderbolt Bridge joins its ports."""
+    """A Mac's Thunderbolt ports: the domains of its own buses, and of the buses of other Macs at
+    the other ends of its cables. `bridged`: the Thunderbolt Bridge joins its ports."""
 
     bridged: bool
     domains: tuple[str, ...] = ()
@@ -53,12 +53,12 @@ class ThunderboltReading(Message):
 
 
 class NodeReading(Message):
-    """A node's memory, processor and disk, and its processes. Sent every second.
+    """A node's memory, processor, disk and processes. Sent every second.
 
-    `cpu_ratio` is 0..1 over all cores; a process's counts cores (2.0 is two of them).
-    `findings` come worst first; without one about itself the node is well. `thunderbolt` is
-    told by Macs alone, looked at once a minute; so is `wired_bytes`, memory that cannot be paged
-    out, each second.
+    `cpu_ratio` is 0..1 over all cores; that of a process counts cores (2.0 is two of them).
+    `findings`: worst first; without one about itself the node is healthy. Macs alone report
+    `thunderbolt`, checked once a minute, and `wired_bytes`, memory that can't be paged out, checked
+    every second.
     """
 
     kind: Literal["node_reading"] = "node_reading"
@@ -77,9 +77,9 @@ class NodeReading(Message):
 
 
 class MeasuredLink(Message):
-    """One peer as this node measured it at `host`. `latency_s` is one way, of a small message of
-    MLX's ring; `round_trip_s` that of an echo over the bus. `at_least`: the link may carry more,
-    for it was not the network that set the pace. `age_s` is the bandwidth's."""
+    """One peer, as this node measured it at `host`. `latency_s`: one way, for a small message of
+    MLX's ring; `round_trip_s`: of an echo over the bus. `at_least`: the link may carry more,
+    because the network was not the bottleneck. `age_s`: of the bandwidth."""
 
     peer: NodeId
     latency_s: float = Field(gt=0)
@@ -92,18 +92,18 @@ class MeasuredLink(Message):
 
 
 class RestingLink(Message):
-    """A peer that is not measured now, and why: it has not had its first turn, one of the two nodes
-    computes, loads or fetches, or none of the peer's addresses answers."""
+    """A peer that is not measured now. `new`: it has not had its first turn. `busy_here`,
+    `busy_there`: that node computes, loads or fetches. `unanswered`: none of its addresses
+    answers."""
 
     peer: NodeId
     why: Literal["new", "busy_here", "busy_there", "unanswered"]
 
 
 class LinkReading(Message):
-    """A node's links, measured while they were idle, an entry for each address at which a peer
-    answered. `latency_every_s` and `bandwidth_every_s` say how often idle ones are measured, 0 for
-    a node that is not to measure; `resting` are the peers that are measured less often than that.
-    """
+    """A node's links, measured while idle: one entry for each address at which a peer answered.
+    `latency_every_s` and `bandwidth_every_s`: how often an idle link is measured; 0: this node does
+    not measure. `resting`: peers that are measured less often."""
 
     kind: Literal["link_reading"] = "link_reading"
     node: NodeId
@@ -117,12 +117,12 @@ class LinkReading(Message):
 class RunnerReading(Message):
     """A runner's queue, speed and memory, every second. Ratios are 0..1; per_s over that second.
 
-    Every rank of a group has one; requests, tokens and KV are the lead's to tell (`rank` 0).
-    `best_waiting_priority` is the smallest among waiting rows, `best_running_priority` among the
-    others. `last_used_ago_s`: since a request was last open. `kv` is how its layers hold KV:
-    "full", "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured are `active_bytes`,
-    `cache_bytes` (freed, and kept) and what the process has (`process_bytes`); `limit_bytes` was
-    promised; `memory_ends` counts rows that ended for it. `found`: what it found of text files."""
+    Every rank of a group has one; only the lead (`rank` 0) reports requests, tokens and KV.
+    `best_waiting_priority`: the smallest of the waiting rows; `best_running_priority`: of the
+    others. `last_used_ago_s`: since a request was last open. `kv`: how its layers hold KV: "full",
+    "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
+    `cache_bytes` (freed but retained), `process_bytes` (the process). `limit_bytes`: its
+    reservation. `memory_ends`: rows that ended for it. `found`: its results about text files."""
 
     kind: Literal["runner_reading"] = "runner_reading"
     node: NodeId
@@ -164,7 +164,7 @@ class RunnerReading(Message):
 
 
 class ClassDemand(Message):
-    """Those of one priority among the requests that wait for a model."""
+    """The requests of one priority that wait for a model."""
 
     priority: int
     waiting: int
@@ -172,8 +172,7 @@ class ClassDemand(Message):
 
 
 class ModelDemand(Message):
-    """Requests that wait at a gateway for a model that is not ready, and of each priority how many
-    and for how long."""
+    """Requests at a gateway that wait for a model that is not ready; `classes`: by priority."""
 
     model: ModelId
     waiting: int
@@ -183,7 +182,7 @@ class ModelDemand(Message):
 
 
 class DemandReading(Message):
-    """The unmet demand at one gateway process; it is what loads models."""
+    """The unmet demand at one gateway process; models are loaded for it."""
 
     kind: Literal["demand_reading"] = "demand_reading"
     node: NodeId
@@ -195,8 +194,8 @@ FetchPhase = Literal["asking", "staging", "fetching", "checking", "publishing", 
 
 
 class FetchReading(Message):
-    """How far a model's way to this node's disk is. `sources` are the nodes that send it now;
-    `bytes_per_s` over the last 5 s; `message` says why it failed."""
+    """The progress of a model's fetch to this node's disk. `sources`: the nodes that send it now.
+    `bytes_per_s`: over the last 5 s. `message`: why it failed."""
 
     model: ModelId
     phase: FetchPhase
@@ -208,7 +207,7 @@ class FetchReading(Message):
 
 
 class WeightsReading(Message):
-    """The models that a node fetches, by name. Every second while there are any, and on change."""
+    """The models that a node fetches, by name. Every second during a fetch, and on change."""
 
     kind: Literal["weights_reading"] = "weights_reading"
     node: NodeId
@@ -244,18 +243,17 @@ PullRefusal = Literal[
     "busy",
     "broken",
 ]
-"""Why a pull failed. `unfit`: what is there is no model that can be run; `no_giver`:
-it was to come from other nodes alone, and none gives it; `too_large`: no nodes of
-the cluster could ever hold it in memory; `changed`: the hub's files are not those that it listed;
-`broken`: this node could not, for a reason of its own."""
+"""Why a pull failed. `unfit`: the files are not a model that can run. `no_giver`: only other nodes
+were allowed as sources, and none offers it. `too_large`: no nodes of the cluster could hold it in
+memory. `changed`: the hub's files differ from its list. `broken`: this node failed for a reason of
+its own."""
 
 
 class PullForecast(Message):
-    """What a pull would bring, before any of its weights came. `card` is the model's as its node
-    would announce it, made from its configuration and the sizes of its files; None where it could
-    not be made, for the reason in `why`, or where other nodes have the model. `lacking_bytes` of
-    the files are still to come to a disk of which `disk_free_bytes` are free. `no_speed` says why
-    no speed can be predicted from the card; empty: it can."""
+    """The result of a pull, predicted before its weights arrive. `card`: the model's card, made
+    from its configuration and file sizes; None if that failed (`why`) or if other nodes have the
+    model. `lacking_bytes`: still to be downloaded, to a disk with `disk_free_bytes`. `no_speed`:
+    why the card allows no prediction of speed; empty: it does."""
 
     card: ModelCard | None = None
     why: str = ""
@@ -265,9 +263,9 @@ class PullForecast(Message):
 
 
 class PullClaim(Message):
-    """That a node is to ask `hub` for a model's newest revision, for all nodes: claimed `at_s` of
-    its wall clock. `fetches`: it has begun. `gives`: other nodes can copy from it. The others wait
-    for the first claim: one that fetches, then the older one, then the lesser node id."""
+    """A node's claim to ask `hub` for a model's newest revision, for all nodes, made `at_s` by its
+    wall clock. `fetches`: it has begun. `gives`: other nodes can copy from it. The other nodes wait
+    for the first claim: one with `fetches` wins, then the older one, then the lesser node id."""
 
     at_s: float
     hub: str = Field(max_length=2048)
@@ -276,13 +274,13 @@ class PullClaim(Message):
 
 
 class PullState(Message):
-    """How far a model's way from a hub to a node's disk is. `revision` is the commit, once known;
-    `digest` names exactly these files. `bytes_per_s` is over the last 5 s; `received_bytes` came
-    over the network in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`
-    says what is waited for. `questions` are of those who wait; a failure has `reason` and
-    `message`. `forecast` is there while it is held, for those who asked so. `claim` is there from
-    before the first weights are asked for until the pull fails or is a copy. A pull that waits for
-    another node's has the figures of that one."""
+    """The progress of a model's pull to a node's disk. `revision`: the commit, once known. `digest`
+    names exactly these files. `bytes_per_s`: over the last 5 s. `received_bytes`: from the network
+    in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`: the reason for
+    a wait. `questions`: of the waiting clients. A failure has `reason` and `message`. `forecast`:
+    present while clients hold the pull. `claim`: from before the first weights are requested until
+    the pull fails or becomes a copy. A pull that waits for another node's pull has the figures of
+    that one."""
 
     model: ModelId
     phase: PullPhase
@@ -305,8 +303,8 @@ class PullState(Message):
 
 
 class PullReading(Message):
-    """The models that a node pulls, and those that it pulled a moment ago. Twice a second while
-    there are any, and on change."""
+    """The models that a node pulls, or pulled a moment ago. Twice a second during a pull, and on
+    change."""
 
     kind: Literal["pull_reading"] = "pull_reading"
     node: NodeId
@@ -314,9 +312,9 @@ class PullReading(Message):
 
 
 class UndoneChange(Message):
-    """A change that a node's log had and the one that took its place lacks, or a copy of a model
-    that was let go with it. `what` is the kind of the event, `about` what it concerned, for people;
-    `at_s` is when it was undone, by the wall clock."""
+    """A change that a node's old log had and its new one lacks, or an instance that was unloaded
+    with it. `what`: the kind of the event; `about`: its subject, for people; `at_s`: when it was
+    undone, by the wall clock."""
 
     what: str
     about: str
@@ -326,7 +324,7 @@ class UndoneChange(Message):
 
 
 class UndoneReading(Message):
-    """What was undone at a node since its master started, oldest first, at most 100."""
+    """The changes undone at a node since its master started, oldest first, at most 100."""
 
     kind: Literal["undone_reading"] = "undone_reading"
     node: NodeId
@@ -334,8 +332,8 @@ class UndoneReading(Message):
 
 
 class KeyUse(Message):
-    """What was asked for with one API key at one gateway process: requests that run, those of the
-    last 60 s, tokens of the day; `used_at_s` is when it was last used, in seconds since 1970."""
+    """The use of one API key at one gateway process: its running requests, its requests of the last
+    60 s, its tokens of the day. `used_at_s`: its last use, in seconds since 1970."""
 
     key: str
     running: int
@@ -345,7 +343,7 @@ class KeyUse(Message):
 
 
 class KeyUseReading(Message):
-    """The use of API keys at one gateway process. `day` counts those of UTC since 1970."""
+    """The use of API keys at one gateway process. `day`: UTC days since 1970."""
 
     kind: Literal["key_use_reading"] = "key_use_reading"
     node: NodeId
@@ -362,7 +360,8 @@ class CardReading(Message):
 
 
 class TokenTap(Message):
-    """A copy of what a runner sends to one request; exists only while there is a tap."""
+    """A copy of the tokens that a runner sends for one request; exists only while there is a
+    tap."""
 
     kind: Literal["token_tap"] = "token_tap"
     instance: InstanceId

@@ -1,7 +1,7 @@
-"""What a client asks for, in no dialect: the one request type behind every API.
+"""A client's request, in no dialect: the one request type behind every API.
 
-Pure. Every dialect parses into `GenerationRequest`, every runner reads only this.
-Content is typed parts, so that an image or a document is never mistaken for text.
+Pure. Every dialect is parsed into `GenerationRequest`; runners read only this. Content is typed
+parts, so that an image or a document is never mistaken for text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class TextPart(Message):
 
 
 class ImagePart(Message):
-    """An image by URL (`data:` included). A text-only model refuses it, naming the field."""
+    """An image by URL (`data:` included). A text-only model refuses it with the name of the
+    field."""
 
     kind: Literal["image"] = "image"
     url: str
@@ -33,7 +34,7 @@ ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="kind")]
 
 
 class ToolCall(Message):
-    """A call made by the assistant earlier in the conversation. `arguments` is JSON text."""
+    """A tool call that the assistant made earlier in the conversation. `arguments` is JSON text."""
 
     call_id: str
     name: str
@@ -41,7 +42,7 @@ class ToolCall(Message):
 
 
 class ChatMessage(Message):
-    """One turn. `reasoning` is the assistant's earlier thinking, where the client kept it."""
+    """One turn. `reasoning`: the assistant's earlier thinking, if the client sent it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     parts: tuple[ContentPart, ...] = ()
@@ -61,7 +62,7 @@ class ToolSpec(Message):
 
 
 class ToolChoice(Message):
-    """`named` requires `name`. `required` and `named` are enforced by grammar."""
+    """`named` requires `name`. `required` and `named` are enforced by a grammar."""
 
     mode: Literal["none", "auto", "required", "named"] = "auto"
     name: str | None = None
@@ -80,26 +81,26 @@ class ChatPrompt(Message):
 
 
 class TextPrompt(Message):
-    """Text that is tokenised as it stands, without a template."""
+    """Text that is tokenised as it is, without a template."""
 
     kind: Literal["text"] = "text"
     text: str
     suffix: str | None = None
-    """With a suffix: fill in the middle, for models whose tokenizer has the tokens for it."""
+    """With a suffix, the model fills in the middle, if its tokenizer has the tokens for that."""
 
 
 class TokensPrompt(Message):
-    """Token ids, taken as they are (each in 0..vocabulary)."""
+    """Token ids, used as they are (each in 0..vocabulary)."""
 
     kind: Literal["tokens"] = "tokens"
     token_ids: tuple[int, ...]
 
 
 class InputsPrompt(Message):
-    """Texts, or token ids of texts, each of which becomes a vector; nothing is generated.
+    """Texts, or token ids of texts; each becomes a vector. Nothing is generated.
 
-    `dimensions` None: as many as the model gives; fewer where it allows that. An input that is
-    longer than the model reads is cut off at its end where `cut` allows it, else refused.
+    `dimensions` None: as many as the model has; a smaller number works if the model supports it. An
+    input that is too long for the model is truncated at its end if `cut` allows it, else refused.
     """
 
     kind: Literal["inputs"] = "inputs"
@@ -114,11 +115,11 @@ Prompt = Annotated[
 
 
 class Sampling(Message):
-    """How the next token is chosen. Ranges are checked at the gateway and again here.
+    """Sampling parameters. The gateway checks the ranges, and this type again.
 
-    `top_k` 0 means off. `seed` None lets the runner draw one. Penalties follow OpenAI's
-    formula (`frequency` per occurrence, `presence` once) over the tokens generated so far;
-    `repetition` is the multiplicative penalty over prompt and output.
+    `top_k` 0 means off. `seed` None: the runner draws one. Penalties follow OpenAI's formula
+    (`frequency` per occurrence, `presence` once) over the tokens generated so far; `repetition` is
+    the multiplicative penalty over prompt and output.
     """
 
     temperature: float = Field(default=1.0, ge=0.0, le=5.0)
@@ -133,11 +134,11 @@ class Sampling(Message):
 
 
 class OutputFormat(Message):
-    """What the text must be; enforced, never a wish.
+    """The required format of the text; it is enforced.
 
-    `json_schema` carries the schema, `rule` the regular expression that matches the whole text or
-    the grammar in GBNF, `choices` the texts of which it is one. `field` is what the client asked
-    for it with, for refusals.
+    `json_schema`: the schema. `rule`: a regular expression for the whole text, or a grammar in
+    GBNF. `choices`: the text is one of these. `field`: the client's field that asked for it;
+    refusals name it.
     """
 
     kind: Literal["text", "json_object", "json_schema", "regex", "choice", "grammar"] = "text"
@@ -148,15 +149,15 @@ class OutputFormat(Message):
 
     @property
     def is_later(self) -> bool:
-        """Return whether version 3 of the data plane could not say it."""
+        """Return whether version 3 of the data plane lacks this format."""
         return self.field != "response_format" or self.kind in ("regex", "choice", "grammar")
 
 
 class PromptQuestion(Message):
-    """What a client wants to know of a prompt, as the model would read it: how many tokens it has,
-    which they are, or its text, made by the model's template or of token ids.
+    """A question about a prompt as the model would read it: the number of its tokens, their ids, or
+    its text. The model's template makes the text, or it comes from token ids.
 
-    `special`: to a raw text is added what the tokenizer puts around a prompt.
+    `special`: add the tokenizer's special tokens to a raw text.
     """
 
     wants: Literal["count", "tokens", "text"]
@@ -164,30 +165,30 @@ class PromptQuestion(Message):
 
 
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model is to think, the least first; not to think at all is `thinking` False."""
+"""How much a model should think, least first; `thinking` False means not at all."""
 
 
 class GenerationRequest(Message):
-    """One request for text or, where its prompt is of kind `inputs`, for vectors; the same for
-    every API.
+    """One request for text, or for vectors (prompt of kind `inputs`); the same for every API.
 
-    `max_tokens` None means the runner's default (4,096 or what fits). `top_logprobs` None
-    means no log-probabilities; 0..20 asks for the chosen token's and that many others.
-    `prompt_logprobs` asks the same for the tokens of a raw prompt, which then come back before the
-    one choice; with it alone `max_tokens` may be 0.
-    `history` are token ids that come before those of a conversation, as the end of an earlier
-    answer told them; where it is not None, empty or not, the end of the one choice tells the token
-    ids of all that was read and made.
-    `min_tokens`: neither end tokens nor stop strings end a choice before it has so many tokens.
-    `thinking` None leaves the decision to the model's card, but with an `effort` models that can
-    think do. `effort` goes to templates that have levels. Thinking is ended after
-    `thinking_budget` tokens, and the answer begun. `variables` are told to the model's template as
-    they are. Only earlier builds send `template`, in Go's language, and runners refuse it.
-    `priority`: lower goes first (urgent 1, high 5, normal 10, low 20, batch 50). `key_id` names the
-    API key that asked, where there are several: prefixes are shared only by requests of one key.
-    The layers of `adapter`, one that lies beside the model, compute it; None: the model alone. With
-    a `question` nothing is generated: the request ends as soon as its prompt is read, and its end
-    has the answer. With `trace` the runner tells, before the end, what it did when.
+    `max_tokens` None: the runner's default (4,096 or what fits). `top_logprobs` None: no
+    log-probabilities; 0..20: that of the chosen token and of so many others. `prompt_logprobs`:
+    the same for the tokens of a raw prompt, sent before the one choice; `max_tokens` may then be 0.
+
+    `history`: token ids that precede those of the conversation, from the end of an earlier answer.
+    If it is not None (it may be empty), the end of the one choice has the token ids of the whole
+    prompt and answer. `min_tokens`: neither an end token nor a stop string ends a choice earlier.
+
+    `thinking` None: as the model's card says; but with an `effort`, models that can think do.
+    `effort` is passed to templates that have levels. `thinking_budget`: after so many tokens
+    thinking ends and the answer begins. `variables` are passed to the model's template unchanged.
+    `template` (in Go's language) comes only from earlier builds; runners refuse it.
+
+    `priority`: lower goes first (urgent 1, high 5, normal 10, low 20, batch 50). `key_id`: the API
+    key of the request, if there are several; only requests of one key share prefixes. `adapter`:
+    the LoRA adapter beside the model to compute with; None: the model alone. `question`: nothing is
+    generated; the request ends when its prompt is read, and its end has the answer. `trace`: before
+    the end, the runner reports what it did when.
     """
 
     request_id: RequestId
@@ -219,10 +220,10 @@ class GenerationRequest(Message):
 
 
 class Usage(Message):
-    """What a request cost. Seconds are wall-clock, measured by the runner.
+    """The cost of a request. Seconds are wall-clock, measured by the runner.
 
-    `cached_tokens` of `prompt_tokens` came from the prefix cache; `reasoning_tokens` are
-    part of `completion_tokens`.
+    `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
+    of `completion_tokens`.
     """
 
     prompt_tokens: int = 0

@@ -1,11 +1,10 @@
-"""The data plane: what a gateway process and a lead runner say to each other.
+"""The data plane: messages between a gateway process and a lead runner.
 
 Pure. Direct DEALER <-> ROUTER, one array per frame (`bus.wire.array_frames`): `[tag, *fields]`.
-What flows per request (`Submit`) is validated in full by its model, which per token would cost
-ten times as much. Promises: entries of one
-request are numbered `seq` = 0, 1, 2, ... without gaps; exactly one terminal (`Finished` or
-`Failed`) is last; every entry that is neither terminal, `ChoiceEnd` nor
-`PrefillProgress` costs one credit.
+Messages per request (`Submit`) are validated in full by pydantic; per token that would cost ten
+times as much. Promises: entries of one request are numbered `seq` = 0, 1, 2, ... without gaps.
+Exactly one terminal (`Finished` or `Failed`) is last. Every entry costs one credit, except
+terminals, `ChoiceEnd` and `PrefillProgress`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,18 @@ from bus.wire.messages.traces import RankTraced
 Channel = Literal["text", "reasoning"]
 DATA_PROTOCOL_MIN = 1
 DATA_PROTOCOL_MAX = 11
-"""The versions of the data plane that this build speaks, said in every `Hello`. 2: `Submit` says
-who asks. 3: a request may ask for its prompt's log-probabilities, answered as `PromptTokens`, or
-have a `question` about its prompt, which `Finished` answers. 4: its text may have to keep to a
-regular expression, a grammar or a list of texts, its end may be held back by `min_tokens`, and it
-may have an `InputsPrompt`, answered as `Vectors`. 5: it may say how much to think (`effort`,
-`thinking_budget`), have `variables` for the model's template, or a `history`, with which its end
-tells the token ids of prompt and answer. 6: it may have a `template` of its own, and
-`Accepted` says what of it has no effect. 7: it may be for an `adapter` of the model. 8: a request
-that has not begun may be given back (`Displaced`), and `Submit` says how long it has waited. 9: a
-request may have a `trace`, which is told as `Traced`. 10: a gateway may `Recall` a request; one
-that has begun is given back as `Suspended`, with its answer so far, and `Submit` has that. A choice
-may end for `memory_pressure`, its text cut. 11: the ranks of a group tell of a traced request
-too, each by a `RankTraced`."""
+"""Versions of the data plane that this build speaks; every `Hello` has them. 2: `Submit` has the
+`sharer`. 3: `prompt_logprobs`, answered by `PromptTokens`; a `question` about the prompt, answered
+by `Finished`. 4: regular expressions, grammars and choices as output; `min_tokens`; `InputsPrompt`,
+answered by `Vectors`. 5: `effort`, `thinking_budget`, `variables` for the model's template;
+`history`, with which the end has the token ids of prompt and answer. 6: a request's own `template`;
+`Accepted` names ignored fields. 7: `adapter`. 8: a request that has not begun may be requeued
+(`Displaced`); `Submit` has its waiting time. 9: `trace`, answered by `Traced`. 10: a gateway may
+`Recall` a request. A running one is preempted as `Suspended`, with its answer so far, which
+`Submit` takes to another runner. A choice may end for `memory_pressure` with its text cut off. 11:
+each rank of a group reports on a traced request (`RankTraced`)."""
 CREDIT_WINDOW = 64
-"""Delta entries per choice that a runner may send ahead; topped up at half."""
+"""Delta entries per choice that a runner may send ahead; renewed when half is used."""
 
 TopLogprob = tuple[int, str, float]
 """(token id, its text, natural log of its probability)."""
@@ -45,9 +41,9 @@ TopLogprob = tuple[int, str, float]
 
 
 class ChoiceSoFar(ArrayFrame, frozen=True):
-    """What a choice has made so far. `seed` is that of its chance; `tokens` are all that it made;
-    of the entries that they make, the first `sent` were sent. `logprobs`, where they were asked
-    for, has for each token its log-probability, and the likeliest, (token id, logprob)."""
+    """The answer of a choice so far. `seed`: its random seed. `tokens`: all its tokens; the first
+    `sent` of their entries were sent. `logprobs`, if requested: for each token its log-probability
+    and the likeliest tokens as (token id, logprob)."""
 
     seed: int
     tokens: tuple[int, ...]
@@ -56,9 +52,8 @@ class ChoiceSoFar(ArrayFrame, frozen=True):
 
 
 class AnswerSoFar(ArrayFrame, frozen=True):
-    """All that another runner has to know of a request to go on with it as if it had never been
-    elsewhere: the tokens of its prompt as it was read, how many tokens each choice may have, what
-    each has made, and what that cost."""
+    """The state of a request, with which another runner resumes it exactly. It has the tokens of
+    the prompt, the maximum tokens per choice, the choices so far and the cost so far."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -67,7 +62,7 @@ class AnswerSoFar(ArrayFrame, frozen=True):
 
 
 class Hello(ArrayFrame, tag="hello", frozen=True):
-    """First word of a connection. The runner answers `Welcome` or `Goodbye`."""
+    """The first message of a connection. The runner answers `Welcome` or `Goodbye`."""
 
     gateway: str
     boot: Boot
@@ -76,12 +71,12 @@ class Hello(ArrayFrame, tag="hello", frozen=True):
 
 
 class Submit(ArrayFrame, tag="submit", frozen=True):
-    """A request, with the credit of each choice and what is left of its deadline.
+    """A request, with the credit of each choice and the rest of its deadline.
 
-    `sharer` is who asks, for an even share (`bus.wire.shares`); version 1 leaves it out.
-    `waited_ms` is how long one that was `Displaced` has waited since a runner first had it, one
-    that was `Suspended` since then; it is left out where it was neither, and by versions before 8.
-    `so_far` is what the answer of one that was `Suspended` has; its entries go on behind that.
+    `sharer`: the owner of its fair share (`bus.wire.shares`); version 1 has none. `waited_ms`: how
+    long a `Displaced` request has waited since a runner first had it; for a `Suspended` request,
+    since then. Other requests, and versions before 8, have none. `so_far`: the answer of a
+    `Suspended` request so far; its entries continue after that.
     """
 
     request: GenerationRequest
@@ -94,7 +89,7 @@ class Submit(ArrayFrame, tag="submit", frozen=True):
 
 
 class Credit(ArrayFrame, tag="credit", frozen=True):
-    """`grant` more entries may be sent for this choice."""
+    """The runner may send `grant` more entries for this choice."""
 
     request_id: RequestId
     choice: int
@@ -102,24 +97,24 @@ class Credit(ArrayFrame, tag="credit", frozen=True):
 
 
 class Cancel(ArrayFrame, tag="cancel", frozen=True):
-    """Stop this request; its terminal still comes (`Finished` with choices `cancelled`,
-    or `Failed` with reason `deadline` when that is why)."""
+    """Stop this request. Its terminal still comes: `Finished` with choices `cancelled`, or `Failed`
+    with reason `deadline` if that is why."""
 
     request_id: RequestId
     why: Literal["client", "deadline", "shutdown"]
 
 
 class Recall(ArrayFrame, tag="recall", frozen=True):
-    """Give this request back, for its copy makes way for something urgent: as `Displaced` if it has
-    not begun; if it has, and `begun` allows it, as `Suspended`. One that cannot be gone on with
-    exactly is not given back, nor answered for. Not sent to versions before 10."""
+    """Return this request, because its instance is evicted for an urgent model: as `Displaced` if
+    it has not begun; if it has and `begun` allows it, as `Suspended`. A request that can't be
+    resumed exactly stays, and there is no answer. Not sent to versions before 10."""
 
     request_id: RequestId
     begun: bool
 
 
 class Ping(ArrayFrame, tag="ping", frozen=True):
-    """Sent every second; 3 s without one cancels the sender's requests."""
+    """Sent every second. After 3 s without one, the runner cancels the sender's requests."""
 
     boot: Boot
 
@@ -128,7 +123,7 @@ class Ping(ArrayFrame, tag="ping", frozen=True):
 
 
 class Welcome(ArrayFrame, tag="welcome", frozen=True):
-    """Who is speaking, and the protocol version chosen."""
+    """The runner's identity, and the chosen protocol version."""
 
     instance: InstanceId
     generation: int
@@ -137,14 +132,14 @@ class Welcome(ArrayFrame, tag="welcome", frozen=True):
 
 
 class Goodbye(ArrayFrame, tag="goodbye", frozen=True):
-    """The connection is refused, or this runner is leaving. The text says why."""
+    """The connection is refused, or this runner is ending. `message` says why."""
 
     message: str
 
 
 class Accepted(ArrayFrame, tag="accepted", frozen=True):
-    """The lead runner owns the request now; `position` 0 means it is running or next. `unheeded`
-    are paths of fields that this model gives no effect; versions before 6 leave them out."""
+    """The lead runner owns the request now. `position` 0: it is running or next. `unheeded`: paths
+    of fields that have no effect with this model; versions before 6 leave them out."""
 
     request_id: RequestId
     position: int
@@ -153,40 +148,40 @@ class Accepted(ArrayFrame, tag="accepted", frozen=True):
 
 
 class Refused(ArrayFrame, tag="refused", frozen=True):
-    """The request was not taken; nothing was done; it may be tried elsewhere once."""
+    """The request was refused and nothing was done. It may be tried once on another runner."""
 
     request_id: RequestId
     refusal: Refusal
 
 
 class Displaced(ArrayFrame, tag="displaced", frozen=True):
-    """The request, which was submitted and perhaps accepted, is given back in favour of a more
-    urgent one: nothing of it was computed, no entry of it was sent, and the runner has forgotten
-    it. It is to be submitted again. Not sent to versions before 8."""
+    """A more urgent request takes this one's place. The request was submitted, perhaps accepted;
+    nothing was computed, no entry was sent, and the runner has forgotten it. The gateway submits it
+    again. Not sent to versions before 8."""
 
     request_id: RequestId
 
 
 class Suspended(ArrayFrame, tag="suspended", frozen=True):
-    """The request, which was recalled, is given back with its answer so far: that is the last word
-    of it here, and the runner has forgotten it. It is to be submitted again with `so_far`. Not sent
-    to versions before 10."""
+    """The recalled request is preempted; this is its last message, with its answer so far. The
+    runner has forgotten it. The gateway submits it again with `so_far`. Not sent to versions before
+    10."""
 
     request_id: RequestId
     so_far: AnswerSoFar
 
 
 SpanName = Literal["template", "queued", "prefill", "decode", "end"]
-"""What a lead runner does for a request. `template`: its text becomes tokens; `queued`: it waits
-for a place; `prefill`: a chunk of its prompt; `decode`: tokens; `end`: from the last token on, for
-the last words and for the other choices."""
+"""The work of a lead runner on a request. `template`: its text becomes tokens. `queued`: it waits
+for a place. `prefill`: a chunk of its prompt. `decode`: tokens. `end`: from the last token on, for
+the last text and for the other choices."""
 
 
 class TraceSpan(ArrayFrame, frozen=True):
-    """What a lead runner did for a choice of a request from `began_s` to `ended_s`, in seconds
-    since it had the request. `tokens` came of it, in `steps` steps of the engine; between two of
-    them were at most `longest_s`. `computed_s` is how long these steps took by the engine's own
-    clock; they are shared with other requests, and may overlap."""
+    """The work of a lead runner on one choice from `began_s` to `ended_s`, in seconds since the
+    request arrived. It made `tokens` in `steps` steps of the engine; the longest gap between two
+    steps was `longest_s`. `computed_s`: the total time of these steps by the engine's own clock.
+    Steps are shared with other requests and may overlap."""
 
     name: SpanName
     choice: int
@@ -199,13 +194,14 @@ class TraceSpan(ArrayFrame, frozen=True):
 
 
 class Traced(ArrayFrame, tag="traced", frozen=True):
-    """What was done for a request with a `trace`, told once, before the step that has its terminal.
+    """The work on a request with a `trace`; sent once, before the step that has its terminal.
 
-    The instants are of the runner's monotonic clock: when it had the request, when it was about to
-    say `Accepted`, when it tells this. The spans of a choice follow each other without gaps, up to
-    the last instant. Of the first `choices` choices alone. `ranks` are the nodes of a group's
-    ranks, in their order, each of which tells of itself within a second (`RankTraced`); a runner
-    alone, and versions before 11, leave it out. Not sent to versions before 9."""
+    The times are the runner's monotonic clock: the request arrived, `Accepted` was about to be
+    sent, this message was made. The spans of a choice follow each other without gaps up to the last
+    of these. Only the first `choices` choices have spans. `ranks`: the nodes of a group's ranks, in
+    rank order; each reports within a second (`RankTraced`). A single runner, and versions before
+    11, leave it out. Not sent to versions before 9.
+    """
 
     request_id: RequestId
     received_at: float
@@ -217,8 +213,8 @@ class Traced(ArrayFrame, tag="traced", frozen=True):
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
-    """Answers `Ping`; `step` is the engine's own step number, so that a live main thread
-    cannot hide a stuck engine. `owes` says whether any work is open."""
+    """The answer to `Ping`. `step`: the engine's own step number, so that a live main thread can't
+    hide a stuck engine. `owes`: the runner has open work."""
 
     boot: Boot
     step: int
@@ -226,7 +222,7 @@ class Pong(ArrayFrame, tag="pong", frozen=True):
 
 
 class TokenLogprob(ArrayFrame, frozen=True):
-    """One token, its text and log-probability, and the likeliest others."""
+    """One token with its text, its log-probability and the likeliest others."""
 
     token_id: int
     text: str
@@ -235,7 +231,7 @@ class TokenLogprob(ArrayFrame, frozen=True):
 
 
 class TokenDelta(ArrayFrame, tag="t", frozen=True):
-    """Some text of one choice. `tokens` is how many LLM tokens it covers (0 on a flush)."""
+    """Some text of one choice. `tokens`: how many LLM tokens it covers (0 on a flush)."""
 
     request_id: RequestId
     seq: int
@@ -247,8 +243,8 @@ class TokenDelta(ArrayFrame, tag="t", frozen=True):
 
 
 class PromptTokens(ArrayFrame, tag="q", frozen=True):
-    """The prompt's tokens from number `start` on, as `prompt_logprobs` asked for; all of them come
-    in order, before any `TokenDelta`. Token 0 is given, not predicted: its log-probability is 0."""
+    """The prompt's tokens from number `start` on, for `prompt_logprobs`. All come in order, before
+    any `TokenDelta`. Token 0 is not predicted, so its log-probability is 0."""
 
     request_id: RequestId
     seq: int
@@ -259,8 +255,8 @@ class PromptTokens(ArrayFrame, tag="q", frozen=True):
 
 
 class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
-    """Part of a tool call. `call_id` and `name` come in the first delta of a call only;
-    `arguments` are fragments of JSON text to be joined."""
+    """Part of a tool call. Only the first delta of a call has `call_id` and `name`; `arguments` are
+    fragments of JSON text to be joined."""
 
     request_id: RequestId
     seq: int
@@ -273,8 +269,8 @@ class ToolCallDelta(ArrayFrame, tag="c", frozen=True):
 
 
 class Vectors(ArrayFrame, tag="v", frozen=True):
-    """The vectors of the inputs from number `start` on, in the order of the inputs, each as 32-bit
-    floats, the least byte first. `cut` are the numbers of those of which only a part was read."""
+    """The vectors of the inputs from number `start` on, in the order of the inputs: little-endian
+    32-bit floats. `cut`: the numbers of the truncated inputs."""
 
     request_id: RequestId
     seq: int
@@ -285,7 +281,7 @@ class Vectors(ArrayFrame, tag="v", frozen=True):
 
 
 class ChoiceEnd(ArrayFrame, tag="e", frozen=True):
-    """One choice is complete. `stop` is the stop string that ended it, if one did."""
+    """One choice is complete. `stop`: the stop string that ended it, if any."""
 
     request_id: RequestId
     seq: int
@@ -304,9 +300,9 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
 
 
 class PromptAnswer(ArrayFrame, frozen=True):
-    """A prompt as the model would read it: its token ids, or its text, as the question wants; for a
-    request with a `history` the token ids of that, its prompt and its answer.
-    `context_tokens` is how many a prompt and its answer may have together, at this copy."""
+    """A prompt as the model would read it: its token ids or its text, as the question asks. For a
+    request with a `history`: the token ids of history, prompt and answer. `context_tokens`: the
+    maximum of prompt and answer together at this instance."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -314,8 +310,8 @@ class PromptAnswer(ArrayFrame, frozen=True):
 
 
 class Finished(ArrayFrame, tag="f", frozen=True):
-    """Terminal: every choice has ended. `prompt` answers a question about the prompt, or tells
-    what the next `history` is; without either it is left out."""
+    """Terminal: every choice has ended. `prompt` answers a question about the prompt, or has the
+    next `history`; else it is left out."""
 
     request_id: RequestId
     seq: int
@@ -324,7 +320,7 @@ class Finished(ArrayFrame, tag="f", frozen=True):
 
 
 class Failed(ArrayFrame, tag="x", frozen=True):
-    """Terminal: the request ended early, and why. `message` is fit for the client."""
+    """Terminal: the request ended early, and why. The client may see `message`."""
 
     request_id: RequestId
     seq: int
@@ -347,7 +343,7 @@ Entry = (
 
 
 class StepEntries(ArrayFrame, tag="step", frozen=True):
-    """All entries that one step made for one gateway process, in order."""
+    """All entries of one step for one gateway process, in order."""
 
     step: int
     entries: tuple[Entry, ...]

@@ -1,15 +1,14 @@
-"""Weights on their way: between workers piece by piece, the word that has one pull a model, and the
-order to make one in fewer bits.
+"""Weights in transfer: pieces between workers, orders to pull or delete a model, and the order to
+quantize one.
 
-Pure. A pull is asked of a worker over the control plane, which may drop: the question is repeated
-for as long as a client waits, and a pull that no client repeats is stopped. So is a model that is
-to be verified, and a purge. What lies on a node's disk is told in a `StorageReading`; before a node
-lets a whole copy go, another one has to grant it, which keeps its own (`KeepAsked`).
+Pure. A pull is requested from a worker over the control plane, which may drop messages. Each client
+repeats its question while it waits; a pull without clients is stopped. The same holds for a
+verification and a purge. `StorageReading` reports the models on a node's disk. Before a node
+deletes a whole copy, another node must grant it and keep its own (`KeepAsked`).
 
 Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
-answer for each), so the server never has more to send than was asked for. An answer is an
-envelope; that of a piece is followed by a second frame with the bytes. A lost answer is asked for
-again.
+answer for each), so the server never sends more than was requested. An answer is an envelope; for a
+piece, a second frame with the bytes follows. A lost answer is requested again.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from bus.wire.messages.wire import Message
 PIECE_BYTES = 1 << 20
 """The unit of transfer: every piece of a file but its last has this length."""
 DISK_MARGIN_BYTES = 1 << 30
-"""What weights that are fetched leave free on a disk."""
+"""Free disk space that fetched weights must leave."""
 HASH_BYTES = 32
 
 
 class FileEntry(Message):
-    """One file of a model. `path` is relative to the model's folder; `sha256` in hexadecimal;
-    `piece_hashes` the SHA-256 of each piece, 32 bytes each, one after the other."""
+    """One file of a model. `path` is relative to the model's folder; `sha256` is hexadecimal;
+    `piece_hashes` is the SHA-256 of each piece, 32 bytes each, concatenated."""
 
     path: str
     size_bytes: int = Field(ge=0, le=1 << 46)
@@ -39,15 +38,15 @@ class FileEntry(Message):
 
 
 class AskManifest(Message):
-    """What is this model made of? Answered by a Manifest, or by ManifestPending and later, unasked,
-    the Manifest."""
+    """Ask for the files of a model. The answer is a Manifest; or a ManifestPending, and later the
+    Manifest without another question."""
 
     kind: Literal["ask_manifest"] = "ask_manifest"
     model: ModelId
 
 
 class Manifest(Message):
-    """All files of a model, by path in rising order. `digest` names this very content."""
+    """All files of a model, by path in ascending order. `digest` identifies this content."""
 
     kind: Literal["manifest"] = "manifest"
     model: ModelId
@@ -56,7 +55,7 @@ class Manifest(Message):
 
 
 class ManifestPending(Message):
-    """The files are still being hashed; sent each second until that is done."""
+    """The files are still being hashed; sent every second until that is done."""
 
     kind: Literal["manifest_pending"] = "manifest_pending"
     model: ModelId
@@ -65,7 +64,7 @@ class ManifestPending(Message):
 
 
 class AskPiece(Message):
-    """`length` bytes of a file from `offset` on, as the manifest of that digest has it."""
+    """Ask for `length` bytes of a file from `offset` on, by the manifest with this digest."""
 
     kind: Literal["ask_piece"] = "ask_piece"
     digest: str = Field(max_length=64)
@@ -75,7 +74,7 @@ class AskPiece(Message):
 
 
 class PieceSent(Message):
-    """The bytes asked for are in the next frame."""
+    """The requested bytes are in the next frame."""
 
     kind: Literal["piece_sent"] = "piece_sent"
     digest: str
@@ -85,7 +84,7 @@ class PieceSent(Message):
 
 class WeightsRefused(Message):
     """No manifest (`path` empty) or no piece, and why. `unknown_digest`: ask for the manifest
-    again; `busy`: more was asked for than the window allows."""
+    again. `busy`: the asker exceeded its window."""
 
     kind: Literal["weights_refused"] = "weights_refused"
     reason: Literal["unknown_model", "unknown_digest", "unreadable", "busy", "bad_request"]
@@ -98,10 +97,9 @@ class WeightsRefused(Message):
 
 class PullAsked(Message):
     """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
-    each client that waits and the same in its repeats; `revision` empty: the newest. `holds`: once
-    you have told what would come (`PullState.forecast`), wait with it until a client asks without.
-    `leaves`: the client waits no longer, and what came so far is kept. `copies`: from nodes alone;
-    no hub is asked."""
+    each waiting client and the same in its repeats. `revision` empty: the newest. `holds`: after
+    the forecast (`PullState.forecast`) wait until a client asks without it. `leaves`: the client no
+    longer waits; partial files are kept. `copies`: from nodes alone; no hub is contacted."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -114,9 +112,8 @@ class PullAsked(Message):
 
 
 class VerifyAsked(Message):
-    """Read a model on your disk, and hold it against the hashes that it came with. `question` is
-    new for each client that waits, the same in its repeats. `leaves`: the client waits no longer.
-    """
+    """Read a model on your disk and compare it with its original hashes. `question` is new for each
+    waiting client, the same in its repeats. `leaves`: the client no longer waits."""
 
     kind: Literal["verify_asked"] = "verify_asked"
     question: str = Field(max_length=64)
@@ -129,18 +126,17 @@ VerifyPhase = Literal["waiting", "reading", "done", "failed"]
 
 
 class WrongFile(Message):
-    """A file of a model that is not as it has to be, by its path in the model's folder, and what is
-    wrong with it."""
+    """A damaged file of a model: its path in the model's folder, and the fault."""
 
     path: str = Field(max_length=700)
     what: str = Field(max_length=700)
 
 
 class VerifyState(Message):
-    """How far the reading of a model on a node's disk is, and with `done` what came of it: held
-    `against` the hashes that it came with or, where there are none, the headers of its weights
-    alone. `wrong` are the first of `wrong_count` files; `unlisted` of all `files` have no hash. A
-    failure has `reason` and `message`. `questions` are of those who wait."""
+    """The progress of a model's verification, and with `done` its result. The files were compared
+    `against` their original hashes; or, if there are none, the headers of the weights were checked.
+    `wrong`: the first of `wrong_count` damaged files. `unlisted` of all `files` have no hash. A
+    failure has `reason` and `message`. `questions`: of the waiting clients."""
 
     model: ModelId
     phase: VerifyPhase
@@ -158,8 +154,8 @@ class VerifyState(Message):
 
 
 class VerifyReading(Message):
-    """The models that a node verifies, and those that it verified a moment ago. Twice a second
-    while there are any, and on change."""
+    """The models that a node verifies, or verified a moment ago. Twice a second during a
+    verification, and on change."""
 
     kind: Literal["verify_reading"] = "verify_reading"
     node: NodeId
@@ -167,10 +163,10 @@ class VerifyReading(Message):
 
 
 class KeepAsked(Message):
-    """May the asker delete its whole copy of a model, as you have another and want not to delete
-    that? `question` is the same in its repeats, and another for each node that is asked. `digest`
-    is that of the asker's card, `content` of the hashes that its weights came with; empty: not
-    known. `card` is of the `card.toml` beside it, written at `card_at_s`; empty: there is none."""
+    """May the asker delete its whole copy of a model, because you have another and will keep it?
+    `question` is the same in its repeats and different for each node. `digest`: of the asker's
+    card; `content`: of the original hashes of its weights; empty: unknown. `card`: of the
+    `card.toml` beside it, written at `card_at_s`; empty: there is none."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)
@@ -183,7 +179,7 @@ class KeepAsked(Message):
 
 
 class KeepAnswered(Message):
-    """Whether `node` grants it, for it has a whole copy and keeps that (`keeps`), and why not."""
+    """The answer to `KeepAsked`. `keeps`: `node` has a whole copy and keeps it; else `why` not."""
 
     kind: Literal["keep_answered"] = "keep_answered"
     question: str = Field(max_length=64)
@@ -193,8 +189,8 @@ class KeepAnswered(Message):
 
 
 class PurgeAsked(Message):
-    """Delete now all that you fetched and may let go. `question` is new for each client that waits,
-    the same in its repeats. `leaves`: the client waits no longer."""
+    """Delete all fetched models that may be deleted now. `question` is new for each waiting client,
+    the same in its repeats. `leaves`: the client no longer waits."""
 
     kind: Literal["purge_asked"] = "purge_asked"
     question: str = Field(max_length=64)
@@ -203,13 +199,13 @@ class PurgeAsked(Message):
 
 
 StoredKind = Literal["fetched", "put", "made", "bundled"]
-"""What lies in a node's store: fetched by shoal, put there by a person (or by other programs, in
-their cache), made here by shoal, brought with shoal."""
+"""The origin of a stored model: fetched by shoal, added by the user (or by other programs, in their
+cache), made here by shoal, or bundled with shoal."""
 
 
 class StoredModel(Message):
-    """A model, or some layers of it (`in_part`), on a node's disk: its `size_bytes` there, and why
-    it stays, empty where it may go. `used_at_s` is its last use there, or when it came, in seconds
+    """A model, or some of its layers (`in_part`), on a node's disk. `why`: the reason why it stays;
+    empty: it may be deleted. `used_at_s`: its last use on this node, or its arrival, in seconds
     since 1970."""
 
     model: ModelId
@@ -222,8 +218,8 @@ class StoredModel(Message):
 
 
 class LetGo(Message):
-    """A model that a node let go, why, and which node granted it, by a copy of its own (empty for
-    layers alone, which are no copy)."""
+    """A model that a node deleted from disk, why, and the node that granted it and kept its own
+    copy (empty for layers alone, which are no copy)."""
 
     model: ModelId
     size_bytes: int = Field(ge=0)
@@ -233,8 +229,8 @@ class LetGo(Message):
 
 
 class PurgeState(Message):
-    """How far a purge is: what it `let_go`, and once it is done what `stays` of what was fetched,
-    with the reasons. `questions` are of those who wait."""
+    """The progress of a purge: the deleted models (`let_go`), and at its end the fetched models
+    that stay, with the reasons. `questions`: of the waiting clients."""
 
     phase: Literal["waiting", "deleting", "done"]
     note: str = ""
@@ -244,10 +240,9 @@ class PurgeState(Message):
 
 
 class StorageReading(Message):
-    """What lies on a node's disk, and what it would let go next: of `models` what was fetched comes
-    first, in the order in which it would go. What was fetched takes `limit_bytes` at most, below 0:
-    as much as it takes. `keeps_all`: it lets nothing go, and others copy from it first. `let_go`
-    are the last that went."""
+    """The models on a node's disk. `models`: fetched models come first, in the order of their
+    deletion. `limit_bytes`: the limit for fetched models; negative: none. `keeps_all`: this node
+    deletes nothing, and others prefer it as a source. `let_go`: the last deleted models."""
 
     kind: Literal["storage_reading"] = "storage_reading"
     node: NodeId
@@ -269,17 +264,17 @@ GroupSize = Literal[32, 64, 128]
 """How many weights of a row share a scale and a bias."""
 USUAL_GROUP: GroupSize = 64
 MADE_FROM = "shoal_made_from"
-"""The key of a made model's config.json that names its source: so it goes wherever the model is
-copied to."""
+"""The key in a quantized model's config.json that names its source. It is copied with the model."""
 ORIGIN_FILE = ".shoal-origin.json"
-"""Beside the weights of a model that shoal fetched or made: where it came from, for this node."""
+"""File beside the weights of a model that shoal fetched or made: where it came from, for this
+node."""
 UNFINISHED = ".quantizing"
-"""In the folder of all models, where those grow that are not whole yet."""
+"""Subfolder of the models' folder for incomplete quantized models."""
 
 
 class Quantizing(Message):
-    """Make another model of `source`, which lies whole on the rank's node, in so many bits a
-    weight. Stamped on an instance that answers nothing; its `model` is what is made."""
+    """Quantize `source`, which is whole on the rank's node, to so many bits a weight. It marks an
+    instance that serves no requests; the instance's `model` is the new model."""
 
     source: ModelId
     bits: Bits
@@ -287,6 +282,6 @@ class Quantizing(Message):
 
 
 def usual_name(source: ModelId, bits: int) -> ModelId:
-    """Return what a model in fewer bits is called where no name is given: never one of an owner on
-    a hub, who has not made it."""
+    """Return the default name of a quantized model. It has no owner of a hub, because that owner
+    did not make it."""
     return ModelId(f"{source.rpartition('/')[2]}-{bits}bit")

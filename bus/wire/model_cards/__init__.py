@@ -1,6 +1,5 @@
-"""A model's `card.toml`: what it may say, the text of it, and the settings that come of it. Pure:
-the caller reads and writes files.
-"""
+"""A model's `card.toml`: its keys, its text, and the resulting settings. Pure: the caller reads and
+writes files."""
 
 from bus.wire.model_cards.fields import (
     CARD_BYTES,

@@ -1,9 +1,9 @@
-"""What a `card.toml` beside a model's weights may say: of loading it, and of requests for it.
+"""The keys of a `card.toml` beside a model's weights: for loading it, and defaults for its
+requests.
 
-Pure. A card is taken whole or refused whole: an unknown key, or one whose value cannot be, refuses
-it with a suggestion and its line, and the model is served without it. What it says to requests goes
-the way of derived models (`bus.wire.messages.derived`): as defaults of what a request leaves
-unsaid.
+Pure. A card is accepted or refused as a whole. An unknown key or an invalid value refuses it, with
+a suggestion and the line; the model is then served without the card. Defaults for requests use the
+mechanism of derived models (`bus.wire.messages.derived`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
 CARD_BYTES = 64 << 10
-SAID_BYTES = 16 << 10
-"""What one card may say to requests: it goes to all nodes each half minute."""
+DEFAULTS_BYTES = 16 << 10
+"""Maximum size of a card's defaults for requests; all nodes get them every half minute."""
 MOST_ALIASES, MOST_STOPS, STOP_CHARACTERS = 16, 16, 200
 _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({"draft_model"})
-"""Keys that are to come with the code that obeys them."""
+"""Planned keys without an implementation."""
 MEANT = {
     "alias": "aliases", "num_ctx": "context_tokens", "context": "context_tokens",
     "max_context": "context_tokens", "num_predict": "default_max_tokens",
@@ -48,20 +48,20 @@ MEANT = {
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
     "special_tokens": "special_tokens_in_messages",
 }  # fmt: skip
-"""What others call our keys, where spelling is no guide."""
+"""Other programs' names of our keys, if a similar spelling is no guide."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
 NUMBERS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
     "repetition_penalty",
 )  # fmt: skip
-"""How the next token is chosen, by the names of `Sampling`."""
+"""Sampling keys, by the names of `Sampling`."""
 
 NEUTRAL = Sampling()
 
 
 class BadCard(ValueError):
-    """A card that is refused: why, and the way out behind a semicolon where there is one. `key` is
-    the one at fault (empty: none), `line` where it stands, from 1 on (0: not known)."""
+    """A refused card: the reason, and after a semicolon the remedy, if any. `key`: the wrong key
+    (empty: none); `line`: its line, from 1 on (0: unknown)."""
 
     def __init__(self, why: str, key: str = "", line: int = 0) -> None:
         super().__init__(why)
@@ -71,18 +71,18 @@ class BadCard(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What a card says beyond the model's own files. None, or empty: nothing said.
+    """The content of a card. None, or empty: not set.
 
-    `context_tokens` may lower, never raise, what the model was made for. `default_max_tokens` is
-    what an answer may have unless its request names another limit. Backends are
-    `<engine>-<compute>` tags: those that can run it (empty: any), and which are better, in order.
-    `kv` is how its KV is held, and goes before the node's setting. `pin` keeps it in memory.
-    `priority` is that of requests that name none. `memory_bytes` are what its weights take in
-    memory, before what its files say. `adapters` are those that are loaded (None: all that lie
-    beside it), `adapter` the one of requests that name none. The parsers are those of
-    `bus.wire.model_cards.parsers` (empty: as its template says). `special_tokens_in_messages`:
-    those that messages spell are tokens, not text. `said` are the keys that the card
-    has. `template` is in Go's language, of an earlier build, and requests are refused for it.
+    `context_tokens` can only lower the model's own limit. `default_max_tokens`: the limit of an
+    answer whose request has none. `compatible_backends` (empty: any) and `backend_preference` (best
+    first) are `<engine>-<compute>` tags. `kv`: the KV format; it overrides the node's setting.
+    `pin` keeps the model in memory. `priority` applies to requests without one. `memory_bytes`: the
+    memory of its weights; it overrides the estimate from its files. `adapters`: the adapters to
+    load (None: all beside it); `adapter`: the default of requests that name none. The parsers are
+    those of `bus.wire.model_cards.parsers` (empty: as its template says).
+    `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not as
+    text. `said`: the keys of the card. A `template` (in Go's language) is from an earlier build;
+    requests are refused because of it.
     """
 
     thinking_default: bool | None = None
@@ -109,14 +109,14 @@ class Notes:
     special_tokens_in_messages: bool = False
 
     def defaults(self, model: ModelId, *, can_think: bool) -> DerivedModel | None:
-        """Return what a request for the model gets where it says nothing itself; None: nothing."""
+        """Return the defaults of the model's requests; None if the card has none."""
         sampled = tuple(sorted(self.sampling.model_fields_set))
         shown: dict[str, Any] = {
             OLLAMA_WORDS.get(name, name): getattr(self.sampling, name) for name in sampled
         }
         if self.stop:
             shown["stop"] = list(self.stop)
-        said = DerivedModel(
+        derived = DerivedModel(
             name=model,
             base=model,
             system=self.system,
@@ -129,24 +129,25 @@ class Notes:
             priority=self.priority,
             adapter=self.adapter,
         )
-        return None if said == DerivedModel(name=model, base=model) else said
+        return None if derived == DerivedModel(name=model, base=model) else derived
 
 
 def read_card(data: bytes) -> Notes:
-    """Return what the bytes of a card say. Raises BadCard for one that is refused, with the line
-    that is at fault."""
+    """Parse a card. Raises BadCard with the line of the fault."""
     if len(data) > CARD_BYTES:
         raise BadCard(f"it has more than {CARD_BYTES >> 10} KiB")
     try:
         text = data.decode()
         table = tomllib.loads(text)
     except UnicodeDecodeError as error:
-        raise BadCard(f"it is no text in UTF-8: {error.reason} at byte {error.start}") from error
+        raise BadCard(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except RecursionError as error:
-        raise BadCard("it is too deep") from error
+        raise BadCard("it is nested too deeply") from error
     except ValueError as error:
-        found = _AT_LINE.search(str(error))
-        raise BadCard(f"it is no TOML: {error}", line=int(found[1]) if found else 0) from error
+        match = _AT_LINE.search(str(error))
+        raise BadCard(
+            f"it is not valid TOML: {error}", line=int(match[1]) if match else 0
+        ) from error
     try:
         return notes_from(table)
     except BadCard as error:
@@ -156,30 +157,36 @@ def read_card(data: bytes) -> Notes:
 
 
 def notes_from(table: Mapping[str, Any]) -> Notes:
-    """Return what a card says. Raises BadCard with the first thing that refuses it."""
+    """Return the notes of a parsed card. Raises BadCard with the first fault."""
     check_keys(table)
-    found = {key: _checked(check, key, table[key]) for key, check in CHECKS.items() if key in table}
+    values = {
+        key: _checked(check, key, table[key]) for key, check in CHECKS.items() if key in table
+    }
     for key in FOR_PEOPLE:
         _checked(_text, key, table.get(key, ""))
     numbers = {key: table[key] for key in NUMBERS if key in table}
     wrong = next((key for key, value in numbers.items() if type(value) not in (int, float)), None)
     if wrong is not None:
-        raise BadCard(f"{wrong} is a number", wrong)
+        raise BadCard(f"{wrong} must be a number", wrong)
     try:
         sampling = Sampling.model_validate(numbers)
     except ValidationError as error:
         key = str(error.errors(include_url=False, include_input=False)[0]["loc"][0])
         raise BadCard(first_problem(error), key) from error
-    notes = Notes(**found, sampling=sampling, said=tuple(table))
+    notes = Notes(**values, sampling=sampling, said=tuple(table))
     if notes.adapter and notes.adapters is not None and notes.adapter not in notes.adapters:
-        raise BadCard(f"adapter = {notes.adapter}: adapters, which are loaded, lack it", "adapter")
-    if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > SAID_BYTES:
-        raise BadCard(f"system, template and stop have more than {SAID_BYTES >> 10} KiB together")
+        raise BadCard(
+            f"adapter = {notes.adapter}: the list of adapters to load lacks it", "adapter"
+        )
+    if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > DEFAULTS_BYTES:
+        raise BadCard(
+            f"system, template and stop together have more than {DEFAULTS_BYTES >> 10} KiB"
+        )
     return notes
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raise BadCard for the first key that no card has, with the one that may be meant."""
+    """Raise BadCard for the first unknown key, with a suggestion."""
     unknown = next((key for key in keys if key not in KNOWN_KEYS), None)
     if unknown is not None:
         raise BadCard(_unknown(unknown), unknown)
@@ -193,12 +200,12 @@ def _checked(check: Callable[[str, object], Any], key: str, value: object) -> An
 
 
 def _line_of(text: str, key: str) -> int:
-    """Return the line on which a key of a card begins, from 1 on; 0 where it is not found. A line
-    inside of a longer text is none: what is before it would be no TOML."""
+    """Return the line on which a key of a card begins, from 1 on; 0 if there is none. A line inside
+    a longer text does not count: the part before it would not be valid TOML."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
-        found = _KEY.match(line)
-        if not key or found is None or found[1] != key:
+        match = _KEY.match(line)
+        if not key or match is None or match[1] != key:
             continue
         try:
             tomllib.loads("".join(lines[: number - 1]))
@@ -210,27 +217,27 @@ def _line_of(text: str, key: str) -> int:
 
 def _unknown(key: str) -> str:
     if key in NOT_YET:
-        return f"{key} is not there yet; take it out of the card"
+        return f"{key} is not supported yet; remove it from the card"
     near = [MEANT[key]] if key in MEANT else difflib.get_close_matches(key, KNOWN_KEYS, n=1)
-    hint = f"is {near[0]} meant? " if near else ""
-    return f"it has no key {key[:80]!r}; {hint}known are {', '.join(KNOWN_KEYS)}"
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"it has no key {key[:80]!r}; {hint}the known keys are {', '.join(KNOWN_KEYS)}"
 
 
 def _switch(key: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{key} is true or false")
+        raise ValueError(f"{key} must be true or false")
     return value
 
 
 def _count(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
-        raise ValueError(f"{key} is a whole number above 0")
+        raise ValueError(f"{key} must be a whole number above 0")
     return value
 
 
 def _seconds(key: str, value: object) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ValueError(f"{key} is a number of seconds")
+        raise ValueError(f"{key} must be a number of seconds")
     return float(value)
 
 
@@ -240,38 +247,40 @@ def _priority(key: str, value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_PRIORITY:
         return value
     raise ValueError(
-        f"{key} is {', '.join(PRIORITIES)}, or a whole number from 0 (first) to {MAX_PRIORITY}"
+        f"{key} must be {', '.join(PRIORITIES)}, or a whole number from 0 (first) to {MAX_PRIORITY}"
     )
 
 
 def _bytes(key: str, value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 50:
-        raise ValueError(f"{key} is a whole number of bytes above 0")
+        raise ValueError(f"{key} must be a whole number of bytes above 0")
     return value
 
 
 def _adapter(key: str, value: object) -> str:
     name = _text(key, value)
     if not is_adapter_name(name):
-        raise ValueError(f"{key}: {name[:80]!r} is no name of an adapter, a folder in adapters/")
+        raise ValueError(
+            f"{key}: {name[:80]!r} is not the name of an adapter (a folder in adapters/)"
+        )
     return name
 
 
 def _adapters(key: str, value: object) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(_adapter(key, one) for one in _texts(key, value)))
+    return tuple(dict.fromkeys(_adapter(key, name) for name in _texts(key, value)))
 
 
 def _tool_parser(key: str, value: object) -> str:
-    return _one_of(TOOL_PARSERS, key, value)
+    return _choice(TOOL_PARSERS, key, value)
 
 
 def _reasoning_parser(key: str, value: object) -> str:
-    return _one_of(REASONING_PARSERS, key, value)
+    return _choice(REASONING_PARSERS, key, value)
 
 
-def _one_of(words: tuple[str, ...], key: str, value: object) -> str:
+def _choice(words: tuple[str, ...], key: str, value: object) -> str:
     if not isinstance(value, str) or value not in words:
-        raise ValueError(f"{key} is one of {', '.join(words)}")
+        raise ValueError(f"{key} must be one of {', '.join(words)}")
     return value
 
 
@@ -283,31 +292,35 @@ def _kv(key: str, value: object) -> KvKind:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key} is a text")
+        raise ValueError(f"{key} must be a text")
     return value
 
 
 def _texts(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):  # pyright: ignore[reportUnknownVariableType]
-        raise ValueError(f"{key} is a list of texts")
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
+        raise ValueError(f"{key} must be a list of texts")
     return tuple(cast(list[str], value))
 
 
 def _stops(key: str, value: object) -> tuple[str, ...]:
     stops = _texts(key, [value] if isinstance(value, str) else value)
-    if len(stops) > MOST_STOPS or not all(0 < len(one) <= STOP_CHARACTERS for one in stops):
-        raise ValueError(f"{key} has at most {MOST_STOPS} texts of 1 to {STOP_CHARACTERS} letters")
+    if len(stops) > MOST_STOPS or not all(0 < len(stop) <= STOP_CHARACTERS for stop in stops):
+        raise ValueError(
+            f"{key} has at most {MOST_STOPS} texts of 1 to {STOP_CHARACTERS} characters"
+        )
     return stops
 
 
 def _aliases(key: str, value: object) -> tuple[ModelId, ...]:
     names = _texts(key, value)
-    wrong = next((one for one in names if not is_model_id(one) or one.endswith(":latest")), None)
+    wrong = next(
+        (name for name in names if not is_model_id(name) or name.endswith(":latest")), None
+    )
     if wrong is not None:
         raise ValueError(f"{key}: {wrong[:80]!r} cannot be the name of a model")
     if len(names) > MOST_ALIASES:
         raise ValueError(f"{key} has at most {MOST_ALIASES} names")
-    return tuple(ModelId(one) for one in dict.fromkeys(names))
+    return tuple(ModelId(name) for name in dict.fromkeys(names))
 
 
 CHECKS: Mapping[str, Callable[[str, object], Any]] = {
@@ -332,6 +345,6 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "reasoning_parser": _reasoning_parser,
     "special_tokens_in_messages": _switch,
 }
-"""The keys that are obeyed beside `NUMBERS`, and what their values are."""
+"""Check of each effective key besides `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)
 """All keys that a card may have."""

@@ -20,11 +20,11 @@ IN_MESSAGES = "special_tokens_in_messages"
 
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
-    """Yield (name, value, source, remark) of each setting, by the names of `card.toml`; a value
-    None is left to the source."""
+    """Yield (name, value, source, remark) of each setting, by the names of `card.toml`. A value
+    None means that the source decides."""
 
     def source(key: str, other: str) -> str:
-        """Return where a value comes from: the card where it says it."""
+        """Return the card as the source of a key that it has, else `other`."""
         return CARD if key in card.noted else other
 
     yield "context_tokens", card.context_tokens, source("context_tokens", FILES), AT_LOAD
@@ -38,7 +38,7 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
         by = CARD if card.metal_fast_synch_by == "card" else NODE
         yield "metal_fast_synch", card.metal_fast_synch, by, AT_LOAD
     if "adapters" in card.noted:
-        yield "adapters", [one.name for one in card.adapters], CARD, AT_LOAD
+        yield "adapters", [adapter.name for adapter in card.adapters], CARD, AT_LOAD
     for name in PARSERS:
         if value := getattr(card, name):
             yield name, value, CARD, AT_LOAD
@@ -47,53 +47,56 @@ def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     if card.makes == "text":
         yield "kv", card.kv, source("kv", FILES if card.kv_full_because else NODE), AT_LOAD
     if "thinking" in card.capabilities:
-        said = None if card.defaults is None else card.defaults.thinking
-        thinks = card.thinking if said is None else said
+        choice = None if card.defaults is None else card.defaults.thinking
+        thinks = card.thinking if choice is None else choice
         yield "thinking_default", thinks, source("thinking_default", FILES), ""
     if card.aliases:
         yield "aliases", list(card.aliases), CARD, ""
-    if (said := card.defaults) is None:
+    if (defaults := card.defaults) is None:
         return
-    for name in said.sampled:
-        yield name, getattr(said.sampling, name), CARD, ""
-    if said.priority is not None:
-        yield "priority", said.priority, CARD, ""
-    texts = ("stop", list(said.stop)), ("system", said.system), ("adapter", said.adapter)
+    for name in defaults.sampled:
+        yield name, getattr(defaults.sampling, name), CARD, ""
+    if defaults.priority is not None:
+        yield "priority", defaults.priority, CARD, ""
+    texts = (
+        ("stop", list(defaults.stop)),
+        ("system", defaults.system),
+        ("adapter", defaults.adapter),
+    )
     for name, value in texts:
         if value:
             yield name, value, CARD, ""
-    if said.template:
-        yield "template", said.template, CARD, ""
+    if defaults.template:
+        yield "template", defaults.template, CARD, ""
 
 
 def all_settings(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
-    """Yield them as `resolved` does, and behind them what neither the card nor the model's files
-    say, with the value that shoal takes then; None: none is taken."""
-    said: set[str] = set()
-    for one in resolved(card):
-        said.add(one[0])
-        yield one
+    """Yield the settings of `resolved`, then all others with shoal's default; None: no default."""
+    names: set[str] = set()
+    for setting in resolved(card):
+        names.add(setting[0])
+        yield setting
     for key, value in (("pin", False), ("priority", PRIORITIES["normal"])):
-        if key not in said:
+        if key not in names:
             yield key, value, DEFAULT, ""
-    if "memory_bytes" not in said:
+    if "memory_bytes" not in names:
         yield "memory_bytes", card.weights_bytes, FILES, ""
-    if "metal_fast_synch" not in said:
+    if "metal_fast_synch" not in names:
         yield "metal_fast_synch", False, DEFAULT, AT_LOAD
     for key in ("compatible_backends", "backend_preference"):
         value = list(getattr(card, key))
         yield key, value or None, CARD if key in card.noted else DEFAULT, AT_LOAD
     if card.makes != "text":
         return
-    if "adapters" not in said:
-        yield "adapters", [one.name for one in card.adapters] or None, FILES, AT_LOAD
-    if "adapter" not in said:
+    if "adapters" not in names:
+        yield "adapters", [adapter.name for adapter in card.adapters] or None, FILES, AT_LOAD
+    if "adapter" not in names:
         yield "adapter", None, DEFAULT, ""
     for name in PARSERS:
-        if name not in said:
+        if name not in names:
             yield name, None, FILES, AT_LOAD
-    if IN_MESSAGES not in said:
+    if IN_MESSAGES not in names:
         yield IN_MESSAGES, False, DEFAULT, AT_LOAD
     for key in ("system", "stop", *NUMBERS):
-        if key not in said:
+        if key not in names:
             yield key, getattr(NEUTRAL, key, None), DEFAULT, ""

@@ -1,6 +1,6 @@
-"""The text of a `card.toml`: made of its settings, added to, and begun for one who edits it.
+"""The text of a `card.toml`: from settings, with one more setting, or a template for an editor.
 
-Pure. What is made here reads back as what it was made of (`bus.wire.model_cards.fields`).
+Pure. The text reads back as the same settings (`bus.wire.model_cards.fields`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from bus.wire.model_cards.fields import BadCard, notes_from
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "aliases": ('["short-name"]', "more names for it"),
-    "system": ('"Answer in one sentence."', "for a conversation that begins with none"),
-    "temperature": ("0.7", "how tokens are chosen where a request does not say"),
+    "system": ('"Answer in one sentence."', "system prompt of a conversation without one"),
+    "temperature": ("0.7", "sampling of requests that do not set it"),
     "top_p": ("0.9", ""),
     "top_k": ("40", ""),
     "min_p": ("0.05", ""),
@@ -25,47 +25,47 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "presence_penalty": ("0.0", ""),
     "repetition_penalty": ("1.1", ""),
     "stop": ('["END"]', "texts that end an answer"),
-    "thinking_default": ("false", "whether it thinks where a request does not say"),
-    "pin": ("true", "it stays in memory"),
+    "thinking_default": ("false", "thinking in requests that do not set it"),
+    "pin": ("true", "the model stays in memory"),
     "priority": (
         '"low"',
-        "of requests that name none: urgent, high, normal, low, batch, 0 to 1000",
+        "of requests without one: urgent, high, normal, low, batch, 0 to 1000",
     ),
-    "adapter": ('"pirate"', "for requests that name the model alone"),
-    "adapters": ('["pirate"]', "which are loaded, else all; from the next load on"),
-    "context_tokens": ("8192", "less than it was made for; from the next load on"),
-    "default_max_tokens": ("1024", "of an answer that names no limit; from the next load on"),
-    "keep_alive_s": ("600", "idle seconds until it leaves, -1: never; from the next load on"),
-    "memory_bytes": ("5_000_000_000", "what its weights take in memory, for the bill of a load"),
+    "adapter": ('"pirate"', "for requests without an adapter"),
+    "adapters": ('["pirate"]', "the adapters to load, else all; from the next load on"),
+    "context_tokens": ("8192", "at most the model's own limit; from the next load on"),
+    "default_max_tokens": ("1024", "limit of answers without one; from the next load on"),
+    "keep_alive_s": ("600", "idle seconds until it is unloaded, -1: never; from the next load on"),
+    "memory_bytes": ("5_000_000_000", "memory of its weights, for placement"),
     "metal_fast_synch": ("true", "Metal's fast synchronisation; from the next load on"),
-    "tool_parser": ('"qwen3_coder"', "how calls are read; none: not; from the next load on"),
-    "reasoning_parser": ('"think"', "how thinking is read; none: not; from the next load on"),
+    "tool_parser": ('"qwen3_coder"', "parser of tool calls, or none; from the next load on"),
+    "reasoning_parser": ('"think"', "parser of thinking, or none; from the next load on"),
     "special_tokens_in_messages": (
         "true",
-        "those that messages spell are tokens, not text; from the next load on",
+        "special tokens in messages are tokens, not text; from the next load on",
     ),
     "kv": (
         '"8bit"',
-        "how its KV is held: full, 8bit, 4bit or a window as window:4096; from the next load on",
+        "KV format: full, 8bit, 4bit or a window such as window:4096; from the next load on",
     ),
-    "compatible_backends": ('["mlx-metal", "mlx-cpu"]', "those that can run it"),
-    "backend_preference": ('["mlx-metal"]', "the better ones, in order"),
+    "compatible_backends": ('["mlx-metal", "mlx-cpu"]', "backends that can run it"),
+    "backend_preference": ('["mlx-metal"]', "preferred backends, best first"),
     "name": ('"A model"', "for people"),
     "summary": ('"What it is good at."', "for people"),
     "license": ('"apache-2.0"', "for people"),
 }
-"""Each key that may be written, with an example of its value, and what it says."""
+"""All keys of a card: an example of the value, and a comment."""
 _ESCAPED_DELETE = "\\u007f"
 
 
 def card_text(fields: Mapping[str, Any]) -> str:
-    """Return the text of a card that says this. Raises BadCard for what no card may say."""
+    """Return the text of a card with these settings. Raises BadCard for an invalid setting."""
     notes_from(fields)
     return "".join(f"{key} = {_value(fields[key])}\n" for key in fields)
 
 
 def beginning(model: ModelId) -> str:
-    """Return the text that an editor shows for a model without a card: every key, and none said."""
+    """Return an editor's first text for a model without a card: all keys, commented out."""
     lines = [
         f"# The card of {model}: remove the # before each setting that you want.",
         "# All nodes that have the model share it. It takes effect when it is written.",
@@ -77,21 +77,21 @@ def beginning(model: ModelId) -> str:
 
 
 def with_setting(text: str, key: str, value: str) -> str:
-    """Return the text of a card with one more line. `value` is TOML, and a text where it is none.
-    Raises BadCard where the card has that key."""
+    """Return the text of a card with one more setting. `value` is TOML; invalid TOML is quoted as a
+    text. Raises BadCard if the card already has that key."""
     try:
-        known = tomllib.loads(text)
+        existing = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadCard(f"the existing card is not valid TOML: {error}; fix that first") from error
-    if key in known:
+    if key in existing:
         raise BadCard(f"{key} is already set; change that line with `shoal card edit`", key)
     try:
         tomllib.loads(f"it = {value}")
-        said = value
+        literal = value
     except ValueError:
-        said = _text(value)
+        literal = _text(value)
     ended = text if not text or text.endswith("\n") else f"{text}\n"
-    return f"{ended}{key} = {said}\n"
+    return f"{ended}{key} = {literal}\n"
 
 
 def _value(value: object) -> str:
@@ -105,7 +105,7 @@ def _value(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text in TOML, over several lines where it has some."""
+    """Return a text as TOML, over several lines if it has line breaks."""
     if "\n" not in text:
         return f'"{_escaped(text)}"'
     return '"""\n' + "\n".join(map(_escaped, text.split("\n"))) + '"""'

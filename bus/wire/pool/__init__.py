@@ -1,4 +1,4 @@
-"""The pool over the wire: pins, leases, what waits for memory and why, and how copies stand.
+"""The pool over the wire: pins, leases, models that wait for memory, and instances.
 
 Pure: messages alone.
 """

@@ -1,7 +1,7 @@
-"""Leases: memory of a node that is kept for something other than a model.
+"""Leases: memory of a node that is reserved for something other than a model.
 
-Pure. A lease is a fact of the cluster and lives in its state; when it was renewed last, and what of
-it is used by now, is known to the holder of the term alone.
+Pure. A lease is a fact in the cluster's state. Only the leader knows its last renewal and how much
+of it is used.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ NORMAL = 10
 
 
 class Lease(Message):
-    """So many bytes of a node's memory, for something that `owner` names. It ends when it has not
-    been renewed for `ttl_s`. `yields_to` says for what it was asked back; empty: it was not. What
-    is more urgent than `priority`, which is smaller, may ask for it. `at_s` is when it was granted,
-    in seconds since 1970."""
+    """A reservation of a node's memory; `owner` names its use. It ends if it is not renewed for
+    `ttl_s`. `yields_to`: the model that its memory is requested for; empty: none. Only a model with
+    a smaller `priority` (more urgent) may request it. `at_s`: when it was granted, in seconds since
+    1970."""
 
     lease: LeaseId = Field(pattern=LEASE_PATTERN)
     node: NodeId

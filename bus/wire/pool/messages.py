@@ -1,4 +1,4 @@
-"""The pool as its holder sees it: pins, what waits for memory and why, and how copies stand.
+"""The pool as the leader sees it: pins, models that wait for memory and why, and instances.
 
 Pure. Pins are facts of the cluster; the rest is a reading, and never in the state.
 """
@@ -16,8 +16,8 @@ MAX_PINS = 256
 
 
 class Pin(Message):
-    """A model that is to stay in memory, and to come back wherever there is room for it. `by` is
-    who pinned it, for people; `at_s` when, in seconds since 1970."""
+    """A model that stays in memory, and is loaded again wherever there is room. `by`: the user who
+    pinned it, for display; `at_s`: when, in seconds since 1970."""
 
     model: ModelId
     by: str = Field(default="", max_length=64)
@@ -25,12 +25,12 @@ class Pin(Message):
 
 
 class PoolWait(Message):
-    """A model, or a lease by its id, that waits for memory. `kind` says who wants it; `standing` is
-    its priority as it has aged. `why` says what it waits for, `victims` who makes way. `ready_in_s`
-    is when it is expected to be ready; None: that depends on answers whose length is not known, or
-    on pins. `within_s` bounds the wait from now on, beside the answers that run; None: what is in
-    its way is urgent or pinned. `hopeless`: it waits in vain. So many models as `ahead` go
-    first."""
+    """A model, or a lease by its id, that waits for memory. `kind`: the source of the demand.
+    `standing`: its priority after aging. `why`: the reason for the wait. `victims`: the instances
+    to be evicted. `ready_in_s`: expected time until it is ready; None: it depends on answers of
+    unknown length, or on pins. `within_s`: the maximum wait, not counting the running answers;
+    None: the instances in its way are urgent or pinned. `hopeless`: it waits in vain. `ahead`: how
+    many models come first."""
 
     model: ModelId
     kind: Literal["demand", "asked", "pin", "preload", "again", "lease"]
@@ -47,9 +47,10 @@ class PoolWait(Message):
 
 
 class PoolCopy(Message):
-    """How a copy in memory stands. `turn_left_s`: so long it keeps its memory from what is no more
-    urgent, as long as it is in use. `load_s` is what loading it took or is expected to take.
-    `replica` is why it came as a further copy, and empty for others; `leaves` is why it leaves."""
+    """The state of an instance in memory. `turn_left_s`: the rest of its minimum residency. As long
+    as it is in use, it is not evicted before for a model that is no more urgent. `load_s`: the
+    measured or expected time to load it. `replica`: why it was loaded as a replica; empty for
+    others. `leaves`: why it is being unloaded."""
 
     instance: InstanceId
     model: ModelId
@@ -63,7 +64,7 @@ class PoolCopy(Message):
 
 
 class PoolReading(Message):
-    """The pool of the holder of a term: what waits, most urgent first, and the copies there are."""
+    """The pool of the leader: waiting models, most urgent first, and the instances."""
 
     kind: Literal["pool_reading"] = "pool_reading"
     node: NodeId

@@ -1,7 +1,7 @@
-"""What an operator writes beside the settings: in `tasks.toml` names that several models answer
-for, and where providers are asked; in `clients.toml` what counts for one client.
+"""Files that an operator writes beside the settings. `tasks.toml`: names that several models
+answer, and providers. `clients.toml`: the profiles of clients.
 
-Pure. A file is taken whole or refused whole.
+Pure. A file is accepted or refused as a whole.
 """
 
 from bus.wire.tasks.clients import (

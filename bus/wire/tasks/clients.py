@@ -1,8 +1,7 @@
-"""The types of `clients.toml`: what counts for one client where its requests do not say.
+"""The types of `clients.toml`: defaults and limits of single clients.
 
-Pure. A client is the API key of a request by its name, else what the request has as `x_client_id`,
-else the address that it comes from; a profile counts for the client of its name, whichever of these
-that is.
+Pure. A client is the API key of a request by its name; else the request's `x_client_id`; else its
+source address. A profile applies to the client of its name, whatever kind that is.
 """
 
 from __future__ import annotations
@@ -24,32 +23,33 @@ _UNPRINTED = (
 )
 
 
-def _priority(said: object) -> object:
-    """Return the number that a priority's word means; anything else as it is."""
-    if not isinstance(said, str):
-        return said
-    if said not in PRIORITIES:
+def _priority(value: object) -> object:
+    """Convert a priority's name to its number; return any other value unchanged."""
+    if not isinstance(value, str):
+        return value
+    if value not in PRIORITIES:
         raise ValueError(f"use one of {', '.join(PRIORITIES)} or a number from 0 to {MAX_PRIORITY}")
-    return PRIORITIES[said]
+    return PRIORITIES[value]
 
 
 Priority = Annotated[int, Field(strict=True, ge=0, le=MAX_PRIORITY), BeforeValidator(_priority)]
 
 
 class ClientName(NamedTuple):
-    """A client, and which of its names that is."""
+    """A client's name and the kind of that name."""
 
     kind: ClientKind
     name: str
 
 
 class ClientProfile(FileTable):
-    """What counts for a client. `priority`, `keep_alive_s` and `model` (a task's name, too) are for
-    requests that do not say theirs; None: as for any client.
+    """The profile of a client. `priority`, `keep_alive_s` and `model` (or a task's name) apply to
+    requests that do not set them; None: as for any client.
 
-    However long its requests wish a model to stay, it stays `keep_alive_most_s` for them (None: as
-    the settings say). It may ask again `cooldown_s` after a request began and after it ended. At
-    most `max_waiting` of its requests wait for a model or a runner at a time (None: any number).
+    `keep_alive_most_s` limits the keep-alive of its requests (None: as the settings say).
+    `cooldown_s`: the pause before its next request, after one began and after it ended.
+    `max_waiting`: how many of its requests may wait for a model or a runner at a time (None: any
+    number).
     """
 
     priority: Priority | None = None
@@ -64,28 +64,28 @@ NO_PROFILE = ClientProfile()
 
 
 class ClientTable(FileTable):
-    """All that `clients.toml` says."""
+    """The content of `clients.toml`."""
 
     clients: Annotated[dict[str, ClientProfile], Field(max_length=MOST_PROFILES)] = {}
 
     def profile(self, client: ClientName) -> ClientProfile:
-        """Return the profile of a client; one that says nothing where it has none."""
+        """Return the profile of a client; an empty one if it has none."""
         return self.clients.get(client.name, NO_PROFILE)
 
     @property
     def has_models(self) -> bool:
         """Return whether any client has a model of its own."""
-        return any(one.model is not None for one in self.clients.values())
+        return any(profile.model is not None for profile in self.clients.values())
 
 
 def read_clients(text: str) -> ClientTable:
-    """Return what the text of a `clients.toml` says. Raises ConfigError, which names the line."""
+    """Parse the text of a `clients.toml`. Raises ConfigError with the line."""
     return read_table(CLIENTS_FILE, ClientTable, _unsound, text)
 
 
 def capped(seconds: float, most_s: float) -> float:
-    """Return how long a wish keeps a model; below 0 and infinite mean for ever, in the wish and in
-    the most that it may be."""
+    """Return the keep-alive limited to `most_s`. Negative or infinite seconds mean for ever, in
+    both."""
     if most_s < 0:
         return seconds
     return min(inf if seconds < 0 else seconds, most_s)

@@ -1,7 +1,7 @@
-"""The one reader of the files that an operator writes beside the settings: what is wrong with one
-is said with its line, and with the key that was probably meant.
+"""The reader of files that an operator writes beside the settings. An error has its line and a
+suggestion for an unknown key.
 
-Pure. A file is taken whole or refused whole.
+Pure. A file is accepted or refused as a whole.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MOST_SECONDS = 7 * 24 * 3600.0
 Seconds = Annotated[float, Field(strict=True, ge=0.0, le=MOST_SECONDS, allow_inf_nan=False)]
 _STEP = re.compile(r"""\"[^\"]*\"|'[^']*'|[^.\s]+""")
 Wrong = tuple[list[str], str]
-"""The path of a key, and what is wrong there."""
+"""The path of a key, and the fault."""
 
 
 class FileTable(BaseModel):
-    """A table of such a file: it has no other keys than these."""
+    """A table of such a file. Other keys than its fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,16 +36,16 @@ Read = TypeVar("Read", bound=FileTable)
 def read_table(
     file: str, kind: type[Read], unsound: Callable[[Read], Iterator[Wrong]], text: str
 ) -> Read:
-    """Return what the text of a file says, as `kind`; `unsound` yields what is wrong beyond the
-    types of the values. Raises ConfigError, which names the line."""
+    """Parse the text of a file as `kind`. `unsound` yields faults beyond the types of the values.
+    Raises ConfigError with the line."""
     if len(text.encode()) > MOST_BYTES:
         raise ConfigError(f"{file} is too large; the limit is {MOST_BYTES >> 10} KiB")
     try:
-        said = tomllib.loads(text)
+        document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     try:
-        table = kind.model_validate(said)
+        table = kind.model_validate(document)
     except ValidationError as error:
         raise ConfigError(_explained(file, kind, error, text)) from None
     for path, wrong in unsound(table):
@@ -55,15 +55,15 @@ def read_table(
 
 def _explained(file: str, kind: type[FileTable], error: ValidationError, text: str) -> str:
     details = error.errors(include_url=False)
-    # a key that is misspelt is missing as well: its own name says more
-    unknown = (one for one in details if one["type"] == "extra_forbidden")
+    # A misspelt key is also a missing key; the misspelt one says more.
+    unknown = (detail for detail in details if detail["type"] == "extra_forbidden")
     detail = next(unknown, details[0])
     path = [str(step) for step in detail["loc"] if isinstance(step, str)]
     where, key = _place(file, text, path), ".".join(path)
     if detail["type"] == "extra_forbidden":
-        known = _known(kind, path)
-        near = difflib.get_close_matches(path[-1], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"the known keys are {', '.join(known)}"
+        keys = _keys_at(kind, path)
+        near = difflib.get_close_matches(path[-1], keys, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"the known keys are {', '.join(keys)}"
         return f"{where}: unknown key {key}; {hint}"
     if detail["type"] == "missing":
         return f"{where}: {key} is missing"
@@ -76,24 +76,24 @@ def _place(file: str, text: str, path: list[str]) -> str:
     return f"{file}, line {line}" if line else file
 
 
-def _known(kind: type[FileTable], path: list[str]) -> list[str]:
-    """Return the keys that the table has in which the last step of a path stands: the file's own,
-    or those of one of its named tables."""
+def _keys_at(kind: type[FileTable], path: list[str]) -> list[str]:
+    """Return the valid keys of the table that contains the last step of a path: the file itself, or
+    one of its named tables."""
     field = kind.model_fields.get(path[0]) if len(path) > 2 else None
     return list((kind if field is None else _of_named(field.annotation)).model_fields)
 
 
 def _of_named(annotation: Any) -> type[FileTable]:
-    """Return the type of the tables of a `dict[str, ...]`."""
+    """Return the value type of a `dict[str, ...]`."""
     assert get_origin(annotation) is dict
     return get_args(annotation)[1]
 
 
 def line_of(text: str, path: list[str]) -> int | None:
-    """Return the number of the line that sets what a path leads to, or the nearest table around it;
-    None where there is neither."""
+    """Return the number of the line that sets the key at a path, or of the nearest table around it;
+    None if there is neither."""
     table: list[str] = []
-    found: tuple[int, int] = (0, 0)
+    nearest: tuple[int, int] = (0, 0)
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.strip()
         if bare.startswith("["):
@@ -103,9 +103,9 @@ def line_of(text: str, path: list[str]) -> int | None:
         else:
             continue
         alike = min(len(steps), len(path))
-        if steps[:alike] == path[:alike] and alike > found[0]:
-            found = (alike, number)
-    return found[1] or None
+        if steps[:alike] == path[:alike] and alike > nearest[0]:
+            nearest = (alike, number)
+    return nearest[1] or None
 
 
 def _steps(dotted: str) -> list[str]:

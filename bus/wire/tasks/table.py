@@ -1,8 +1,8 @@
-"""The types of `tasks.toml`, and what is wrong with it beyond them.
+"""The types of `tasks.toml`, and its further checks.
 
-Pure. A provider's model is `NAME:model`, where NAME is a provider's and the rest is what the
-provider calls it. A candidate of a task is such a name, or that of a model of the cluster; never
-another task. The file has no key: `key_env` names the variable that has it.
+Pure. A provider's model is `NAME:model`: the provider's name here and the model's name there. A
+candidate of a task is a provider's model or a model of the cluster, never another task. The file
+contains no key: `key_env` names the environment variable that has it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_CANDIDATES, MOST_NAMED, MOST_MODELS = 16, 200, 500
 NAMES = "use 1 to 64 letters, digits, '.', '_' and '-'; begin with a letter or digit"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FOREIGN = re.compile(r"[!-~]{1,200}")
-"""What a provider may call a model: what is printed of ASCII, without a blank."""
+"""A provider's name of a model: printable ASCII without blanks."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 ProviderKind = Literal["openai", "anthropic"]
 Budget = Annotated[float, Field(strict=True, gt=0.0, le=MOST_SECONDS, allow_inf_nan=False)]
@@ -42,9 +42,9 @@ ForeignName = Annotated[str, AfterValidator(_foreign)]
 
 
 class Provider(FileTable):
-    """A server elsewhere that speaks OpenAI's or Anthropic's API. `key_env` names the variable of
-    the gateway's environment that has its key; empty: it asks for none. `models` are those that are
-    listed; others may be asked too."""
+    """A remote server with OpenAI's or Anthropic's API. `key_env`: the variable of the gateway's
+    environment with its key; empty: it needs none. `models`: those to list; requests may name
+    others."""
 
     kind: ProviderKind
     base_url: str
@@ -77,12 +77,12 @@ class Provider(FileTable):
 
 
 class NamedTask(FileTable):
-    """A name that the first of its candidates answers for, unless another one is loaded.
-
-    `budget_s` is how long each candidate may take to its first token, the time to load it included;
-    None: as long as a load may take. `keep_alive_s` is how long the model that answered stays in
-    memory; None: as its own settings say. `pin_primary`: the first is asked first though another is
+    """A name that several models can answer for: the first candidate, unless only another one is
     loaded.
+
+    `budget_s`: the time of each candidate to its first token, loading included; None: the time that
+    a load may take. `keep_alive_s`: how long the answering model stays in memory; None: as its own
+    settings say. `pin_primary`: use the first candidate even if another one is loaded.
     """
 
     candidates: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_CANDIDATES)]
@@ -93,14 +93,14 @@ class NamedTask(FileTable):
     @field_validator("candidates")
     @classmethod
     def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := next((one for one in names if names.count(one) > 1), None):
+        if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"'{twice}' is listed twice")
         return names
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderModel:
-    """A model of a provider: `model` is what that calls it."""
+    """A model of a provider; `model` is the provider's own name for it."""
 
     provider: str
     model: str
@@ -108,31 +108,31 @@ class ProviderModel:
 
     @property
     def name(self) -> str:
-        """Return what it is called here."""
+        """Return its name in shoal."""
         return f"{self.provider}:{self.model}"
 
 
 class TaskTable(FileTable):
-    """All that `tasks.toml` says."""
+    """The content of `tasks.toml`."""
 
     providers: Annotated[dict[str, Provider], Field(max_length=MOST_NAMED)] = {}
     tasks: Annotated[dict[str, NamedTask], Field(max_length=MOST_NAMED)] = {}
 
     def __bool__(self) -> bool:
-        """Return whether any name means something by this table."""
+        """Return whether there is any provider or task."""
         return bool(self.providers or self.tasks)
 
     def task_named(self, name: str) -> str | None:
-        """Return the task that a client's name means, in other letters if need be; None for
+        """Return the task with a client's name; upper and lower case may differ. None if there is
         none."""
         plain = plain_name(name)
         if plain in self.tasks:
             return plain
         folded = plain.casefold()
-        return next((one for one in self.tasks if one.casefold() == folded), None)
+        return next((task for task in self.tasks if task.casefold() == folded), None)
 
     def provided(self, name: str) -> ProviderModel | None:
-        """Return the provider's model that a name means; None where it is no provider's."""
+        """Return the provider's model with this name; None if it is no provider's."""
         before, colon, model = name.partition(":")
         settings = self.providers.get(before) if colon else None
         if settings is None or not _FOREIGN.fullmatch(model):
@@ -140,24 +140,27 @@ class TaskTable(FileTable):
         return ProviderModel(before, model, settings)
 
     def means(self, name: str) -> bool:
-        """Return whether a client's name is a task's, or a provider's model's."""
+        """Return whether a client's name is that of a task or of a provider's model."""
         return self.task_named(name) is not None or self.provided(name) is not None
 
     def provided_models(self) -> list[ProviderModel]:
-        """Return the providers' models that are named here, in lists or as candidates, by name."""
-        listed = [f"{name}:{one}" for name, own in self.providers.items() for one in own.models]
-        named = [*listed, *(one for task in self.tasks.values() for one in task.candidates)]
-        found = {name: self.provided(name) for name in sorted(named)}
-        return [one for one in found.values() if one is not None]
+        """Return the providers' models in lists or among candidates, by name."""
+        listed = [f"{name}:{model}" for name, own in self.providers.items() for model in own.models]
+        named = [
+            *listed,
+            *(candidate for task in self.tasks.values() for candidate in task.candidates),
+        ]
+        models = {name: self.provided(name) for name in sorted(named)}
+        return [model for model in models.values() if model is not None]
 
 
 def read_tasks(text: str) -> TaskTable:
-    """Return what the text of a `tasks.toml` says. Raises ConfigError, which names the line."""
+    """Parse the text of a `tasks.toml`. Raises ConfigError with the line."""
     return read_table(TASKS_FILE, TaskTable, _unsound, text)
 
 
 def _unsound(table: TaskTable) -> Iterator[tuple[list[str], str]]:
-    """Yield what is wrong beyond the types of the values, each with the path of its key."""
+    """Yield the faults beyond the types of the values, each with the path of its key."""
     for kind, names in (("providers", table.providers), ("tasks", table.tasks)):
         for name in names:
             if not _NAME.fullmatch(name):

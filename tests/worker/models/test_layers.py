@@ -166,7 +166,7 @@ def test_notes_name_the_backends_that_can_run_a_model(tmp_path: Path) -> None:
 def test_notes_bound_an_answer_that_names_no_limit() -> None:
     assert notes_from({"default_max_tokens": 512}).default_max_tokens == 512
     for wrong in (0, -1, True, "512", 1.5):
-        with pytest.raises(ValueError, match="default_max_tokens is a whole number above 0"):
+        with pytest.raises(ValueError, match="default_max_tokens must be a whole number above 0"):
             notes_from({"default_max_tokens": wrong})
 
 

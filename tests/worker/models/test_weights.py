@@ -241,17 +241,17 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     card = folder / "card.toml"
     weights = shelf(tmp_path)
     for text, said in (
-        ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; is context_tokens meant"),
-        ("num_ctx = 5", "is context_tokens meant"),
-        ("pinned = true", "is pin meant?"),
-        ("draft_model = 'm'", "draft_model is not there yet; take it out"),
+        ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; did you mean context_tokens"),
+        ("num_ctx = 5", "did you mean context_tokens"),
+        ("pinned = true", "did you mean pin?"),
+        ("draft_model = 'm'", "draft_model is not supported yet; remove it"),
         ("context_tokens = true", "whole number"),
         ("temperature = 9", "temperature: "),
-        ("temperature = 'hot'", "temperature is a number"),
+        ("temperature = 'hot'", "temperature must be a number"),
         ("aliases = ['a b']", "'a b' cannot be the name"),
         ("stop = ['']", "stop has at most"),
         ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
-        ("summary = 5", "summary is a text"),
+        ("summary = 5", "summary must be a text"),
         ("not toml", "card.toml is invalid"),
     ):
         card.write_text(f"{text}\n" if text != "not toml" else "= =")

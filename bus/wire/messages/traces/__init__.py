@@ -1,4 +1,4 @@
-"""What is told, rank by rank, of what a group did for a traced request. Pure."""
+"""Reports of a group's ranks on a traced request. Pure."""
 
 from bus.wire.messages.traces.rank_spans import (
     RANK_PARTS,

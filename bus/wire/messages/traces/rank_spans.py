@@ -1,8 +1,8 @@
-"""What each rank of a group did for a traced request when, as it tells it itself.
+"""Each rank's own report of its work on a traced request: what it did when.
 
-Pure. Seconds count from `RankSpans.began_at`, an instant of that rank's own monotonic clock. Turns
-follow each other without gaps, and so do the parts of a turn. The lead passes on what it is told,
-with how far the rank's clock is from its own.
+Pure. Seconds count from `RankSpans.began_at`, a time on that rank's own monotonic clock. Turns
+follow each other without gaps, and so do the parts of a turn. The lead forwards each report with
+the offset between the rank's clock and its own.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from bus.wire.array_frames import ArrayFrame
 from bus.wire.ids import RequestId
 
 RankPartName = Literal["queued", "idle", "host", "wait", "receive", "compute", "send"]
-"""What a rank's engine is at. `queued`: the plan with the request's first row waits for it; `idle`:
-it waits for the next plan; `host`: it reads the plan and builds the step; `wait`: for the first
-byte from another rank; `receive`: until all of them are there; `compute`: its device computes;
-`send`: until all bytes have left."""
+"""The state of a rank's engine. `queued`: the plan with the request's first row waits for the
+engine. `idle`: the engine waits for the next plan. `host`: it reads the plan and builds the step.
+`wait`: it waits for the first byte from another rank. `receive`: until all bytes are there.
+`compute`: its device computes. `send`: until all bytes have left."""
 RANK_PARTS: tuple[RankPartName, ...] = (
     "queued",
     "idle",
@@ -27,15 +27,15 @@ RANK_PARTS: tuple[RankPartName, ...] = (
     "send",
 )
 RankTurnName = Literal["queued", "prefill", "decode", "other"]
-"""What a turn did for the request; `other`: it was other requests' alone."""
+"""The work of a turn for the request; `other`: only other requests' work."""
 Crosses = Literal["plan", "hidden", "tokens"]
-"""What goes from rank to rank: a step's plan, hidden states, sampled tokens."""
+"""The data between ranks: a step's plan, hidden states, sampled tokens."""
 
 
 class RankTurn(ArrayFrame, frozen=True):
-    """From when the engine takes up the plan of `step` to when it takes up the next one; of so many
-    `steps`, where several are told as one. `tokens` are the request's own. `seconds` are those of
-    each part, in the order of `RANK_PARTS`."""
+    """The time from the engine's start of the plan of `step` to its start of the next one. `steps`:
+    how many steps this turn combines. `tokens`: the request's own. `seconds`: of each part, in the
+    order of `RANK_PARTS`."""
 
     name: RankTurnName
     step: int
@@ -55,9 +55,9 @@ class RankPart(ArrayFrame, frozen=True):
 
 
 class RankCrossing(ArrayFrame, frozen=True):
-    """What was sent to `peer`, from `at_s` on, or had from it, all of it by `at_s`. The `number`
-    counts those of one step with the same peer and of the same kind. Who has a plan does not tell
-    its `bytes_`."""
+    """Data sent to `peer` from `at_s` on, or received from it completely by `at_s`. `number` counts
+    the transfers of one step with the same peer and kind. A rank that receives a plan does not
+    report its `bytes_`."""
 
     what: Crosses
     step: int
@@ -69,7 +69,7 @@ class RankCrossing(ArrayFrame, frozen=True):
 
 
 class RankTotal(ArrayFrame, frozen=True):
-    """All that was sent to `peer` of one kind while the request was here, or had from it."""
+    """The sum of one kind of data sent to `peer`, or received from it, during the request."""
 
     what: Crosses
     peer: int
@@ -79,7 +79,7 @@ class RankTotal(ArrayFrame, frozen=True):
 
 
 class RankSpans(ArrayFrame, frozen=True):
-    """What one rank did from the first plan with a row of the request on. `parts` and `crossings`
+    """The work of one rank since the first plan with a row of the request. `parts` and `crossings`
     are those of its first turns."""
 
     began_at: float
@@ -91,10 +91,9 @@ class RankSpans(ArrayFrame, frozen=True):
 
 
 class RankTraced(ArrayFrame, tag="rank", frozen=True):
-    """What one rank of a group did for a request with a `trace`, told once `Traced` was, and as a
-    rule after the terminal. `offset_s` is to be taken from the rank's instants to have the lead's,
-    and may be wrong by `error_s`. `spans` None: it has nothing to tell. Not sent to versions before
-    11."""
+    """One rank's report on a request with a `trace`, sent once after `Traced`, usually after the
+    terminal. Subtract `offset_s` from the rank's times to get the lead's; it is accurate to
+    `error_s`. `spans` None: the rank has nothing to report. Not sent to versions before 11."""
 
     request_id: RequestId
     rank: int

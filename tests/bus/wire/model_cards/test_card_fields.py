@@ -16,25 +16,30 @@ def refusal(text: str) -> BadCard:
 @pytest.mark.parametrize(
     ("text", "key", "line", "words"),
     [
-        ("pin = true\n\ntemprature = 1\n", "temprature", 3, "is temperature meant?"),
-        ("num_ctx = 5\n", "num_ctx", 1, "is context_tokens meant?"),
+        ("pin = true\n\ntemprature = 1\n", "temprature", 3, "did you mean temperature?"),
+        ("num_ctx = 5\n", "num_ctx", 1, "did you mean context_tokens?"),
         ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "less than or equal to 5"),
         ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),
-        ("system = 1\n", "system", 1, "system is a text"),
-        ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k is a number"),
+        ("system = 1\n", "system", 1, "system must be a text"),
+        ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k must be a number"),
         ("[sampling]\ntemperature = 1\n", "sampling", 1, "it has no key 'sampling'"),
-        ("pin = true\npin = \n", "", 2, "it is no TOML"),
+        ("pin = true\npin = \n", "", 2, "it is not valid TOML"),
         ('priority = "later"\n', "priority", 1, "urgent, high, normal, low, batch"),
         ("priority = 1001\n", "priority", 1, "from 0 (first) to 1000"),
         ("memory_bytes = 0\n", "memory_bytes", 1, "a whole number of bytes above 0"),
-        ("metal_fast_synch = 1\n", "metal_fast_synch", 1, "is true or false"),
-        ('adapters = ["../up"]\n', "adapters", 1, "'../up' is no name of an adapter"),
-        ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "adapters, which are loaded, lack it"),
-        ('tool_parser = "qwen"\n', "tool_parser", 1, "is one of function_gemma"),
-        ("special_tokens_in_messages = 1\n", "special_tokens_in_messages", 1, "is true or false"),
-        ("special_tokens = true\n", "special_tokens", 1, "is special_tokens_in_messages meant"),
-        ('reasoning_parser = "r1"\n', "reasoning_parser", 1, "is one of think, mistral"),
-        ('draft_model = "m"\n', "draft_model", 1, "draft_model is not there yet"),
+        ("metal_fast_synch = 1\n", "metal_fast_synch", 1, "must be true or false"),
+        ('adapters = ["../up"]\n', "adapters", 1, "'../up' is not the name of an adapter"),
+        ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "adapters to load lacks it"),
+        ('tool_parser = "qwen"\n', "tool_parser", 1, "must be one of function_gemma"),
+        (
+            "special_tokens_in_messages = 1\n",
+            "special_tokens_in_messages",
+            1,
+            "must be true or false",
+        ),
+        ("special_tokens = true\n", "special_tokens", 1, "did you mean special_tokens_in_messages"),
+        ('reasoning_parser = "r1"\n', "reasoning_parser", 1, "must be one of think, mistral"),
+        ('draft_model = "m"\n', "draft_model", 1, "draft_model is not supported yet"),
     ],
 )
 def test_a_refusal_names_the_key_and_its_line(text: str, key: str, line: int, words: str) -> None:
@@ -45,10 +50,10 @@ def test_a_refusal_names_the_key_and_its_line(text: str, key: str, line: int, wo
 
 def test_what_is_no_text_too_long_or_too_deep_is_refused_without_a_line() -> None:
     for data, words in (
-        (b"system = '\xff'", "no text in UTF-8"),
+        (b"system = '\xff'", "not UTF-8 text"),
         (b"#" * 70_000, "more than 64 KiB"),
-        (b"stop = " + b"[" * 5_000, "it is too deep"),
-        (b"seed = 1" + b"0" * 5_000, "it is no TOML"),
+        (b"stop = " + b"[" * 5_000, "it is nested too deeply"),
+        (b"seed = 1" + b"0" * 5_000, "it is not valid TOML"),
     ):
         with pytest.raises(BadCard, match=words) as caught:
             read_card(data)

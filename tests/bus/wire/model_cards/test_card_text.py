@@ -46,7 +46,7 @@ def test_a_card_reads_back_as_it_was_written(fields: dict[str, Any]) -> None:
 
 
 def test_what_no_card_may_say_is_not_written() -> None:
-    with pytest.raises(BadCard, match="is temperature meant"):
+    with pytest.raises(BadCard, match="did you mean temperature"):
         card_text({"temprature": 1})
     with pytest.raises(BadCard, match="temperature"):
         card_text({"temperature": float("nan")})

@@ -127,7 +127,7 @@ def test_add_writes_settings_and_names_the_node_that_keeps_its_own(shoal: Shoal)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("temprature=1",), "line 1: it has no key 'temprature'; is temperature meant?"),
+        (("temprature=1",), "line 1: it has no key 'temprature'; did you mean temperature?"),
         (("temperature",), "'temperature' is not of the form KEY=VALUE"),
         ((), "no settings for the card"),
         (("--from", "/no/such/file"), "cannot read"),
@@ -184,7 +184,7 @@ def test_an_edit_that_is_refused_writes_nothing_and_keeps_the_persons_text(
 ) -> None:
     editor(monkeypatch, tmp_path, "temprature = 1\n", "pin = true\n")
     refused = shoal("edit", "org/m")
-    assert refused.exit_code == 2 and "is temperature meant?" in refused.stderr
+    assert refused.exit_code == 2 and "did you mean temperature?" in refused.stderr
     assert shoal.desk.text is None
     (file,) = tmp_path.glob("shoal-card-*/org--m.toml")
     assert file.read_text() == "temprature = 1\n" and str(file) in refused.stderr
@@ -207,7 +207,10 @@ def test_a_person_is_asked_to_edit_again_until_the_card_is_valid(
 
     with edit_card("", "m", Output(), again) as text:
         assert text == "pin = true\n"
-    assert ["top_k is a number" in asked[0], "it is no TOML" in asked[1]] == [True, True]
+    assert ["top_k must be a number" in asked[0], "it is not valid TOML" in asked[1]] == [
+        True,
+        True,
+    ]
     assert json.loads(seen.read_text()) == ["", "top_k = 'a'\n", "pin = \n"]
     assert not list(tmp_path.glob("shoal-card-*"))
 
