@@ -247,7 +247,7 @@ def test_recorded_peers_and_nodes_are_known_again(disk: Path) -> None:
     assert peers.kept == Remembered(known, frozenset({N3}))
     files = KeyFiles(disk / "small" / "cluster-key", disk / "small" / "known-nodes")
     keyring = open_keyring(files, node=N1, log=quiet_log())
-    assert keyring is not None and keyring.known == {N1, N2, N3}
+    assert keyring is not None and keyring.known_nodes == {N1, N2, N3}
     (disk / FILE).write_text("n0123456789\n")
     assert node_id(disk) == "n0123456789"
 

@@ -1,11 +1,11 @@
 """Talks to ZeroMQ in a thread of its own: decides which clients are admitted (ZAP,
 rfc.zeromq.org/spec/27).
 
-One thread and one socket per process, from the first link that serves with keys to the last.
-Each ZAP domain has its gate. A refused client gets 400 (with 300 libzmq says nothing, and both
-sides wait for the handshake's deadline); its link tries again in a second, when the node may be
-known. Without this thread no client is admitted: every such link enforces its domain. A link
-with keys that binds over ipc asks here too, and is plain.
+A process has one such thread and socket, from the first link that serves with keys to the last.
+Each ZAP domain has its gate. A refused client gets status 400; its link retries after a second,
+when this node may know it. (With 300 libzmq sends nothing, and both sides wait for the handshake's
+timeout.) Without this thread no client is admitted, because every such link enforces its domain. A
+link with keys that binds over ipc asks here, too, and stays plain.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Authenticator:
                 self._start()
 
     def leave(self, domain: str) -> None:
-        """Remove one socket; the thread ends with the last."""
+        """Remove one socket; the thread ends with the last one."""
         with self._lock:
             left = self._users.get(domain, 0) - 1
             if left > 0:
@@ -111,7 +111,11 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
     gate = gates.get(domain.decode(errors="replace"))
     if gate is not None and mechanism == b"NULL" and not _is_remote(address):
         return reply(b"200", b"this machine")
-    if gate is None or mechanism != b"CURVE" or [len(one) for one in credentials] != [KEY_BYTES]:
+    if (
+        gate is None
+        or mechanism != b"CURVE"
+        or [len(credential) for credential in credentials] != [KEY_BYTES]
+    ):
         return reply(b"400", b"not admitted")
     try:
         user = gate.admit(credentials[0])
@@ -126,10 +130,11 @@ def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | 
 
 
 def _is_remote(address: bytes) -> bool:
-    """Return whether a ZAP address is of a network; over ipc it is empty or `:uid:gid:pid`."""
+    """Return whether a ZAP address is a network address; over ipc it is empty or `:uid:gid:pid`."""
     return ip_in(address.decode(errors="replace")) is not None
 
 
 AUTHENTICATOR = Authenticator()
-"""This process's. It starts nothing before the first socket that serves with keys."""
+"""The authenticator of this process. It starts nothing before the first socket that serves with
+keys."""
 atexit.register(AUTHENTICATOR.close)

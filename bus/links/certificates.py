@@ -1,7 +1,7 @@
 """The validity of certificates.
 
-Pure: text and instants come in. Only the fields before the subject are read (RFC 5280, 4.1), by
-their lengths; nothing is verified here.
+Pure: text and times come in. It reads only the fields before the subject (RFC 5280, 4.1), by their
+lengths; it verifies nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 SOON_S = 14 * 86_400.0
-"""So long before its end a certificate is spoken of."""
+"""A warning about a certificate begins this long before its end."""
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s+([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
 _TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 _CONTEXT_0 = 0xA0
@@ -33,17 +33,17 @@ class Validity:
 
 def first_certificate(text: str) -> str:
     """Return the first certificate of a PEM text, as PEM. Raises NoCertificate."""
-    found = _PEM.search(text)
-    if found is None:
+    match = _PEM.search(text)
+    if match is None:
         raise NoCertificate("no PEM certificate")
-    return found.group(0) + "\n"
+    return match.group(0) + "\n"
 
 
 def validity_of(pem: str) -> Validity:
-    """Return when the first certificate of a PEM text is valid. Raises NoCertificate."""
-    found = _PEM.search(pem)
+    """Return the validity of the first certificate of a PEM text. Raises NoCertificate."""
+    match = _PEM.search(pem)
     try:
-        der = base64.b64decode("" if found is None else found.group(1))
+        der = base64.b64decode("" if match is None else match.group(1))
         inside = _inside(der, 0)
         at = _inside(der, inside)
         if der[at] == _CONTEXT_0:  # the version, which the oldest leave out
@@ -68,12 +68,12 @@ def standing(validity: Validity, now_s: float) -> str:
 
 
 def date_of(at_s: float) -> str:
-    """Return an instant of Unix time as text, to the minute."""
+    """Return a Unix time as text, to the minute."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _sized(der: bytes, at: int) -> tuple[int, int]:
-    """Return where the content of the element at `at` begins, and its length."""
+    """Return the start of the content of the element at `at`, and its length."""
     length, start = der[at + 1], at + 2
     if length >= 0x80:
         count = length - 0x80

@@ -1,10 +1,10 @@
 """The offset of another process's clock, from messages and their replies.
 
-Pure. A reply says when the other side received our message and when it sent the reply. No
-message arrives before it was sent, so each direction bounds the offset from one side, however
-unlike the two are. The middle is the estimate (NTP's, RFC 5905), half the round trip its error.
-Clocks differ in pace by at most `DRIFT`, so a bound widens by that much away from its
-measurement. The truth is within all bounds.
+Pure. A reply has two times of the other side: our message arrived, the reply left. No message
+arrives before it was sent, so each direction bounds the offset from one side, however different the
+two are. The estimate is the middle (NTP's, RFC 5905); its error is half the round trip. Clocks
+differ in pace by at most `DRIFT`, so a bound widens by that much away from its measurement. The
+true offset is within all bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 DRIFT = 1e-4
-"""By how much two clocks may differ in their pace: 100 parts of a million."""
+"""The maximum difference in pace of two clocks: 100 parts per million."""
 KEPT = 32
 
 
@@ -28,8 +28,8 @@ class ClockSample:
     answered_at: float
 
     def bounds(self, began_at: float, ended_at: float) -> tuple[float, float]:
-        """Return between which two numbers their clock less ours is, at all instants of ours
-        from the one to the other."""
+        """Return the least and the greatest possible offset of the other clock to ours, between
+        these two times of our clock."""
         away_s = max(abs(ended_at - self.sent_at), abs(self.answered_at - began_at))
         slack_s = DRIFT * away_s
         least, most = self.replied_at - self.answered_at, self.had_at - self.sent_at
@@ -55,7 +55,7 @@ class ClockOffsets:
         self._samples.append(sample)
 
     def estimate(self, began_at: float, ended_at: float) -> ClockEstimate | None:
-        """Return the estimate for an interval of our clock; None before a reply."""
+        """Return the estimate for an interval of our clock; None before the first reply."""
         if not self._samples:
             return None
         pairs = [sample.bounds(began_at, ended_at) for sample in self._samples]

@@ -1,10 +1,10 @@
 """Cluster keys: one secret, the secrets derived from it, and their public forms.
 
-Pure. A cluster key is 32 random bytes and the only root of trust: a machine that has it can be
-any node of the cluster, and no other can be one. Derived secrets come from HKDF-SHA256 (RFC
-5869), each use under its own label, so that none reveals another or the key. People and files
-see a key as text (Crockford's base32 with a checksum); logs, errors and other machines see only
-its fingerprint.
+Pure. A cluster key is 32 random bytes and the only root of trust. A machine with the key can be any
+node of the cluster; a machine without it can't be one. Derived secrets come from HKDF-SHA256 (RFC
+5869), each use under its own label, so that none reveals another or the key. Users and files have a
+key as text (Crockford's base32 with a checksum). Logs, errors and other machines see only its
+fingerprint.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _RFC4648 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _WRITTEN = str.maketrans(_RFC4648, _CROCKFORD)
 _READ = str.maketrans(_CROCKFORD + "OIL", _RFC4648 + "ABB")
-"""Crockford's alphabet has no I, L, O, U; who reads them aloud or types them means 1, 1, 0."""
+"""Crockford's alphabet has no I, L, O, U; a typed I or L means 1, a typed O means 0."""
 
 Phase = Literal["settled", "prepared", "switched"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """The key file, which is optional; the list of nodes that this one has met; and the file of
-    the machine key, which is made if it is missing."""
+    """The key file, which is optional; the list of the nodes that this node has met; and the file
+    of the machine key, which is made if it is missing."""
 
     key: Path
     known: Path
@@ -48,7 +48,7 @@ class KeyFiles:
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """One cluster key. Its `repr` shows the fingerprint; `text` alone shows the secret."""
+    """One cluster key. Its `repr` shows the fingerprint; only `text` shows the secret."""
 
     secret: bytes = field(repr=False)
 
@@ -61,7 +61,8 @@ class ClusterKey:
 
     @property
     def fingerprint(self) -> str:
-        """Return the 16 hexadecimal digits that name the key in public; also the cluster's id."""
+        """Return the 16 hexadecimal digits that identify the key in public; also the cluster's
+        id."""
         return derive(self, "fingerprint", length=8).hex()
 
     @property
@@ -73,8 +74,8 @@ class ClusterKey:
 
 
 def parse_key(text: str) -> ClusterKey:
-    """Return the key of `text`, however it was typed: case, blanks, dashes, the prefix, and O
-    for 0, I or L for 1 do not matter.
+    """Parse a typed key. Case, blanks, dashes and the prefix do not matter; O counts as 0, I and L
+    as 1.
 
     Raises BadKey with the reason; the message contains no part of the key.
     """
@@ -100,17 +101,17 @@ def hkdf(secret: bytes, *, salt: bytes, info: bytes, length: int) -> bytes:
     """Return `length` bytes, at most 8160, derived from a secret for one use: HKDF-SHA256 (RFC
     5869)."""
     extracted = hmac.digest(salt or bytes(32), secret, "sha256")
-    found, block = b"", b""
+    derived, block = b"", b""
     for count in range(1, -(-length // 32) + 1):
         block = hmac.digest(extracted, block + info + bytes([count]), "sha256")
-        found += block
-    return found[:length]
+        derived += block
+    return derived[:length]
 
 
 def derive(key: ClusterKey, use: str, *parts: str, length: int = KEY_BYTES) -> bytes:
     """Return the secret of one use of `key`, `length` bytes. `parts` name its owner or purpose.
 
-    Raises ValueError if one of them contains NUL.
+    Raises ValueError if a part contains NUL.
     """
     if any("\0" in part for part in parts):
         raise ValueError("a part of a key's use contains NUL")
@@ -131,8 +132,8 @@ def door_secret(key: ClusterKey) -> bytes:
 def ring_secret(keys: ClusterKeys | None, instance: InstanceId, generation: int) -> str:
     """Return the secret of MLX's ring for one generation, 64 hexadecimal digits.
 
-    It is of the oldest valid key, so that nodes in different steps of a rotation agree. Without
-    keys it keeps generations apart, and no stranger out.
+    It uses the oldest valid key, so that nodes in different steps of a rotation agree. Without keys
+    it separates generations but does not keep strangers out.
     """
     key = keys.oldest if keys is not None else ClusterKey(bytes(KEY_BYTES))
     return derive(key, "ring", instance, str(generation)).hex()
@@ -140,11 +141,11 @@ def ring_secret(keys: ClusterKeys | None, instance: InstanceId, generation: int)
 
 @dataclass(frozen=True, slots=True)
 class ClusterKeys:
-    """The keys that are valid at one node: one, or two while the cluster changes its key.
+    """The keys that are valid at one node: one, or two during a rotation.
 
-    `current` is what this node serves with and tries first; `coming` is prepared, `past` is on its
-    way out, and never are both there. A CURVE server has exactly one key, so a rotation takes
-    three steps, each done at every node before the next (decision 0010).
+    This node serves with `current` and tries it first. `coming` is prepared, `past` is being
+    removed; never both exist. A CURVE server has exactly one key, so a rotation takes three steps,
+    each done at every node before the next (decision 0010).
     """
 
     current: ClusterKey
@@ -159,7 +160,7 @@ class ClusterKeys:
 
     @property
     def valid(self) -> tuple[ClusterKey, ...]:
-        """Return every valid key, in the order to try them."""
+        """Return all valid keys, in the order to try them."""
         return tuple(k for k in (self.current, self.coming, self.past) if k is not None)
 
     @property
@@ -169,25 +170,25 @@ class ClusterKeys:
 
     @property
     def phase(self) -> Phase:
-        """Return how far a rotation is."""
+        """Return the phase of a rotation."""
         if self.coming is not None:
             return "prepared"
         return "switched" if self.past is not None else "settled"
 
     def prepare(self, coming: ClusterKey) -> ClusterKeys:
-        """Begin a rotation. Raises BadKey while another is under way."""
+        """Begin a rotation. Raises BadKey during another one."""
         if self.phase != "settled":
             raise BadKey("a rotation is already in progress; finish it first")
         return ClusterKeys(self.current, coming=coming)
 
     def switch(self) -> ClusterKeys:
-        """Serve with the coming key. Raises BadKey when there is none."""
+        """Serve with the coming key. Raises BadKey if there is none."""
         if self.coming is None:
             raise BadKey("no new key is prepared; begin with `shoal keys rotate`")
         return ClusterKeys(self.coming, past=self.current)
 
     def finish(self) -> ClusterKeys:
-        """Forget the past key. Raises BadKey when there is none."""
+        """Remove the past key. Raises BadKey if there is none."""
         if self.past is None:
             raise BadKey("no old key is left to remove")
         return ClusterKeys(self.current)
@@ -208,25 +209,25 @@ def render_keys(keys: ClusterKeys) -> str:
 
 
 def parse_keys(text: str) -> ClusterKeys:
-    """Return the keys of a key file, or of one bare key. Raises BadKey with the line at fault."""
-    found: dict[str, ClusterKey] = {}
+    """Parse a key file, or one bare key. Raises BadKey with the line of the fault."""
+    keys: dict[str, ClusterKey] = {}
     lines = enumerate(map(str.strip, text.splitlines()), 1)
     written = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if len(written) == 1 and written[0][1].partition(" ")[0] not in _LINES:
         return ClusterKeys(parse_key(written[0][1]))
     for number, line in written:
         name, _, key = line.partition(" ")
-        if name not in _LINES or name in found:
+        if name not in _LINES or name in keys:
             raise BadKey(
                 f"line {number} must begin with one of {', '.join(_LINES)}; each occurs once"
             )
         try:
-            found[name] = parse_key(key)
+            keys[name] = parse_key(key)
         except BadKey as error:
             raise BadKey(f"line {number}: {error}") from None
-    if "current" not in found:
+    if "current" not in keys:
         raise BadKey("the current key is missing")
-    return ClusterKeys(**found)
+    return ClusterKeys(**keys)
 
 
 def _check(secret: bytes) -> bytes:

@@ -19,12 +19,12 @@ import certifi
 
 MOST_ANSWER_BYTES = 64 << 10
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same may be sent again."""
+"""Statuses after which the same request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorAnswer:
-    """What a collector said; `retry_after_s` is 0 where it named no time."""
+    """The answer of a collector; `retry_after_s` is 0 if it has no Retry-After."""
 
     status: int
     body: bytes
@@ -32,8 +32,8 @@ class CollectorAnswer:
 
 
 class HttpCollector:
-    """The collector at `url`. `headers` go with each request. It has `timeout_s` to be reached, and
-    as long again to answer."""
+    """The collector at `url`. `headers` are sent with each request. `timeout_s` limits the
+    connection, and again the answer."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -48,7 +48,7 @@ class HttpCollector:
             self._trusted.load_verify_locations(certifi.where())
 
     def post(self, body: bytes) -> CollectorAnswer:
-        """Send a body; return what came back. Raises OSError where nothing did."""
+        """Send a body; return the answer. Raises OSError if there is none."""
         connection = self._connection()
         is_late = threading.Event()
         late = threading.Timer(self._timeout_s, _cut, (connection, is_late))
@@ -78,9 +78,9 @@ class HttpCollector:
 
 
 def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
-    """Have what waits for a connection wait no longer; from another thread."""
+    """End the wait for a connection, from another thread."""
     is_late.set()
     if connection.sock is not None:
         with contextlib.suppress(OSError):
-            # TLS's own shutdown would take the connection from under the thread that reads it.
+            # TLS's own shutdown would free the connection under the thread that reads it.
             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
 """Talks to ZeroMQ's CURVE (rfc.zeromq.org/spec/26): the keys of one link, while they change.
 
-A server has one key and cannot change it without dropping its connections, which come back in a
-moment. A client tries the valid keys in turn, and again where ZeroMQ has given up: it does, for
-good, when it is told that it is not admitted. What a link does besides is `bus.links.transport`'s.
+A server has one key. To change it, it must drop its connections, which return at once. A client
+tries the valid keys in turn. If a server does not admit the client, ZeroMQ stops trying for good;
+then this module connects again. All else about a link is in `bus.links.transport`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def bind(socket: zmq.Socket[bytes], address: str) -> str:
 
 
 class LinkKeys:
-    """What one socket serves with at each address, and what it reaches each server with."""
+    """CURVE keys of one socket: one server key per bound address, one client key per remote
+    server."""
 
     def __init__(self, socket: zmq.Socket[bytes], security: Security) -> None:
         self._socket = socket
@@ -51,8 +52,7 @@ class LinkKeys:
         self._servers: dict[str, Server] = {}
 
     def serve(self, address: str) -> str:
-        """Bind with the key that is current now; returns the address with its real port.
-        Raises PortTaken."""
+        """Bind with the current key; return the address with its real port. Raises PortTaken."""
         if not self._served:
             self._security.enter()
         secret = self._security.serving()
@@ -66,18 +66,18 @@ class LinkKeys:
         return bound
 
     def reach(self, address: str, peer: NodeId | None) -> None:
-        """Connect with the first of the keys that are valid for `peer`."""
+        """Connect with the first key that is valid for `peer`."""
         first = self._security.reaching(peer)[0]
         self._servers[address] = Server(peer, first, now())
         self._connect(address, first)
 
     def forget(self, address: str) -> None:
-        """Try no more keys at an address."""
+        """Stop trying keys at an address."""
         self._servers.pop(address, None)
 
-    def noticed(self, event: int, address: str) -> bool:
-        """Take in what the monitor says of an address: log a handshake that failed and try another
-        key. Returns whether a connection was made or lost by it."""
+    def note_event(self, event: int, address: str) -> bool:
+        """Process an event of the monitor. After a failed handshake, log it and try another key.
+        Return whether the event made or ended a connection."""
         is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         server = self._servers.get(address)
         if server is not None:
@@ -97,8 +97,8 @@ class LinkKeys:
         return was_up or is_up
 
     def renew(self, is_busy: Callable[[], bool]) -> bool:
-        """Try again where ZeroMQ has given up and, unless `is_busy`, serve with the key that is
-        current now; False when that has to be tried again soon."""
+        """Connect again where ZeroMQ has stopped trying. Unless `is_busy`, serve with the current
+        key; False if that must be tried again soon."""
         for address, server in self._servers.items():
             if server.is_given_up:
                 self._try(address, server, server.used)
@@ -118,7 +118,7 @@ class LinkKeys:
         return True
 
     def close(self) -> None:
-        """Admit no clients any more."""
+        """Stop admitting clients."""
         if self._served:
             self._security.leave()
         self._served, self._servers = {}, {}
@@ -147,6 +147,6 @@ class LinkKeys:
         self._plain()
 
     def _plain(self) -> None:
-        """Make the next bind or connect plain again: options count when it is done. (A domain
-        cannot be unset: the authenticator lets ipc in.)"""
+        """Make the next bind or connect plain again; options count at that moment. (A domain can't
+        be unset: the authenticator admits ipc.)"""
         self._socket.setsockopt(zmq.CURVE_SERVER, 0)

@@ -1,11 +1,13 @@
-"""Talks to the disk: the cluster's keys as this node has them, followed while they change.
+"""Talks to the disk: the cluster's keys at this node, followed while they change.
 
-The key file is 0600, written whole or not at all. It is read again whenever it has changed, so
-every step of a rotation reaches running processes. Another file lists the nodes that this node
-has met: a node's public key follows from its id, so to know the id is to know the key. The `bus`
-process writes the list; every process of the node admits by it. A node without a cluster key has
-the *machine key*, which all nodes of one user on one machine share, and with it stays on
-loopback: it keeps other users out, and tells no nodes apart.
+The key file has mode 0600 and is written as a whole. It is read again whenever it has changed, so
+every step of a rotation reaches running processes. Another file lists the nodes that this node has
+met. A node's public key follows from its id, so a known id is a known key. The `bus` process writes
+the list; every process of the node admits by it.
+
+A node without a cluster key has the *machine key*, which all nodes of one user on one machine
+share. With it the node stays on loopback. The key keeps other users out, and does not distinguish
+nodes.
 """
 
 from __future__ import annotations
@@ -51,14 +53,14 @@ _Stamp = tuple[int, int, int, int] | None
 
 
 def new_key() -> ClusterKey:
-    """Return a fresh key, from the system's randomness."""
+    """Return a new key, from the system's randomness."""
     return ClusterKey(secrets.token_bytes(KEY_BYTES))
 
 
 def read_keys(file: Path) -> ClusterKeys | None:
-    """Return the keys of a key file, None where there is none.
+    """Return the keys of a key file; None if there is no file.
 
-    Raises BadKey when others than its owner may read it, or when it holds no keys.
+    Raises BadKey if other users may read the file, or if it contains no keys.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -81,12 +83,12 @@ def read_keys(file: Path) -> ClusterKeys | None:
 
 
 def machine_keys(file: Path) -> ClusterKeys:
-    """Return the machine key, a new one where there is none. Raises BadKey when the file or its
-    folder is not this user's alone."""
+    """Return the machine key; make it if there is none. Raises BadKey if the file or its folder is
+    not private to this user."""
     folder = file.parent
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise BadKey(f"{folder} is not private to this user; remove it or `chmod 700` it")
     keys = read_keys(file)
     if keys is None:
@@ -99,8 +101,8 @@ def machine_keys(file: Path) -> ClusterKeys:
 
 
 def write_keys(file: Path, keys: ClusterKeys, *, replace: bool) -> None:
-    """Write a key file, 0600, whole or not at all. Raises BadKey when there is one already and
-    it is not to be replaced."""
+    """Write a key file as a whole, with mode 0600. Raises BadKey if it exists and `replace` is
+    False."""
     _write(file, render_keys(keys), replace=replace)
 
 
@@ -126,15 +128,15 @@ def _write(file: Path, text: str, *, replace: bool) -> None:
 
 def _stamp(file: Path) -> _Stamp:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size
 
 
 class Keyring:
-    """This node's keys. `node` and `door` are what links take as `security`. From any thread.
-    `is_local`: the machine key is all there is."""
+    """This node's keys, for any thread. Links take `node` or `door` as `security`. `is_local`: it
+    has only the machine key."""
 
     def __init__(
         self,
@@ -153,75 +155,77 @@ class Keyring:
         self._log = log
         self._keys = keys
         self._read = (_stamp(file), _stamp(self.known_file))
-        self._known = _read_known(self.known_file)
+        self._known_nodes = _read_known(self.known_file)
         self._pairs: dict[bytes, bytes] = {}
         self._admitted: dict[bytes, NodeId] = {}
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._refusals: dict[tuple[str, str], tuple[float, int]] = {}
         self._lock = threading.Lock()
         self.node = MachineSecurity(self) if is_local else NodeSecurity(self)
         self.door = DoorSecurity(self)
 
     @property
     def keys(self) -> ClusterKeys:
-        """Return the keys as they stand on the disk now."""
+        """Return the keys, as they are on disk now."""
         self._follow()
         return self._keys
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """Return the fingerprints of the valid keys, current first: the cluster is met by them."""
+        """Return the fingerprints of the valid keys, current first; the cluster is found by
+        them."""
         return tuple(key.fingerprint for key in self.keys.valid)
 
     @property
-    def known(self) -> frozenset[NodeId]:
+    def known_nodes(self) -> frozenset[NodeId]:
         """Return the nodes that are admitted by name, this one included."""
         self._follow()
-        return self._known | {self.me}
+        return self._known_nodes | {self.me}
 
     def introduce(self, nodes: Iterable[NodeId]) -> None:
-        """Admit these nodes by name, in every process of this node, until `forget`. For the `bus`
-        process alone. Raises BadKey for what is no node id, or for too many."""
+        """Admit these nodes by name, in every process of this node, until `forget`. Only for the
+        `bus` process. Raises BadKey for an invalid node id, or for too many."""
         if not self.is_local:
-            self._rewrite(lambda known: known | set(nodes))
+            self._rewrite(lambda before: before | set(nodes))
 
     def forget(self, node: NodeId) -> None:
-        """Admit a node no longer, until it is introduced again. It still has the key: only a
-        rotation shuts it out."""
-        self._rewrite(lambda known: known - {node})
+        """Stop admitting a node until it is introduced again. It still has the key; only a rotation
+        excludes it for good."""
+        self._rewrite(lambda before: before - {node})
 
     def ring_secret(self, instance: InstanceId, generation: int) -> str:
-        """Return the secret of MLX's ring for one generation, as `bus.links.cluster_key` has it."""
+        """Return the secret of MLX's ring for one generation (`bus.links.cluster_key`)."""
         return ring_secret(self.keys, instance, generation)
 
     def pair(self, secret: bytes) -> tuple[bytes, bytes]:
-        """Return (public, secret), computed once."""
+        """Return (public, secret); the public key is computed once."""
         if secret not in self._pairs:
             self._pairs[secret] = public_key(secret)
         return self._pairs[secret], secret
 
     def name_of(self, public: bytes) -> NodeId | None:
-        """Return the known node whose key this is, under any valid key; None for a stranger's."""
+        """Return the known node that has this public key, under any valid key; None for a
+        stranger."""
         self._follow()
         with self._lock:
             if not self._admitted:
                 self._admitted = {
                     self.pair(node_secret(key, node))[0]: node
                     for key in self._keys.valid
-                    for node in self._known | {self.me}
+                    for node in self._known_nodes | {self.me}
                 }
             return self._admitted.get(public)
 
     def say_refused(self, address: str, why: str) -> None:
-        """Log a refusal, at most once an hour for each address and reason: a warning, but while
-        two keys are valid, when it is what a client meets that tries them."""
+        """Log a refusal, at most once an hour for each address and reason. It is a warning; but
+        while two keys are valid it is only information, because clients try both."""
         with self._lock:
-            at, count = self._said.get((address, why), (0.0, 0))
+            at, count = self._refusals.get((address, why), (0.0, 0))
             if count and now() < at + SAY_AGAIN_S:
-                self._said[address, why] = (at, count + 1)
+                self._refusals[address, why] = (at, count + 1)
                 return
-            if len(self._said) > MAX_KNOWN:
-                self._said.clear()
-            self._said[address, why] = (now(), 1)
+            if len(self._refusals) > MAX_KNOWN:
+                self._refusals.clear()
+            self._refusals[address, why] = (now(), 1)
         say = self._log.warning if self._keys.phase == "settled" else self._log.info
         say("refused a connection", address=address, why=why, so_far=count + 1, key=self.named)
 
@@ -236,18 +240,18 @@ class Keyring:
         with self._lock:
             stamps = (_stamp(self.file), _stamp(self.known_file))
             if stamps != self._read:
-                self._known = _read_known(self.known_file)
+                self._known_nodes = _read_known(self.known_file)
                 self._admitted = {}
                 self._follow_keys()
                 self._read = stamps
 
     def _follow_keys(self) -> None:
         try:
-            found = read_keys(self.file)
-            if found is None and self.is_local:  # systems sweep their temporary folders
+            keys = read_keys(self.file)
+            if keys is None and self.is_local:  # systems sweep their temporary folders
                 with contextlib.suppress(BadKey):  # another process was first
                     write_keys(self.file, self._keys, replace=False)
-                found = read_keys(self.file)
+                keys = read_keys(self.file)
         except (BadKey, OSError) as error:
             self._log.error(
                 "cannot read the keys again; keeping the previous ones",
@@ -255,18 +259,18 @@ class Keyring:
                 key=self.named,
             )
             return
-        if found is None:
+        if keys is None:
             self._log.error(
                 "cannot read the keys again; keeping the previous ones", why=f"{self.file} is gone"
             )
-        elif found != self._keys:
-            self._keys = found
-            self._log.info("keys changed", key=self.named, phase=found.phase)
+        elif keys != self._keys:
+            self._keys = keys
+            self._log.info("keys changed", key=self.named, phase=keys.phase)
 
     def _rewrite(self, change: Callable[[frozenset[NodeId]], Iterable[NodeId]]) -> None:
-        known = _read_known(self.known_file)
-        wanted = frozenset(change(known)) - {self.me}
-        if wanted == known:
+        before = _read_known(self.known_file)
+        wanted = frozenset(change(before)) - {self.me}
+        if wanted == before:
             return
         if len(wanted) > MAX_KNOWN:
             raise BadKey(f"too many known nodes: the limit is {MAX_KNOWN}; forget some")
@@ -278,7 +282,7 @@ class Keyring:
 
 
 class KeyringGate(ABC):
-    """What both ways of meeting others share: a ZAP domain of its own, and a log of refusals."""
+    """The common part of all security: a ZAP domain of its own, and a log of refusals."""
 
     name: str
     max_bytes = MAX_MESSAGE_BYTES
@@ -289,37 +293,39 @@ class KeyringGate(ABC):
 
     @property
     def is_local(self) -> bool:
-        """Return whether this is for loopback alone."""
+        """Return whether this security is for loopback only."""
         return self.ring.is_local
 
     def enter(self) -> None:
-        """Have the authenticator ask this gate about clients of its domain."""
+        """Register this gate with the authenticator for clients of its domain."""
         AUTHENTICATOR.enter(self.domain, self)
 
     def leave(self) -> None:
-        """Take back one `enter`."""
+        """Undo one `enter`."""
         AUTHENTICATOR.leave(self.domain)
 
     @abstractmethod
     def admit(self, public: bytes) -> str | None:
-        """Return the name of the client with this key, None for one that is refused."""
+        """Return the name of the client with this key; None refuses it."""
 
     def refused(self, address: str, why: str) -> None:
-        """Log a handshake that failed."""
+        """Log a failed handshake."""
         self.ring.say_refused(address, why)
 
 
 class NodeSecurity(KeyringGate):
-    """As this node, to nodes: each side proves its id, and a server admits those it knows."""
+    """Between nodes that know each other: each side proves its id, and a server admits known
+    nodes."""
 
     name = "node"
 
     def serving(self) -> bytes:
-        """Return this node's own secret under the current key."""
+        """Return this node's own secret, from the current key."""
         return node_secret(self.ring.keys.current, self.ring.me)
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
-        """Return the keys of `peer` and of this node, for each valid key; `peer` is required."""
+        """Return the keys of `peer` and of this node, for each valid key. Raises ValueError without
+        `peer`."""
         if peer is None:
             raise ValueError("a secure connection must name the node that it connects to")
         return [
@@ -331,43 +337,43 @@ class NodeSecurity(KeyringGate):
         ]
 
     def admit(self, public: bytes) -> str | None:
-        """Return the known node whose key this is, None for any other."""
+        """Return the known node that has this key; None for any other."""
         return self.ring.name_of(public)
 
 
 class DoorSecurity(KeyringGate):
-    """As a member, to members whose ids are not known yet: both sides prove that they have the
-    cluster key, neither proves a name. For first hellos alone."""
+    """Between members that don't know each other's ids yet: both sides prove that they have the
+    cluster key, neither proves a name. Only for first hellos."""
 
     name = "door"
     max_bytes = DOOR_MAX_BYTES
 
     def serving(self) -> bytes:
-        """Return the secret of the door under the current key."""
+        """Return the door's secret, from the current key."""
         return door_secret(self.ring.keys.current)
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
-        """Return the keys of the door for each valid key; the peer does not matter."""
+        """Return the door's keys for each valid key; the peer does not matter."""
         pairs = [self.ring.pair(door_secret(key)) for key in self.ring.keys.valid]
         return [CurveKeys(public, public, secret) for public, secret in pairs]
 
     def admit(self, public: bytes) -> str | None:
-        """Return an empty name for a member of the cluster, None for a stranger."""
+        """Return an empty name for a member of the cluster; None for a stranger."""
         mine = (self.ring.pair(door_secret(key))[0] for key in self.ring.keys.valid)
         return "" if public in mine else None
 
 
 class MachineSecurity(DoorSecurity):
-    """As a node, to this user's other nodes on this machine: each has the machine key, is admitted
-    by it from the first moment, and proves no name."""
+    """Between this user's nodes on one machine: each has the machine key, which admits it at once;
+    none proves a name."""
 
     name = "machine"
     max_bytes = MAX_MESSAGE_BYTES
 
 
 def open_keyring(files: KeyFiles, *, node: NodeId, log: Log) -> Keyring | None:
-    """Return the keyring of the key file, else of the machine key; None without either. Raises
-    BadKey for a file that is there and wrong."""
+    """Return the keyring with the key file, else with the machine key; None if there is neither.
+    Raises BadKey for an invalid file."""
     keys, file = read_keys(files.key), files.key
     is_local = keys is None and files.machine is not None
     if is_local and files.machine is not None:

@@ -1,7 +1,7 @@
 """Talks to the event loops: `PollReactor` for the services, `AsyncioReactor` for a gateway.
 
-`Reactor` is the seam between a service and its loop: it calls back with messages, timers and
-changes of connection, always in one thread. No callback may wait.
+`Reactor` is the seam between a service and its loop. It calls back with messages, timers and
+changes of connection, always in one thread. No callback may block.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ from bus.wire.ids import NodeId
 OnFrames = Callable[[Frames], None]
 OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
-"""Messages drained from one link before others get their turn."""
+"""Messages read from one link before other links get a turn."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 REOPEN_S = 3.0
-"""How often it is looked whether the files of sockets are still there."""
+"""How often socket files are checked for removal."""
 TICK_S = 0.1
 SOCKET_GONE = "a socket file was removed; opening it again"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
-"""How early a periodic timer of `PollReactor` may fire, of its period and at most: one that is
-nearly due goes with what woke the loop, for on an idle node waking is what costs."""
+"""How early a periodic timer of `PollReactor` may fire: a share of its period, and a maximum. A
+timer that is nearly due runs with the event that woke the loop, because on an idle node waking up
+costs the most."""
 
 
 class Timer:
-    """Something to be done at a time. `cancel` is enough to forget it."""
+    """An action for a certain time. `cancel` is enough to remove it."""
 
     __slots__ = ("action", "at", "cancelled", "period_s")
 
@@ -47,17 +48,17 @@ class Timer:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Forget the action: it will not be done (again)."""
+        """Cancel the action: it will not run (again)."""
         self.cancelled = True
 
     @property
     def slack_s(self) -> float:
-        """Return how many seconds early it may be done."""
+        """Return how many seconds early it may run."""
         return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
 class Reactor(ABC):
-    """What a service needs of a loop. All callbacks run in the loop's one thread."""
+    """The loop of a service. All callbacks run in the loop's one thread."""
 
     def __init__(self) -> None:
         self.on_reopened: Callable[[str], None] = lambda _path: None
@@ -79,7 +80,7 @@ class Reactor(ABC):
 
     @abstractmethod
     def unwatch(self, link: Link) -> None:
-        """Stop calling back; to be called before the link is closed."""
+        """Stop calling back; call this before the link is closed."""
 
     def hang_up(self, link: Link) -> None:
         """Stop calling back, and close the link."""
@@ -87,11 +88,11 @@ class Reactor(ABC):
         link.close()
 
     def later(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action once, after `delay_s`."""
+        """Run an action once, after `delay_s`."""
         return self._start(Timer(self.now() + delay_s, action, None))
 
     def every(self, period_s: float, action: Callable[[], None]) -> Timer:
-        """Do an action each `period_s`; perhaps a little early, on average not."""
+        """Run an action every `period_s`; single runs may be a little early, but not on average."""
         return self._start(Timer(self.now() + period_s, action, period_s))
 
     now = staticmethod(clock_now)
@@ -107,26 +108,26 @@ class Reactor(ABC):
             _keep_renewed(self, link)
 
     def _reopen(self) -> None:
-        """Have links bind anew what was removed of their files."""
+        """Let links bind again where their files were removed."""
         self._links[:] = [link for link in self._links if not link.socket.closed]
         for path in [path for link in self._links for path in link.reopen()]:
             self.on_reopened(path)
 
     @abstractmethod
     def measure(self, stalls: StallMeter) -> None:
-        """Have the loop's stalls counted from now on; in the loop's own thread."""
+        """Measure the loop's stalls from now on, in the loop's own thread."""
 
     @abstractmethod
     def _drain(self, link: Link, take: Callable[[], bool]) -> None:
-        """Call `take` until it has nothing more, whenever there may be a message."""
+        """Whenever there may be a message, call `take` until it has no more."""
 
     @abstractmethod
     def _read_changes(self, link: Link) -> None:
-        """Call the link's `read_changes` whenever its monitor has something to say."""
+        """Call the link's `read_changes` whenever its monitor has an event."""
 
     @abstractmethod
     def _start(self, timer: Timer) -> Timer:
-        """Have a timer fire at its time, and return it."""
+        """Schedule a timer, and return it."""
 
 
 class PollReactor(Reactor):
@@ -151,7 +152,7 @@ class PollReactor(Reactor):
 
     def _drain(self, link: Link, take: Callable[[], bool]) -> None:
         def drain() -> bool:
-            """Take up to `BUDGET` messages; returns whether there may be more."""
+            """Read up to `BUDGET` messages; return whether there may be more."""
             return all(not link.socket.closed and take() for _ in range(BUDGET))
 
         self._watched[link.socket] = drain
@@ -159,7 +160,7 @@ class PollReactor(Reactor):
 
     def _read_changes(self, link: Link) -> None:
         def drain() -> bool:
-            """Read all that the monitor has."""
+            """Read all events of the monitor."""
             link.read_changes()
             return False
 
@@ -168,13 +169,13 @@ class PollReactor(Reactor):
         self._poller.register(monitor, READABLE)
 
     def unwatch(self, link: Link) -> None:
-        """Stop calling back; to be called before the link is closed."""
+        """Stop calling back; call this before the link is closed."""
         for socket in link.sockets:
             if self._watched.pop(socket, None) is not None:
                 self._poller.unregister(socket)
 
     def call(self, action: Callable[[], None]) -> None:
-        """Have the loop do this soon, from any thread; nothing happens once it is closed."""
+        """Run this in the loop soon, from any thread. After `close` it does nothing."""
         with self._pipe_lock:
             if self._closed:
                 return
@@ -185,22 +186,22 @@ class PollReactor(Reactor):
                 return
 
     def stop(self) -> None:
-        """Have `run` return after the current turn, from any thread."""
+        """Let `run` return after the current turn, from any thread."""
         self.call(self._stop)
 
     def wake_on_signals(self) -> None:
-        """Have signals wake the loop of the main thread, which asks for this: one that came just
-        before a wait would be heard after it."""
+        """Let signals wake the loop of the main thread, which calls this. Otherwise a signal just
+        before a wait would be handled only after it."""
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve links and timers until stopped. An exception of a callback ends the loop."""
+        """Serve links and timers until `stop`. An exception of a callback ends the loop."""
         self._running = True
         while self._running:
             self.turn(self._patience())
 
     def turn(self, timeout_s: float | None = 0.0) -> None:
-        """Take one turn: wait at most `timeout_s` (None: until something happens)."""
+        """Run one turn: wait at most `timeout_s` (None: until something happens)."""
         wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         ready = dict(self._poller.poll(0 if self._more else wait))
         if self._stalls is not None:
@@ -217,11 +218,11 @@ class PollReactor(Reactor):
             self._stalls.done()
 
     def measure(self, stalls: StallMeter) -> None:
-        """Time each turn, from waking to the next wait."""
+        """Measure each turn, from waking up to the next wait."""
         self._stalls = stalls
 
     def close(self) -> None:
-        """Give up the wake-up pipe; the links are their owners' to close."""
+        """Close the wake-up pipe. The owners of the links close those."""
         with self._pipe_lock:
             self._closed = True
             os.close(self._wake_r)
@@ -261,9 +262,9 @@ class PollReactor(Reactor):
 
 
 class AsyncioReactor(Reactor):
-    """The same over an asyncio (or uvloop) loop, draining ZMQ_FD by hand: `zmq.asyncio` costs
-    ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
-    send on a watched link schedules a drain."""
+    """The reactor over an asyncio (or uvloop) loop. It reads ZMQ_FD itself, because `zmq.asyncio`
+    costs ten times as much per message (measured). A send can swallow the edge of ZMQ_FD, so each
+    send on a watched link schedules a read."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -274,7 +275,7 @@ class AsyncioReactor(Reactor):
         due = False
 
         def drain() -> None:
-            """Take up to `BUDGET` messages, and again soon where there may be more."""
+            """Read up to `BUDGET` messages, and again soon if there may be more."""
             nonlocal due
             due = False
             for _ in range(BUDGET):
@@ -283,7 +284,7 @@ class AsyncioReactor(Reactor):
             soon()
 
         def soon() -> None:
-            """Have the link drained in the loop's next turn, once."""
+            """Schedule one read of the link for the loop's next turn."""
             nonlocal due
             if not due:
                 due = True
@@ -296,12 +297,12 @@ class AsyncioReactor(Reactor):
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def measure(self, stalls: StallMeter) -> None:
-        """Take for a stall how late a timer of `TICK_S` fires: such a loop shows no turns, so up to
-        as much of each stall is not seen."""
+        """Measure how late a timer of `TICK_S` fires. Such a loop has no visible turns, so up to
+        `TICK_S` of each stall is missed."""
         due_at = self.now() + TICK_S
 
         def tick() -> None:
-            """Count how late it is, and wait for the next."""
+            """Report how late this timer is, and start the next one."""
             nonlocal due_at
             stalls.late(self.now() - due_at)
             due_at = self.now() + TICK_S
@@ -310,7 +311,7 @@ class AsyncioReactor(Reactor):
         self.later(TICK_S, tick)
 
     def unwatch(self, link: Link) -> None:
-        """Stop calling back; to be called before the link is closed."""
+        """Stop calling back; call this before the link is closed."""
         link.on_sent = None
         for socket in link.sockets:
             fileno = fileno_of(socket)
@@ -348,18 +349,19 @@ def _pass_on(link: Link, on_frames: OnFrames) -> bool:
 
 
 def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
-    found = link.receive_from()
-    if found is None:
+    message = link.receive_from()
+    if message is None:
         return False
-    on_message(*found)
+    on_message(*message)
     return True
 
 
 def _keep_renewed(reactor: Reactor, link: Link) -> None:
-    """Follow the cluster's keys with what the link serves with, for as long as it is open."""
+    """Renew the link's keys regularly for as long as it is open, so that it follows the cluster's
+    keys."""
 
     def renew() -> None:
-        """Renew the link's keys, and again soon where an address is not free yet."""
+        """Renew the link's keys, and again soon if an address is not free yet."""
         if link.socket.closed:
             timer.cancel()
         elif not link.renew():

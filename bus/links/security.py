@@ -1,7 +1,7 @@
 """The seam between a link and the keys of its cluster.
 
-Pure. `bus.links.transport` asks, `bus.links.keyring` answers: as this node, to nodes that are
-known, or at the door, to members that are not known yet.
+Pure. `bus.links.transport` asks, `bus.links.keyring` answers. There is one security for nodes that
+know each other, and one for the door, where members are not known yet.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Protocol
 from bus.wire.ids import NodeId
 
 RETRY_S = 0.2
-"""The least time between two keys that a client tries with one server."""
+"""Minimum time between two keys that a client tries at one server."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurveKeys:
-    """What a client needs for one server: 32 bytes each; `secret` is the client's own."""
+    """The keys of a client for one server, 32 bytes each; `secret` is the client's own."""
 
     server_public: bytes
     public: bytes
@@ -27,71 +27,73 @@ class CurveKeys:
 
 @dataclass(slots=True)
 class Server:
-    """An address that a link connects to, and the keys that are being tried there."""
+    """An address that a link connects to, and the keys in use there."""
 
     peer: NodeId | None
     used: CurveKeys
     tried_at: float
     is_up: bool = False
     is_given_up: bool = False
-    """Whether ZeroMQ has stopped trying: it does, for good, when it was told that it is not
-    admitted, or when the other side broke the protocol."""
+    """Whether ZeroMQ has stopped trying for good: the server did not admit this client, or the
+    other side broke the protocol."""
 
     def other_keys(self, valid: Sequence[CurveKeys], now: float) -> CurveKeys | None:
-        """Return what to try after `used` has failed: the next of the valid keys, round and round;
-        None while there is no other or the last change was only just."""
+        """Return the keys to try after `used` has failed: the next valid ones, cyclically. None if
+        there are no others or the last change was just now."""
         after = valid.index(self.used) + 1 if self.used in valid else 0
         chosen = valid[after % len(valid)]
         return chosen if chosen != self.used and now >= self.tried_at + RETRY_S else None
 
 
 class Gate(Protocol):
-    """Who may connect to the sockets of one ZAP domain. Called in the authenticator's thread."""
+    """Decides who may connect to the sockets of one ZAP domain. Called in the authenticator's
+    thread."""
 
     def admit(self, public: bytes) -> str | None:
-        """Return the name of the client with this key, "" for a member without; None refuses."""
+        """Return the name of the client with this key; "" for a member without a name; None
+        refuses."""
         ...
 
     def refused(self, address: str, why: str) -> None:
-        """Take note of a handshake at, or with, `address` that failed."""
+        """Log a failed handshake at, or with, `address`."""
         ...
 
 
 class Security(Protocol):
-    """What a link asks about keys. `bus.links.keyring` has the two that there are."""
+    """Keys and limits for a link. `bus.links.keyring` has the implementations."""
 
     @property
     def domain(self) -> str:
-        """Return the ZAP domain under which clients are admitted."""
+        """Return the ZAP domain that admits clients."""
         ...
 
     @property
     def max_bytes(self) -> int:
-        """Return the longest message, in bytes. A stranger can make us hold as much before his
-        handshake fails, for each connection: libzmq has no smaller limit for handshakes."""
+        """Return the longest message in bytes. For each connection, a stranger can make us hold
+        this much before the handshake fails; libzmq has no smaller limit for handshakes."""
         ...
 
     @property
     def is_local(self) -> bool:
-        """Return whether it is for connections within this machine alone."""
+        """Return whether it is only for connections within this machine."""
         ...
 
     def enter(self) -> None:
-        """Have the clients of a socket that is about to serve admitted from now on."""
+        """Begin to admit the clients of a socket that is about to serve."""
         ...
 
     def leave(self) -> None:
-        """Take note that a socket that served is closed."""
+        """Note that a serving socket is closed."""
         ...
 
     def serving(self) -> bytes:
-        """Return the secret to serve with now."""
+        """Return the current secret of this server."""
         ...
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
-        """Return what to reach `peer` with, in the order to try."""
+        """Return the keys with which to connect to `peer`, in the order to try."""
         ...
 
     def refused(self, address: str, why: str) -> None:
-        """Take note of a handshake at, or with, `address` that failed."""
+        """Log a failed handshake at, or with, `address`."""
         ...

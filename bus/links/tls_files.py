@@ -1,9 +1,9 @@
-"""Talks to the disk: the certificate and key of HTTPS, read, checked, and watched while they serve.
+"""Talks to the disk: the certificate and key of HTTPS; reads, checks and watches them.
 
-A pair is whole or refused, in words that name both settings and the way out. What serves stays as
-it is until another pair has been read and found good: a new one is a new context, which only new
-connections use. A pair that is being replaced may be seen half: what is wrong with it is said when
-it has been so for two looks.
+A pair is accepted or refused as a whole. A refusal names both settings and the remedy. The current
+pair serves until a new pair is read and valid. The new pair is a new context, which only new
+connections use. During a replacement a pair may be inconsistent for a moment, so its fault is
+reported only after two checks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from bus.links.certificates import NoCertificate, Validity, first_certificate, v
 from bus.wire.errors import ConfigError
 
 SETTINGS = "http_tls_cert and http_tls_key"
-"""What the settings of the two files are called to people."""
+"""How messages name the two settings."""
 LEAST_TLS = ssl.TLSVersion.TLSv1_2
 FILE_BYTES = 1 << 20
 SERVED_FILE = "http-tls.json"
-"""In the runtime folder: what the gateway serves with, for this user's other processes."""
+"""File in the runtime folder with the gateway's certificates, for this user's other processes."""
 SERVED_KEPT = 3
 _KEY = "PRIVATE KEY-----"
 _WAY_OUT = "set both to the PEM files of a certificate and its key, or neither for plain HTTP"
@@ -38,7 +38,7 @@ _WRONG = {
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where a certificate (with its chain after it) and its key are, whole paths."""
+    """Full paths of a certificate (with its chain after it) and its key."""
 
     certificate: str
     key: str
@@ -46,7 +46,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsPair:
-    """A pair that was found good. `certificate` is its own certificate as PEM, without a chain."""
+    """A valid pair. `certificate` is its own certificate as PEM, without the chain."""
 
     context: ssl.SSLContext
     certificate: str
@@ -55,19 +55,19 @@ class TlsPair:
 
 @dataclass(frozen=True, slots=True)
 class HttpsServed:
-    """What the gateway serves with: certificates as PEM, the newest first, since a moment ago
-    another may have served. `trouble` is what is wrong with the files now, "" for nothing."""
+    """The certificates with which the gateway serves or just served, as PEM, newest first.
+    `trouble`: the fault of the files; "" if none."""
 
     certificates: tuple[str, ...] = ()
     trouble: str = ""
 
 
 class _PassphraseAskedError(Exception):
-    """The key is locked."""
+    """The key is encrypted."""
 
 
 def read_pair(files: TlsFiles) -> TlsPair:
-    """Return the pair, ready to serve. Raises ConfigError, which says what is wrong."""
+    """Return the pair, ready to serve. Raises ConfigError with the fault."""
     text = _read(files.certificate, "certificate")
     key = _read(files.key, "key")
     try:
@@ -87,9 +87,9 @@ def read_pair(files: TlsFiles) -> TlsPair:
     try:
         context.load_cert_chain(files.certificate, files.key, password=_passphrase)
     except _PassphraseAskedError:
-        told = f"{files.key} has a passphrase, which shoal cannot ask for"
+        fault = f"{files.key} has a passphrase, which shoal cannot ask for"
         way_out = f"remove the passphrase: `openssl pkey -in {files.key} -out NEW.pem`"
-        raise ConfigError(f"{SETTINGS}: {told}; {way_out}") from None
+        raise ConfigError(f"{SETTINGS}: {fault}; {way_out}") from None
     except (ssl.SSLError, OSError) as error:
         reason = getattr(error, "reason", None) or str(error)
         wrong = _WRONG.get(reason, "{certificate} and {key} cannot be used: " + str(error))
@@ -99,45 +99,45 @@ def read_pair(files: TlsFiles) -> TlsPair:
 
 
 def exposed_key(files: TlsFiles) -> str | None:
-    """Return what is wrong where other users may read the key, else None. The group of a key that
-    is not ours was chosen by its owner."""
+    """Return a warning if other users may read the key, else None. The owner of a foreign key chose
+    its group, so group access is fine then."""
     try:
-        found = Path(files.key).stat()
+        status = Path(files.key).stat()
     except OSError:
         return None
-    others = 0o077 if found.st_uid == os.geteuid() else 0o007
-    if not stat.S_IMODE(found.st_mode) & others:
+    others = 0o077 if status.st_uid == os.geteuid() else 0o007
+    if not stat.S_IMODE(status.st_mode) & others:
         return None
     return f"other users can read the key of http_tls_key, {files.key}"
 
 
 class PairWatch:
-    """A pair, and what became of its files since. `pair` is the last good one; `trouble` says what
-    is wrong with what lies there now, "" for nothing."""
+    """A pair, and the state of its files. `pair`: the last valid one; `trouble`: the fault of the
+    current files; "" if none."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read the pair. Raises ConfigError where it is no good."""
+        """Read the pair. Raises ConfigError if it is invalid."""
         self._files = files
         self._seen = self._stamps()
         self.pair = read_pair(files)
         self.trouble = ""
-        self._unsaid = ""
+        self._pending = ""
 
     def look(self) -> bool:
-        """Look at the files again; return whether another pair was taken."""
+        """Check the files again; return whether a new pair is in use."""
         seen = self._stamps()
         if seen == self._seen:
-            if self._unsaid:
-                self.trouble, self._unsaid = self._unsaid, ""
+            if self._pending:
+                self.trouble, self._pending = self._pending, ""
             return False
         try:
             pair = read_pair(self._files)
         except ConfigError as error:
-            self._seen, self._unsaid = seen, str(error)
+            self._seen, self._pending = seen, str(error)
             return False
         if self._stamps() != seen:  # it changes under our hands: the next look has it whole
             return False
-        self._seen, self._unsaid, self.trouble = seen, "", ""
+        self._seen, self._pending, self.trouble = seen, "", ""
         self.pair = pair
         return True
 
@@ -146,8 +146,8 @@ class PairWatch:
 
 
 def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
-    """Write what serves from now on (None: what served before) and what is wrong with the files,
-    where this user's processes find it."""
+    """Write the serving pair (None: the previous one) and the files' fault, for this user's other
+    processes."""
     before = read_served(folder).certificates
     own = () if pair is None else (pair.certificate,)
     certificates = list(dict.fromkeys([*own, *before]))[:SERVED_KEPT]
@@ -158,15 +158,15 @@ def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
 
 
 def forget_served(folder: str) -> None:
-    """Remove what was told: HTTP is plain now."""
+    """Delete the file of `tell_served`, because HTTP is plain now."""
     (Path(folder) / SERVED_FILE).unlink(missing_ok=True)
 
 
 def read_served(folder: str) -> HttpsServed:
-    """Return what the gateway serves with, as it told last; nothing where it told nothing."""
+    """Return the gateway's certificates as it last wrote them; empty if it wrote none."""
     try:
-        told = cast(dict[str, Any], json.loads((Path(folder) / SERVED_FILE).read_text()))
-        return HttpsServed(tuple(map(str, told["certificates"])), str(told["trouble"]))
+        content = cast(dict[str, Any], json.loads((Path(folder) / SERVED_FILE).read_text()))
+        return HttpsServed(tuple(map(str, content["certificates"])), str(content["trouble"]))
     except (OSError, ValueError, KeyError, TypeError):
         return HttpsServed()
 
@@ -194,7 +194,7 @@ def _passphrase() -> NoReturn:
 
 def _stamp(path: str) -> tuple[int, ...] | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

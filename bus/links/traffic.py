@@ -1,10 +1,10 @@
-"""Talks to the operating system: how many bytes a process gave to links to other nodes and had from
-them, for all to read.
+"""Talks to the operating system: counts the bytes that a process sends to and receives from other
+nodes, readable by all processes.
 
-Counted are frames of messages as ZeroMQ takes and gives them, and what ranks exchange: not what
-encryption, TCP and what was sent twice add. A count is a sum in a small mapped file per
-process, which costs a copy in memory for each message and can be read by others at any time.
-Links within a node are not counted.
+It counts the frames of messages at ZeroMQ's interface, and the data that ranks exchange; not the
+overhead of encryption, TCP and retransmission. Each process has a small mapped file with its sums.
+A count costs one memory write per message, and other processes can read it at any time. Links
+within a node are not counted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from bus.wire.ids import NodeId
 Plane = Literal[
     "control", "telemetry", "peers", "holder", "data", "weights", "plans", "exchange", "rest"
 ]
-"""What crosses: both planes of the bus; hellos and measurements of links; questions to the holder
-of the term and between candidates; tokens between gateways and runners; files of models; plans of a
-group's lead; what its ranks exchange. `rest`: what found no place of its own."""
+"""Kinds of traffic. `control`, `telemetry`: the planes of the bus; `peers`: hellos and measurements
+of links; `holder`: questions to the leader and between candidates; `data`: tokens between gateways
+and runners; `weights`: files of models; `plans`: plans of a group's lead; `exchange`: data between
+its ranks; `rest`: all beyond `ROWS`."""
 
 ROWS = 256
-"""Pairs of a peer and a plane that are told apart; the last is for all others."""
+"""Rows, one per peer and plane; the last one is for all others."""
 OTHERS = "others"
 MOST_SENDERS = 4_096
 _ENDING = ".traffic"
@@ -43,7 +44,7 @@ _FILE_BYTES = _HEAD.size + ROWS * _ROW.size
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """What one process gave to `peer`, and had from it, since it started."""
+    """The bytes that one process sent to `peer`, and received from it, since it started."""
 
     peer: str
     plane: str
@@ -52,19 +53,19 @@ class Crossed:
 
 
 class Tally(Protocol):
-    """What a link tells of each message, with all of its frames."""
+    """Counts each message of a link, with all its frames."""
 
     def sent(self, frames: Sequence[bytes]) -> None:
-        """Count a message that was taken by the socket."""
+        """Count a message that the socket accepted."""
         ...
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Count a message that came."""
+        """Count a received message."""
         ...
 
 
 class Way:
-    """The bytes to and from one peer on one plane. Each direction is one thread's."""
+    """The bytes to and from one peer on one plane. One thread counts each direction."""
 
     __slots__ = ("_at", "_received", "_sent", "_traffic")
 
@@ -74,12 +75,12 @@ class Way:
         self._sent = self._received = 0
 
     def add_sent(self, count: int) -> None:
-        """Count bytes that went to the peer."""
+        """Count bytes sent to the peer."""
         self._sent += count
         _COUNT.pack_into(self._traffic.shared, self._at + _SENT_AT, self._sent)
 
     def add_received(self, count: int) -> None:
-        """Count bytes that came from the peer."""
+        """Count bytes received from the peer."""
         self._received += count
         _COUNT.pack_into(self._traffic.shared, self._at + _RECEIVED_AT, self._received)
 
@@ -93,8 +94,8 @@ class Way:
 
 
 class Senders:
-    """The `Tally` of a ROUTER: the first frame says who is at the other end, and does not travel.
-    `way_of` returns None for one that is not to be counted."""
+    """The `Tally` of a ROUTER: the first frame names the peer and is not sent. `way_of` returns
+    None for a peer that is not counted."""
 
     def __init__(self, way_of: Callable[[bytes], Way | None]) -> None:
         self._way_of = way_of
@@ -123,8 +124,8 @@ class Senders:
 
 
 class Traffic:
-    """The counts of one process of `node`, from nothing. In memory alone until `share`. Any thread
-    may ask for a `Way`; other threads may still count while, and after, it is closed."""
+    """The counts of one process of `node`, from zero; in memory only until `share`. Any thread may
+    ask for a `Way`. Other threads may count during and after `close`."""
 
     def __init__(self, node: NodeId) -> None:
         self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)
@@ -134,14 +135,14 @@ class Traffic:
         self._lock = threading.Lock()
 
     def share(self, folder: Path, process: str) -> None:
-        """Keep the counts in `<folder>/<process>.traffic`, which lies there until `close`. Before
-        anything is counted."""
+        """Store the counts in `<folder>/<process>.traffic`, which exists until `close`. Call this
+        before anything is counted."""
         self._path = folder / f"{process.replace(':', '-')}{_ENDING}"
         self.shared = mapped_file(self._path, _FILE_BYTES)
         _HEAD.pack_into(self.shared, 0, process.encode())
 
     def way(self, peer: str, plane: Plane) -> Way | None:
-        """Return the count of what crosses to and from a peer on a plane; None for this node."""
+        """Return the count for a peer and a plane; None for this node."""
         if peer == self._node:
             return None
         key = (peer, plane)
@@ -153,11 +154,11 @@ class Traffic:
             return self._ways[key]
 
     def by_identity(self, plane: Plane, *, split: str = "/", part: int = 0) -> Senders:
-        """Return the count of a ROUTER whose peers name their node in their identity: the `part`
+        """Return the tally of a ROUTER whose peers have their node in their identity: the `part`
         between the `split`s. Others are not counted."""
 
         def way_of(identity: bytes) -> Way | None:
-            """Return the count of the node in an identity; None for one that ZeroMQ made up."""
+            """Return the count for the node in an identity; None for an identity made by ZeroMQ."""
             text = identity.decode("ascii", errors="replace")
             parts = text.split(split)
             names = text.isascii() and text.isprintable() and len(parts) > part + 1
@@ -166,14 +167,15 @@ class Traffic:
         return Senders(way_of)
 
     def close(self) -> None:
-        """Take the file away; what is still counted is counted in memory."""
-        # not closed, for another thread may be about to count there: it goes with its last user
+        """Delete the file; further counts go to memory only."""
+        # The file is not closed, because another thread may be about to count: it goes with its
+        # last user.
         self.shared = bytearray(_FILE_BYTES)
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def crossed(self) -> tuple[Crossed, ...]:
-        """Return the counts as they are now."""
+        """Return the current counts."""
         return _rows_of(bytes(self.shared))
 
     def _new(self, peer: str, plane: str) -> Way:
@@ -183,20 +185,20 @@ class Traffic:
 
 
 def open_traffic(folder: str, process: str, node: NodeId) -> Traffic:
-    """Return the count of a process, which others can read in `folder`."""
+    """Return the traffic of a process, which others can read in `folder`."""
     traffic = Traffic(node)
     traffic.share(Path(folder), process)
     return traffic
 
 
 def read_traffic(folder: Path) -> dict[str, tuple[Crossed, ...]]:
-    """Return the counts of the processes of a runtime folder, by name."""
-    found: dict[str, tuple[Crossed, ...]] = {}
+    """Return the traffic of all processes of a runtime folder, by name."""
+    counts: dict[str, tuple[Crossed, ...]] = {}
     for path in sorted(folder.glob(f"*{_ENDING}")):
         with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):
             data = path.read_bytes()
-            found[_text(*_HEAD.unpack_from(data))] = _rows_of(data)
-    return found
+            counts[_text(*_HEAD.unpack_from(data))] = _rows_of(data)
+    return counts
 
 
 def _text(field: bytes) -> str:
@@ -204,10 +206,10 @@ def _text(field: bytes) -> str:
 
 
 def _rows_of(data: bytes) -> tuple[Crossed, ...]:
-    found: list[Crossed] = []
+    rows: list[Crossed] = []
     for at in range(_HEAD.size, _FILE_BYTES, _ROW.size):
         peer, plane, sent, received = _ROW.unpack_from(data, at)
         if not peer[0]:
             break
-        found.append(Crossed(_text(peer), _text(plane), sent, received))
-    return tuple(found)
+        rows.append(Crossed(_text(peer), _text(plane), sent, received))
+    return tuple(rows)

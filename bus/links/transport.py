@@ -1,12 +1,12 @@
 """Talks to ZeroMQ: sockets as links that never block. `bus.links` is its only home.
 
-A send that cannot be done at once returns False, and what to do then is the caller's promise to
-keep (telemetry drops, control repeats, tokens have credit). Every link sets LINGER 0 and size
-caps. A bound ipc path is guarded by a lock file, for a second bind would steal it in silence; a
-link that a reactor watches binds it anew when its file was removed (decision 0080).
-With `security` every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without, TCP
-is plain (`bus.links.curve`). Without, and with the machine key, it stays on this machine. The
-loops that drain links are in `bus.links.reactor`.
+A send that can't be done at once returns False. The caller decides what to do then: telemetry
+drops, control repeats, tokens have credit. Every link sets LINGER 0 and size limits. A lock file
+guards each bound ipc path, because a second bind would take the path silently. A link that a
+reactor watches binds its ipc path again if its file was removed (decision 0080). With `security`
+every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without it TCP is plain
+(`bus.links.curve`). Without it, or with the machine key, a link stays on this machine. The loops
+that read links are in `bus.links.reactor`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ Change = Literal["connected", "lost"]
 MAX_MESSAGE_BYTES = 96 << 20
 HANDSHAKE_MS = 2_000
 CONNECT_MS = 1_500
-"""A connection that is not made by then is tried afresh. The kernel's own patience doubles with
-each try: after a cut of a minute it may look again half a minute after the cable is back."""
+"""A connection that takes longer is tried again. The kernel's own retry interval doubles: after a
+cut of a minute it may retry only half a minute after the cable is back."""
 SECURE_HEARTBEAT_MS = 1_000
-"""Links with a cluster's keys always have ZMTP heartbeats: a monitored libzmq socket that meets a
-damaged message stops reading and does not close (4.3.5), and cables are pulled without a
-farewell."""
+"""Links with a cluster's keys always have ZMTP heartbeats. A monitored libzmq socket that receives
+a damaged message stops reading and does not close (4.3.5). A pulled cable closes nothing either."""
 
 _MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | sum(FAILED)
@@ -62,11 +61,11 @@ def context() -> zmq.Context[zmq.Socket[bytes]]:
 
 
 class Link:
-    """One socket. `identity` is required for DEALERs that a ROUTER has to know again.
-    `tally` counts what crosses, where it is set; not what `receive_from` takes.
+    """One socket. A DEALER needs an `identity` if its ROUTER has to recognise it. `tally`, if set,
+    counts messages, except those of `receive_from`.
 
-    `security` is for TCP alone: ipc and inproc stay plain. A secure link has to be watched by a
-    reactor, which also reads its monitor: refusals are logged and other keys tried from there.
+    `security` is for TCP only: ipc and inproc stay plain. A reactor must watch a secure link,
+    because it also reads the link's monitor: then refusals are logged and other keys tried.
     """
 
     def __init__(
@@ -113,14 +112,14 @@ class Link:
 
     @property
     def sockets(self) -> list[zmq.Socket[bytes]]:
-        """Return this link's socket, and its monitor where there is one."""
+        """Return this link's socket, and its monitor if there is one."""
         return [self.socket] if self._monitor is None else [self.socket, self._monitor]
 
     def bind(self, address: str) -> str:
         """Bind, and return the address with its real port. An ipc path is locked first.
 
-        Raises AlreadyRunning when another process holds the path, PortTaken when the address
-        cannot be bound, Exposed for TCP beyond loopback without a cluster key.
+        Raises AlreadyRunning if another process has the path, PortTaken if the address can't be
+        bound, Exposed for TCP beyond loopback without a cluster key.
         """
         self._check_is_here(address)
         if address.startswith("tcp://") and self._keys is not None:
@@ -130,24 +129,24 @@ class Link:
         return bind(self.socket, address)
 
     def reopen(self) -> list[str]:
-        """Bind anew each ipc path whose file was removed, and return those paths. Connections stay.
-        Nothing is done while the folder is gone, too, or where another process has the path."""
+        """Bind each ipc path again whose file was removed, and return those paths. Connections
+        stay. It does nothing while the folder is missing, too, or if another process has the
+        path."""
         opened: list[str] = []
         for held in self._paths:
             with contextlib.suppress(OSError, AlreadyRunning, PortTaken):
                 held.hold_again()
                 if not os.path.exists(held.path):
-                    # The old listener stays with the link: as it ends it would remove the file.
+                    # The old listener stays with the link: if it ended, it would remove the file.
                     bind(self.socket, f"ipc://{held.path}")
                     opened.append(held.path)
         return opened
 
     def connect(self, address: str, *, peer: NodeId | None = None) -> None:
-        """Connect; ZeroMQ goes on trying for as long as the link is open.
+        """Connect; ZeroMQ retries for as long as the link is open.
 
-        Over TCP with a node's security, `peer` is the node that has to be there: another one, or
-        one that cannot prove to be it, gets no connection. Raises Exposed for TCP beyond loopback
-        without a cluster key.
+        Over TCP with a node's security, only `peer` gets a connection: it must prove its id. Raises
+        Exposed for TCP beyond loopback without a cluster key.
         """
         self._check_is_here(address)
         if self._keys is not None and address.startswith("tcp://"):
@@ -156,7 +155,7 @@ class Link:
         self.socket.connect(address)
 
     def disconnect(self, address: str) -> None:
-        """Forget an address; unknown ones are ignored."""
+        """Disconnect from an address; an unknown one is ignored."""
         if self._keys is not None:
             self._keys.forget(address)
         with contextlib.suppress(zmq.ZMQError):
@@ -167,15 +166,15 @@ class Link:
         self.socket.unbind(address)
 
     def subscribe(self, prefix: str) -> None:
-        """Have a SUB link hear topics that begin with `prefix`."""
+        """Subscribe a SUB link to topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.SUBSCRIBE, prefix.encode())
 
     def unsubscribe(self, prefix: str) -> None:
-        """Have a SUB link hear topics that begin with `prefix` no more."""
+        """Unsubscribe a SUB link from topics that begin with `prefix`."""
         self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
-        """Send at once or not at all: False when full, or the ROUTER knows no such peer."""
+        """Send at once or not at all: False if the queue is full or the ROUTER has no such peer."""
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK, copy=True)
         except zmq.Again:
@@ -191,7 +190,7 @@ class Link:
         return True
 
     def receive(self) -> Frames | None:
-        """Return the next message, None when there is none now."""
+        """Return the next message; None if there is none now."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -201,9 +200,9 @@ class Link:
         return frames
 
     def receive_from(self) -> tuple[NodeId | None, Frames] | None:
-        """Return the next message with the node that sent it, as its key proved it, or with None
-        for a sender unproved (a plain connection, or one through the door); None without a
-        message. For links that serve: what comes from a server carries no name."""
+        """Return the next message and the node that sent it, as its key proved it. The node is None
+        for a sender without proof (a plain connection, or one through the door). None without a
+        message. Only for links that serve: a server's message has no name."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -211,32 +210,35 @@ class Link:
         return _proved(frames[-1]), [frame.bytes for frame in frames]
 
     def manual_subscriptions(self) -> None:
-        """Make an XPUB decide itself: its one next send after each subscription message then
-        reaches that subscriber alone (XPUB_MANUAL_LAST_VALUE; decision 0001)."""
+        """Let an XPUB decide about subscriptions. Its next send after each subscription message
+        then reaches only that subscriber (XPUB_MANUAL_LAST_VALUE; decision 0001)."""
         self.socket.setsockopt(zmq.XPUB_MANUAL_LAST_VALUE, 1)
 
     def accept(self, prefix: bytes, *, wanted: bool) -> None:
-        """Take (or drop) the subscription that a manual XPUB has just received."""
+        """Accept (or drop) the subscription that a manual XPUB has just received."""
         self.socket.setsockopt(zmq.SUBSCRIBE if wanted else zmq.UNSUBSCRIBE, prefix)
 
     def monitor(self) -> zmq.Socket[bytes]:
-        """Return a socket that is readable when `read_changes` has something to say."""
+        """Return a socket that is readable when `read_changes` has an event to read."""
         if self._monitor is None:
             self._monitor = self.socket.get_monitor_socket(_MONITORED)
         return self._monitor
 
     def read_changes(self) -> None:
-        """Read what the monitor has: tell `listeners` of connections made and lost, `security` of
-        handshakes that failed, and try another key where one did."""
+        """Read the events of the monitor. Connections made and lost go to `listeners`, failed
+        handshakes to `security`; after a failure another key is tried."""
         while self._monitor is not None and not self._monitor.closed:
             try:
                 frames = self._monitor.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            told = cast(dict[str, Any], parse_monitor_message(frames))
-            event, address = told["event"], bytes(told["endpoint"]).decode(errors="replace")
+            event_fields = cast(dict[str, Any], parse_monitor_message(frames))
+            event, address = (
+                event_fields["event"],
+                bytes(event_fields["endpoint"]).decode(errors="replace"),
+            )
             if self._keys is not None:
-                if not self._keys.noticed(event, address):
+                if not self._keys.note_event(event, address):
                     continue
             elif event in FAILED or event == zmq.EVENT_CONNECT_RETRIED:
                 continue
@@ -245,16 +247,16 @@ class Link:
                 listener("connected" if is_up else "lost")
 
     def renew(self) -> bool:
-        """Serve with the key that is current now, and try again where ZeroMQ has given up;
-        False when the first has to be tried again soon.
+        """Serve with the current key, and connect again where ZeroMQ has stopped trying; False if
+        the first must be tried again soon.
 
-        A server has one key and cannot change it without dropping its connections (they come back
-        in a moment), so while `is_busy` says so it keeps the one it has.
+        A server must drop its connections to change its key (they return at once). So while
+        `is_busy` is true it keeps its key.
         """
         return self._keys is None or self._keys.renew(self.is_busy)
 
     def close(self) -> None:
-        """Close now, drop what is unsent, give up locks and paths."""
+        """Close now; drop unsent messages; release locks and paths."""
         if self._monitor is not None:
             self.socket.disable_monitor()
             self._monitor.close(0)
@@ -267,7 +269,7 @@ class Link:
             self._keys.close()
 
     def _check_is_here(self, address: str) -> None:
-        """Raise Exposed for what only a cluster key may reach."""
+        """Raise Exposed for an address that needs a cluster key."""
         is_bound_here = self.security is None or self.security.is_local
         if is_bound_here and address.startswith("tcp://") and not is_loopback(host_of(address)):
             raise Exposed(
@@ -277,15 +279,14 @@ class Link:
 
 
 class _HeldPath:
-    """An ipc path, and the lock beside it that this process holds."""
+    """An ipc path, and this process's lock beside it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._lock = self._locked()
 
     def hold_again(self) -> None:
-        """Lock the file anew where the one that is locked was removed. Raises AlreadyRunning,
-        OSError."""
+        """Lock the file again if the locked file was removed. Raises AlreadyRunning, OSError."""
         if lies_at(self._lock, f"{self.path}.lock"):
             return
         lock, self._lock = self._lock, self._locked()
@@ -317,5 +318,5 @@ def _proved(frame: zmq.Frame) -> NodeId | None:
 
 
 def fileno_of(socket: zmq.Socket[bytes]) -> int:
-    """Return the descriptor whose edge says that something may have happened on the socket."""
+    """Return the descriptor whose edge signals a possible event on the socket."""
     return cast(int, socket.getsockopt(zmq.FD))

@@ -341,7 +341,7 @@ class PeerLinks:
 
     def _bar(self, node: NodeId) -> None:
         """Admit a node by its id no longer, until it is introduced again."""
-        if self._keyring is not None and node in self._keyring.known:
+        if self._keyring is not None and node in self._keyring.known_nodes:
             self._keyring.forget(node)
 
     def _read(self, payload: bytes, where: str) -> Message | None:

@@ -117,7 +117,7 @@ def test_a_node_is_admitted_by_name_once_it_was_introduced_anywhere_here(tmp_pat
     assert gateway.node.admit(public_key(node_secret(bus.keys.current, ME))) == ME
     assert gateway.node.admit(public_key(node_secret(new_key(), PEER))) is None
     bus.forget(PEER)
-    assert gateway.node.admit(key) is None and gateway.known == {ME}
+    assert gateway.node.admit(key) is None and gateway.known_nodes == {ME}
 
 
 def test_during_a_rotation_a_node_is_admitted_under_both_keys(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_no_name_that_is_none_gets_into_the_list(tmp_path: Path) -> None:
             ring.introduce([NodeId(name)])
     with pytest.raises(BadKey, match="1024"):
         ring.introduce([NodeId(f"n{count}") for count in range(2000)])
-    assert ring.known == {ME}
+    assert ring.known_nodes == {ME}
 
 
 def test_a_refusal_is_logged_once_for_each_address_and_reason(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
     card = folder / "card.toml"
     weights = shelf(tmp_path)
     for text, said in (
-        ("context_token = 5\ntemperature = 0.5", "no key 'context_token'; did you mean context_tokens"),
+        ("context_token = 5\ntemperature = 0.5", "'context_token'; did you mean context_tokens"),
         ("num_ctx = 5", "did you mean context_tokens"),
         ("pinned = true", "did you mean pin?"),
         ("draft_model = 'm'", "draft_model is not supported yet; remove it"),
