@@ -1,8 +1,9 @@
-"""Talks to the local network by mDNS, and is zeroconf's only home: who else is here, as they say.
+"""Talks to the local network by mDNS: advertises this node and receives adverts of others. It is
+zeroconf's only home.
 
-What is heard are hints (`bus.membership.mdns_hints`). Zeroconf waits for the network when it
-registers, so it has a thread of its own; the switchboard takes what was heard when it likes.
-Nothing secret is said: namespace, node id, port, addresses, and fingerprints of the cluster's keys.
+Adverts are hints (`bus.membership.mdns_hints`). Zeroconf waits for the network when it registers,
+so it has its own thread; the switchboard takes the received adverts when it likes. Adverts contain
+no secret: namespace, node id, port, addresses, and fingerprints of the cluster's keys.
 """
 
 from __future__ import annotations
@@ -34,54 +35,57 @@ REFRESH_S = 5.0
 RETRY_S = 30.0
 ASK_MS = 1_000
 TTL_S = 120
-"""How long others keep the record of a node that was killed."""
+"""How long other nodes keep the record of a killed node."""
 MAX_NAMES = 256
-"""Services of other nodes that are followed; more are not asked about."""
+"""Maximum services of other nodes to follow; further ones are ignored."""
 LAST_WORDS_S = 2.0
 
-Heard = tuple[NodeId, Advert | None]
-"""What a node says now; None: it says nothing any more."""
+News = tuple[NodeId, Advert | None]
+"""The current advert of a node; None: the node has withdrawn it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where this node listens: `listen` is a host, all of them when it is a wildcard."""
+    """This node's listening address: `listen` is a host; a wildcard means all hosts."""
 
     listen: str
     port: int
 
 
 class Discovery:
-    """Says that this node is here, and hears of others, until it is closed. `advert` is asked
-    now and then, from a thread, for what to say."""
+    """Advertises this node and receives adverts of others, until it is closed. A thread calls
+    `advert` regularly for the current advert."""
 
     def __init__(self, place: Place, advert: Callable[[], Advert], log: Log) -> None:
         self._place = place
         self._advert = advert
         self._log = log
-        self._heard: deque[Heard] = deque(maxlen=MAX_NAMES)
+        self._heard: deque[News] = deque(maxlen=MAX_NAMES)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="discovery", daemon=True)
         self._thread.start()
 
-    def heard(self) -> list[Heard]:
-        """Take what was heard since the last call, oldest first; of much, the latest."""
+    def take_news(self) -> list[News]:
+        """Return the adverts received since the last call, oldest first; only the latest of too
+        many."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def close(self) -> None:
-        """Take the advert back, and wait for that a moment."""
+        """Withdraw the advert, and wait a moment for that."""
         self._stop.set()
         self._thread.join(LAST_WORDS_S)
 
     def _run(self) -> None:
-        said = ""
+        last_error = ""
         while not self._stop.is_set():
             try:
                 self._serve()
             except (OSError, Error, RuntimeError) as error:
-                if said != str(error):
-                    said = str(error)
-                    self._log.warning("cannot advertise this node by mDNS; trying again", why=said)
+                if last_error != str(error):
+                    last_error = str(error)
+                    self._log.warning(
+                        "cannot advertise this node by mDNS; trying again", why=last_error
+                    )
             self._stop.wait(RETRY_S)
 
     def _serve(self) -> None:
@@ -91,19 +95,19 @@ class Discovery:
         zeroconf = Zeroconf(interfaces=listen, ip_version=IPVersion.V4Only)
         try:
             ServiceBrowser(zeroconf, SERVICE, listener=Ears(mine.node, self._heard))
-            said = self._say(zeroconf, mine, first=True)
+            is_announced = self._say(zeroconf, mine, first=True)
             while not self._stop.wait(REFRESH_S):
                 if every:
                     zeroconf.update_interfaces()
                 now = self._advert()
                 if now != mine:
                     mine = now
-                    said = self._say(zeroconf, mine, first=not said) or said
+                    is_announced = self._say(zeroconf, mine, first=not is_announced) or is_announced
         finally:
             zeroconf.close()
 
     def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
-        """Return whether there was anything to say."""
+        """Send this node's advert; return False if it has no address to advertise."""
         hosts = (address.rpartition(":")[0] for address in advert.addresses)
         ips = [host for host in hosts if isinstance(ip_in(host), IPv4Address)]
         if not ips:
@@ -120,7 +124,7 @@ class Discovery:
             other_ttl=TTL_S,
         )
         if first:
-            # The name is ours alone, so that nobody has to be asked for it (1.7 s).
+            # The name is unique, so other nodes need not be asked about it (1.7 s).
             zeroconf.register_service(info, cooperating_responders=True)
         else:
             zeroconf.update_service(info)
@@ -128,15 +132,15 @@ class Discovery:
 
 
 class Ears(ServiceListener):
-    """Gets zeroconf's calls, in the browser's thread."""
+    """Receives zeroconf's calls, in the browser's thread."""
 
-    def __init__(self, me: NodeId, heard: deque[Heard]) -> None:
+    def __init__(self, me: NodeId, heard: deque[News]) -> None:
         self._me = me
         self._heard = heard
         self._names: set[NodeId] = set()
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note what a service of another node says of itself."""
+        """Note the advert of another node's service."""
         node = node_in(name)
         if node is None or node == self._me:
             return
@@ -150,11 +154,11 @@ class Ears(ServiceListener):
         self._heard.append((node, parse_advert(name, info.properties, ips, info.port)))
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note what a service says anew."""
+        """Note a changed advert."""
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note that a service says nothing any more."""
+        """Note that a node has withdrawn its advert."""
         node = node_in(name)
         if node is not None and node in self._names:
             self._names.discard(node)

@@ -1,10 +1,10 @@
-"""What nodes say of themselves on the local network, and which of it is worth a try.
+"""Adverts of nodes on the local network, and which of them to try.
 
 Pure: time arrives as `now`. An advert (mDNS, RFC 6762 and 6763) is a hint and proves nothing:
-anybody can send one, and that of a killed node outlives it. It makes no voter and no member;
-it is an address that `bus.membership.membership` dials as it would a seed that may be wrong.
-Adverts of other namespaces or keys are not dialled. Few are remembered, an address is tried for a
-moment, then again after ever longer rests, and forgotten after `MAX_TRIES`.
+anyone can send one, and the advert of a killed node outlives it. It makes no voter and no member.
+It only gives an address that `bus.membership.membership` dials, as a seed that may be wrong.
+Adverts of other namespaces or keys are not dialled. Few adverts are stored. An address is tried for
+a moment, then again after ever longer pauses, and dropped after `MAX_TRIES`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bus.wire.topology import ip_in
 SERVICE = "_shoal._tcp.local."
 MAX_HINTS = 64
 MAX_ADDRESSES = 8
-"""Of one advert."""
+"""Maximum addresses of one advert."""
 MAX_TRIED = 8
 """Addresses that are tried at the same time."""
 MAX_TRIES = 10
@@ -35,8 +35,8 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """A node that says where it listens. `keys` are the fingerprints of its cluster's valid keys,
-    none where it has none; `addresses` are `ip:port`s of its `peers` port."""
+    """A node's announcement of its addresses. `keys`: the fingerprints of its cluster's valid keys;
+    empty if it has none. `addresses`: `ip:port`s of its `peers` port."""
 
     node: NodeId
     namespace: str
@@ -46,21 +46,21 @@ class Advert:
 
     @property
     def service_name(self) -> str:
-        """Return what mDNS calls it: the node id makes it unique."""
+        """Return its name in mDNS; the node id makes it unique."""
         return f"{self.node}.{SERVICE}"
 
     def properties(self) -> dict[str, str]:
-        """Return the TXT record. A boot is named so that a restarted node is heard of afresh."""
+        """Return the TXT record. It has the boot, so that a restarted node sends a new advert."""
         return {"ns": self.namespace, "keys": ",".join(self.keys), "boot": self.boot}
 
     def is_kin(self, other: Advert) -> bool:
-        """Return whether both are of one cluster, as far as they say."""
+        """Return whether both adverts claim the same cluster."""
         shared = bool(set(self.keys) & set(other.keys)) or not (self.keys or other.keys)
         return self.namespace == other.namespace and shared
 
 
 def node_in(service_name: str) -> NodeId | None:
-    """Return the node of a service's name, None where it is none of ours."""
+    """Return the node in a service's name; None if the service is not ours."""
     name = service_name.removesuffix("." + SERVICE)
     return NodeId(name) if name != service_name and _NODE.fullmatch(name) else None
 
@@ -71,19 +71,19 @@ def parse_advert(
     ips: Iterable[str],
     port: int | None,
 ) -> Advert | None:
-    """Return what a record says, None where it is not well formed. Nothing in it is believed."""
+    """Parse a record; None if it is malformed. Its content is not trusted."""
     node = node_in(service_name)
-    said = (properties.get(key) or b"" for key in (b"ns", b"keys", b"boot"))
+    fields = (properties.get(key) or b"" for key in (b"ns", b"keys", b"boot"))
     if node is None or port is None or not 0 < port < 65536:
         return None
     try:
-        namespace, keys, boot = (one.decode() for one in said)
+        namespace, keys, boot = (field.decode() for field in fields)
     except UnicodeDecodeError:
         return None
     named = tuple(keys.split(",")) if keys else ()
     if not 0 < len(namespace) <= _NAMESPACE_LENGTH or len(named) > MAX_KEYS:
         return None
-    if any(not _FINGERPRINT.fullmatch(one) for one in named):
+    if any(not _FINGERPRINT.fullmatch(key) for key in named):
         return None
     addresses = tuple(dict.fromkeys(f"{ip}:{port}" for ip in ips if _is_dialled(ip)))
     if not addresses:
@@ -93,15 +93,15 @@ def parse_advert(
 
 def _is_dialled(ip: str) -> bool:
     """Return whether `ip` is the IPv4 address of one machine."""
-    found = ip_in(ip)
-    if not isinstance(found, IPv4Address):
+    address = ip_in(ip)
+    if not isinstance(address, IPv4Address):
         return False
-    return not (found.is_multicast or found.is_unspecified or ip == "255.255.255.255")
+    return not (address.is_multicast or address.is_unspecified or ip == "255.255.255.255")
 
 
 @dataclass(slots=True)
 class Hint:
-    """What was last heard of a node, and how its addresses were tried."""
+    """The last advert of a node, and the tries of its addresses."""
 
     advert: Advert
     tries: int = 0
@@ -111,50 +111,50 @@ class Hint:
 
 
 class Hints:
-    """Adverts that were not tried in vain too often, at most `MAX_HINTS`."""
+    """Adverts with tries left, at most `MAX_HINTS`."""
 
     def __init__(self) -> None:
         self.of: dict[NodeId, Hint] = {}
 
     def hear(self, advert: Advert, now: float) -> None:
-        """Take in an advert of our own cluster. One that says something new is tried at once."""
-        known = self.of.get(advert.node)
-        if known is not None and known.advert == advert:
+        """Add an advert of our own cluster. A changed advert is tried at once."""
+        hint = self.of.get(advert.node)
+        if hint is not None and hint.advert == advert:
             return
-        if known is None and len(self.of) >= MAX_HINTS:
+        if hint is None and len(self.of) >= MAX_HINTS:
             worst = max(self.of.values(), key=lambda hint: hint.tries)
             if not worst.tries:
                 return
             del self.of[worst.advert.node]
-        until, tried = (0.0, None) if known is None else (known.until, known.tried)
+        until, tried = (0.0, None) if hint is None else (hint.until, hint.tried)
         self.of[advert.node] = Hint(advert, next_at=now, tried=tried, until=until)
 
     def lose(self, node: NodeId) -> None:
-        """Drop an advert that was withdrawn or ran out. What is being tried is tried to its end."""
+        """Drop a withdrawn or expired advert. A running try continues."""
         hint = self.of.get(node)
         if hint is not None:
             hint.tries, hint.next_at = MAX_TRIES, hint.until
 
     def named(self, address: str) -> bool:
-        """Return whether an advert that is remembered has this address."""
+        """Return whether a stored advert has this address."""
         return any(address in hint.advert.addresses for hint in self.of.values())
 
     def tired(self, now: float, met: Collection[NodeId]) -> list[str]:
-        """Return addresses to try no longer: for a while, or for good where the node is among
-        `met` or was tried too often. To be called before `due`."""
-        found: list[str] = []
+        """Return addresses whose try ends now: its time is over, or their node is among `met`. Drop
+        adverts of `met` nodes and those tried too often. Call this before `due`."""
+        addresses: list[str] = []
         for node, hint in list(self.of.items()):
             if hint.tried is not None and (now >= hint.until or node in met):
-                found.append(hint.tried)
+                addresses.append(hint.tried)
                 hint.tried = None
             if node in met or (hint.tried is None and hint.tries >= MAX_TRIES):
                 del self.of[node]
-        return found
+        return addresses
 
     def due(self, now: float) -> list[str]:
         """Return addresses to try now, each for `TRY_S`."""
         room = MAX_TRIED - sum(hint.tried is not None for hint in self.of.values())
-        found: list[str] = []
+        chosen: list[str] = []
         for hint in self.of.values():
             if hint.tried is not None or now < hint.next_at:
                 continue
@@ -165,5 +165,5 @@ class Hints:
             hint.tried, hint.until = addresses[hint.tries % len(addresses)], now + TRY_S
             hint.next_at = hint.until + min(MAX_REST_S, REST_S * 2**hint.tries)
             hint.tries += 1
-            found.append(hint.tried)
-        return found
+            chosen.append(hint.tried)
+        return chosen

@@ -1,6 +1,6 @@
-"""What membership asks of its shell: the actions, in the order in which they are to be done.
+"""The actions that membership asks of its shell, in order.
 
-Pure. See `bus.membership.membership`, which decides.
+Pure. `bus.membership.membership` decides them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerHello, PeerPorts
 
 SILENT_S = 3.0
-"""Without an answer for so long a peer is silent, and its next address is tried."""
+"""A peer without an answer for this long is silent, and its next address is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Open a line to an address, where `node` is expected (None: not known who)."""
+    """Open a line to an address, where `node` is expected (None: unknown)."""
 
     address: str
     node: NodeId | None
@@ -39,7 +39,7 @@ class SayHello:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Subscribe to a peer's planes on `host`; replaces what was followed of it before."""
+    """Subscribe to a peer's planes on `host`, in place of earlier subscriptions to it."""
 
     node: NodeId
     host: str
@@ -48,14 +48,14 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Unfollow:
-    """Subscribe to nothing of a peer any more."""
+    """End all subscriptions to a peer."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Something an operator should read, once."""
+    """Log a message for the operator, once."""
 
     message: str
     node: NodeId | None = None

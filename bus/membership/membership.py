@@ -1,14 +1,14 @@
-"""Who is in the cluster, as one node sees it: whom to dial, whom to believe, who fell silent.
+"""The cluster's members, as one node sees them: whom to dial, whom to trust, who is silent.
 
-Pure: time arrives as `now`. A *line* is one dialled address; hellos are said on it each second
-and answered by the node that listens there. Every node dials every other, so that each is heard on
-a line of its own. Addresses come from the settings (*seeds*, dialled for ever), from hellos, from
-what linked peers say of others, and from adverts, which are only tried
+Pure: time arrives as `now`. A *line* is one dialled address. The dialling node sends a hello on it
+every second, and the listening node answers. Every node dials every other one, so each node has its
+own line to each. Addresses come from the settings (*seeds*, dialled for ever), from hellos, from
+linked peers' reports about others, and from adverts, which are only tried
 (`bus.membership.mdns_hints`). A peer with several addresses is dialled on one at a time, best
-first, the next one when none answers. (Indirect knowledge of members is SWIM's.)
+first; if there is no answer, on the next one. (Indirect knowledge of members is SWIM's.)
 
-Promises: a peer is `linked` on one host at a time; it is `silent` after `SILENT_S` without an
-answer and linked again with its first one; who may not join is refused
+Promises: a peer is `linked` on one host at a time. It is `silent` after `SILENT_S` without an
+answer, and linked again with its first answer. A node that may not join is refused
 (`bus.membership.peer_table`).
 """
 
@@ -32,25 +32,25 @@ from bus.wire.messages.peers import (
 
 HELLO_S = 1.0
 REFUSED_S = 5.0
-"""After a refusal a line says hello only so often."""
+"""The interval of hellos on a line after a refusal."""
 
 
 class Membership:
-    """See the module's law. The shell does each method's actions in order."""
+    """The rules of the module's docstring. The shell carries out each method's actions in order."""
 
     def __init__(
-        self, me: PeerHello, seeds: Iterable[str] = (), known: Iterable[KnownPeer] = ()
+        self, me: PeerHello, seeds: Iterable[str] = (), saved_peers: Iterable[KnownPeer] = ()
     ) -> None:
         self.me = me
         self.seeds = tuple(dict.fromkeys(seeds))
         self.peers = PeerTable(me.node)
         self.lines = LineTable()
         self.hints = Hints()
-        self._said: set[str] = set()
-        for peer in known:
+        self._messages: set[str] = set()
+        for peer in saved_peers:
             self.peers.learn(peer, "memory")
 
-    # --- what arrives ------------------------------------------------------------------------
+    # --- received messages -------------------------------------------------------------------
 
     def heard_hello(
         self, hello: PeerHello, now: float
@@ -59,10 +59,10 @@ class Membership:
         refusal = self.peers.refusal(self.me, hello, now)
         if refusal is not None:
             text = f"refused {hello.name} ({hello.node}): {refusal.message}"
-            said = self._say(text, hello.node)
+            actions = self._say(text, hello.node)
             if refusal.reason in ("namespace", "protocol"):
-                said += self._turn_away(hello.node, refusal.message, now, hello)
-            return refusal, said
+                actions += self._turn_away(hello.node, refusal.message, now, hello)
+            return refusal, actions
         protocol = self.me.protocol_max
         if hello.node != self.me.node:
             protocol = min(protocol, hello.protocol_max)
@@ -74,9 +74,9 @@ class Membership:
     def heard_welcome(
         self, address: str, welcome: PeerWelcome, now: float, wall_s: float = 0.0
     ) -> list[Action]:
-        """Note that a line was answered: its node is there, and is one of us. `wall_s` is this
-        node's clock (0: not read); the peer's is taken to have been read half way (Cristian's
-        algorithm)."""
+        """Process the welcome of a line: its node is there, and is a member. `wall_s` is this
+        node's clock (0: not read). The peer's clock counts as read half way through the round trip
+        (Cristian's algorithm)."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -98,7 +98,7 @@ class Membership:
         return self._link(peer, address, now)
 
     def heard_refused(self, address: str, refused: PeerRefused, now: float) -> list[Action]:
-        """Note that a line was answered with a no: it is asked again now and then."""
+        """Process the refusal of a line; the line tries again from time to time."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -106,11 +106,11 @@ class Membership:
         if refused.node != self.me.node:
             self.lines.leads[address] = refused.node
         text = f"{address} refused this node: {refused.message}"
-        said = self._say(text, refused.node, address)
-        return said + self._turn_away(refused.node, refused.message, now)
+        actions = self._say(text, refused.node, address)
+        return actions + self._turn_away(refused.node, refused.message, now)
 
     def heard_goodbye(self, goodbye: PeerGoodbye, now: float) -> list[Action]:
-        """Expect nothing more of a node that is being taken down."""
+        """Process the goodbye of a node that shuts down."""
         peer = self.peers.get(goodbye.node)
         if peer is None or peer.boot != goodbye.boot:
             return []
@@ -119,13 +119,13 @@ class Membership:
         return self._part(peer)
 
     def heard_advert(self, advert: Advert, now: float) -> None:
-        """Note a node that says on the local network that it is of this cluster."""
+        """Note an advert of this cluster from the local network."""
         if advert.node != self.me.node and advert.node not in self.peers.forgotten:
             self.hints.hear(advert, now)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> list[Action]:
-        """Dial and answer no node that the operator has let go, as the cluster's state has them;
-        any other may come back."""
+        """Stop dialling and answering the nodes that are forgotten in the cluster's state; any
+        other node may come back."""
         self.peers.forgotten = set(forgotten) - {self.me.node}
         gone = [self.peers.pop(node) for node in sorted(self.peers.forgotten & set(self.peers))]
         return [action for peer in gone for action in self._part(peer)]
@@ -133,7 +133,7 @@ class Membership:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Action]:
-        """Do what is due; to be called several times a second."""
+        """Return all due actions. Call this several times a second."""
         actions: list[Action] = []
         for peer in self.peers.values():
             actions += self._watch(peer, now)
@@ -156,8 +156,8 @@ class Membership:
         return node == self.me.node or node in self.peers
 
     def strangers(self, now: float) -> tuple[str, ...]:
-        """Return the dialled addresses where no peer was ever found, or one refuses, each with
-        what was heard there."""
+        """Return the dialled addresses where no peer was ever found or one refuses, each with the
+        reply."""
         lines, peers = self.lines, self.peers
         return tuple(
             f"{line.address}: {line.refused or 'nobody answers'}"
@@ -173,7 +173,7 @@ class Membership:
     # --- inside ---------------------------------------------------------------------------------
 
     def _try_hints(self, now: float) -> list[Action]:
-        """Give addresses of adverts a moment to answer, and those that did not a rest."""
+        """Dial addresses of adverts for a moment; hang up on those without an answer."""
         met = {peer.node for peer in self.peers.values() if peer.status == "linked"}
         actions: list[Action] = []
         for address in self.hints.tired(now, met):
@@ -186,7 +186,7 @@ class Membership:
         return actions
 
     def _link(self, peer: Peer, address: str, now: float) -> list[Action]:
-        """Follow the host of an answered line, and keep no other line to the same node."""
+        """Follow the host of an answered line, and hang up all other lines to the same node."""
         host = address.rpartition(":")[0]
         others = [line for line in self.lines.to(peer.node) if line.address != address]
         if any(line.is_answered(now) for line in others):
@@ -199,7 +199,7 @@ class Membership:
             peer.followed = wanted
             actions.append(Follow(peer.node, host, peer.ports))
         if changed:
-            self._said.clear()
+            self._messages.clear()
             text = f"linked with {peer.name} ({peer.node}) at {host}"
             actions.append(Say(text, peer.node, address))
         return actions
@@ -207,8 +207,8 @@ class Membership:
     def _turn_away(
         self, node: NodeId, why: str, now: float, hello: PeerHello | None = None
     ) -> list[Action]:
-        """Have nothing to do with a node that is not one of us, or says that we are not; unless one
-        with this id is linked and answers, which is then another one than spoke."""
+        """Reject a node that is no member, or for which we are none. But if a member with this id
+        is linked and answers, the speaker is another node, and nothing changes."""
         answered = any(line.is_answered(now) for line in self.lines.to(node))
         if node == self.me.node or node in self.peers.forgotten or answered:
             return []
@@ -229,7 +229,7 @@ class Membership:
         )
 
     def _redial(self, peer: Peer, now: float) -> list[Action]:
-        """Keep exactly one line to a peer: the next address when one is silent."""
+        """Keep exactly one line to a peer: if it is silent, dial the next address."""
         actions: list[Action] = []
         for line in self.lines.to(peer.node):
             elsewhere = peer.addresses not in ((), (line.address,))
@@ -243,8 +243,8 @@ class Membership:
         return actions
 
     def _is_covered(self, address: str) -> bool:
-        """Return whether dialling a seed would tell nothing: it is our own, or leads to a node
-        that is linked or forgotten."""
+        """Return whether dialling a seed is pointless: it is our own address, or leads to a linked
+        or forgotten node."""
         node = self.lines.leads.get(address)
         if node is None:
             return address in self.me.addresses
@@ -253,7 +253,7 @@ class Membership:
         return linked or node == self.me.node or node in self.peers.forgotten
 
     def _part(self, peer: Peer) -> list[Action]:
-        """Follow a peer no more, and close the lines to it."""
+        """Unfollow a peer, and close the lines to it."""
         return [*self._unfollow(peer), *self.lines.hang_up_on(peer.node)]
 
     def _unfollow(self, peer: Peer) -> list[Action]:
@@ -261,8 +261,8 @@ class Membership:
         return [] if followed is None else [Unfollow(peer.node)]
 
     def _say(self, message: str, node: NodeId | None, address: str = "") -> list[Action]:
-        """Say a thing once, until something else is said of the same node or address."""
-        if message in self._said:
+        """Log a message once, until the next new link."""
+        if message in self._messages:
             return []
-        self._said.add(message)
+        self._messages.add(message)
         return [Say(message, node, address)]

@@ -1,6 +1,6 @@
-"""The addresses that one node dials now, and which node was heard at each.
+"""The addresses that one node dials now, and the node that answered at each.
 
-Pure: time arrives as `now`. Dialling and hanging up are actions, for the shell to carry out.
+Pure: time arrives as `now`. Dialling and hanging up are actions of the shell.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bus.wire.ids import NodeId
 
 @dataclass(slots=True)
 class PeerLine:
-    """One dialled address. `node` is the one expected or heard there."""
+    """One dialled address. `node`: the node that is expected, or that answered there."""
 
     address: str
     node: NodeId | None
@@ -23,31 +23,31 @@ class PeerLine:
     refused: str = ""
 
     def is_silent(self, now: float) -> bool:
-        """Return whether nothing was heard here for `SILENT_S`."""
+        """Return whether there was no answer for `SILENT_S`."""
         since = self.opened_at if self.heard_at is None else self.heard_at
         return now - since >= SILENT_S
 
     def is_answered(self, now: float) -> bool:
-        """Return whether a node answered here lately, and welcomed this one."""
+        """Return whether a node answered here recently, and welcomed this one."""
         return self.heard_at is not None and not self.refused and not self.is_silent(now)
 
 
 class LineTable(dict[str, PeerLine]):
-    """The lines by address. `leads`: which node was last heard at an address, also of lines that
-    are closed."""
+    """The lines by address. `leads`: the last node that answered at an address, also of closed
+    lines."""
 
     def __init__(self) -> None:
         super().__init__()
         self.leads: dict[str, NodeId] = {}
 
     def to(self, node: NodeId) -> list[PeerLine]:
-        """List the lines to a node, eldest first."""
+        """Return the lines to a node, oldest first."""
         return [line for line in self.values() if line.node == node]
 
     def refusal_by(self, node: NodeId) -> str:
-        """Return with which words a node refused this one on a line, empty where it did not."""
-        said = (line.refused for line in self.values() if self.leads.get(line.address) == node)
-        return next((words for words in said if words), "")
+        """Return the text with which a node refused this one on a line; empty if it did not."""
+        refusals = (line.refused for line in self.values() if self.leads.get(line.address) == node)
+        return next((words for words in refusals if words), "")
 
     def dial(self, address: str, node: NodeId | None, now: float) -> list[Action]:
         """Open a line to an address."""

@@ -1,10 +1,9 @@
-"""Talks to the switchboards of other nodes: dials, answers, follows, and says who is there.
+"""Talks to the switchboards of other nodes: dials, answers, follows, and reports the peers.
 
-The shell around `bus.membership.membership`. It listens on one TCP port for hellos, keeps a DEALER
-for each line and, for each peer that is linked, one SUB for each plane. What comes in there is
-given to this node's switchboard and never passed on to other nodes: every node hears every other
-itself. Peers are remembered in a file, so that a node finds its cluster again when its seeds are
-gone.
+The shell around `bus.membership.membership`. It listens on one TCP port for hellos, and has a
+DEALER for each line and a SUB per plane for each linked peer. Their messages go to this node's
+switchboard and never on to other nodes, because every node is linked with every other one. A file
+stores the peers, so that a node finds its cluster again when its seeds are gone.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ from bus.wire.topics import reading_topic
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """How often what is done, in seconds. `last_words_s` are between the goodbyes and the end of
-    the process, so that they leave it."""
+    """Intervals in seconds. `last_words_s`: between the goodbyes and the end of the process, so
+    that the goodbyes are sent."""
 
     tick_s: float = 0.25
     reading_s: float = 1.0
@@ -68,11 +67,10 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """What the composition root read. `listen` is a host, empty for a node that is not joined;
-    `addresses` are the hosts that others are told, best first; `port` is that of hellos, `seeds`
-    are `host:port`s. `discovery`: whether to look for others by mDNS, and be found. `measures`:
-    whether links to others are measured from here.
-    `look` finds the addresses afresh, for a machine that moves; None: they stay."""
+    """Settings from the composition root. `listen`: a host; empty for a node that is not joined.
+    `addresses`: the hosts reported to others, best first. `port`: for hellos. `seeds`:
+    `host:port`s. `discovery`: find others by mDNS, and be found. `measures`: measure the links to
+    others. `look` finds the current addresses of a machine that moves; None: they are fixed."""
 
     name: str
     namespace: str
@@ -89,8 +87,7 @@ class PeerSettings:
 
 
 class PeerLinks:
-    """All that this node has with other nodes. `on_frames(plane, frames)` gets what they
-    publish."""
+    """All links with other nodes. `on_frames(plane, frames)` gets their published messages."""
 
     def __init__(
         self,
@@ -120,8 +117,8 @@ class PeerLinks:
         self._door: Link | None = None
         self._memory = PeerMemory(settings.file, log)
         self._left_out: Collection[NodeId] | None = None
-        self._told: tuple[object, ...] = ()
-        self._told_at = 0.0
+        self._published_facts: tuple[object, ...] = ()
+        self._published_at = 0.0
         me = PeerHello(
             node=speaker.node,
             name=settings.name,
@@ -132,8 +129,8 @@ class PeerLinks:
             addresses=self._dialled_at(settings.addresses),
             ports=settings.ports,
         )
-        self.membership = Membership(me, settings.seeds, self._memory.kept.known)
-        self.membership.peers.forgotten |= self._memory.kept.forgotten
+        self.membership = Membership(me, settings.seeds, self._memory.saved.peers)
+        self.membership.peers.forgotten |= self._memory.saved.forgotten
         self._discovery: Discovery | None = None
         if settings.listen:
             self._open_door()
@@ -146,28 +143,28 @@ class PeerLinks:
         self._tick()
 
     def ways(self) -> dict[NodeId, tuple[str, ...]]:
-        """Return addresses where linked peers may answer, the one in use first; and this node's."""
+        """Return addresses of linked peers, the one in use first; and this node's own one."""
         membership, settings = self.membership, self._settings
         in_use = {line.node: line.address for line in membership.lines.values() if line.node}
-        found = {
+        ways = {
             peer.node: tuple(dict.fromkeys([in_use[peer.node], *peer.addresses]))
             for peer in membership.peers.values()
             if peer.status == "linked" and peer.node in in_use
         }
         if self._door is not None:
             host = "127.0.0.1" if settings.listen in WILDCARDS else settings.listen
-            found[self._speaker.node] = (f"{host}:{settings.port}",)
-        return found
+            ways[self._speaker.node] = (f"{host}:{settings.port}",)
+        return ways
 
     def count_published(self, plane: Plane, count: int) -> None:
-        """Count what was published on a plane: a copy goes to each peer that is linked."""
+        """Count bytes published on a plane: each linked peer gets them."""
         for peer in self.membership.peers.values():
             way = self._traffic.way(peer.node, plane) if peer.status == "linked" else None
             if way is not None:
                 way.add_sent(count)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> None:
-        """Have nothing to do with these nodes, over restarts too; and let any other come back."""
+        """Reject these nodes, also after restarts; any other node may come back."""
         if forgotten == self._left_out:
             return
         self._left_out = forgotten
@@ -177,7 +174,7 @@ class PeerLinks:
         self._keep()
 
     def close(self) -> None:
-        """Say goodbye to everybody and close what is open."""
+        """Say goodbye to all peers and close all links."""
         if self._discovery is not None:
             self._discovery.close()
         goodbye = PeerGoodbye(node=self._speaker.node, boot=self._speaker.boot)
@@ -192,7 +189,7 @@ class PeerLinks:
     # --- hints ----------------------------------------------------------------------------
 
     def _advert(self) -> Advert:
-        """Return what this node says of itself on the local network. From any thread."""
+        """Return this node's advert for the local network. From any thread."""
         keys = () if self._keyring is None else self._keyring.cluster_ids
         me = self.membership.me
         return Advert(me.node, me.namespace, keys, me.boot, me.addresses)
@@ -201,7 +198,7 @@ class PeerLinks:
         return tuple(f"{host}:{self._settings.port}" for host in hosts)
 
     def _look(self) -> None:
-        """Say it when this machine has other addresses than before."""
+        """Update and log this machine's addresses if they have changed."""
         look, me = self._settings.look, self.membership.me
         addresses = () if look is None else self._dialled_at(look())
         if addresses and addresses != me.addresses:
@@ -211,7 +208,7 @@ class PeerLinks:
     def _take_hints(self, now: float) -> None:
         if self._discovery is None:
             return
-        for node, advert in self._discovery.heard():
+        for node, advert in self._discovery.take_news():
             if advert is not None and advert.is_kin(self._advert()):
                 self.membership.heard_advert(advert, now)
             else:
@@ -274,11 +271,14 @@ class PeerLinks:
         self._take_hints(now)
         self._do(self.membership.tick(now))
         facts = tuple(
-            (one.node, one.status, one.host, one.candidate_port, one.name)
-            for one in self.membership.peers.readings(now)
+            (peer.node, peer.status, peer.host, peer.candidate_port, peer.name)
+            for peer in self.membership.peers.readings(now)
         )
-        if facts != self._told or now - self._told_at >= self._settings.timing.reading_s:
-            self._told, self._told_at = facts, now
+        if (
+            facts != self._published_facts
+            or now - self._published_at >= self._settings.timing.reading_s
+        ):
+            self._published_facts, self._published_at = facts, now
             self._tell(now)
             self._keep()
 
@@ -293,9 +293,9 @@ class PeerLinks:
 
     def _keep(self) -> None:
         peers = self.membership.peers
-        self._memory.keep(Remembered(peers.known(), frozenset(peers.forgotten)))
+        self._memory.keep(Remembered(peers.known_peers(), frozenset(peers.forgotten)))
 
-    # --- what membership asks for ---------------------------------------------------------
+    # --- actions of membership -------------------------------------------------------------
 
     def _do(self, actions: list[Action]) -> None:
         for action in actions:
@@ -340,7 +340,7 @@ class PeerLinks:
             self._log.error("cannot admit a node", peer=node, why=str(error))
 
     def _bar(self, node: NodeId) -> None:
-        """Admit a node by its id no longer, until it is introduced again."""
+        """Stop admitting a node by its id, until it is introduced again."""
         if self._keyring is not None and node in self._keyring.known_nodes:
             self._keyring.forget(node)
 

@@ -1,7 +1,8 @@
-"""Talks to the disk: whom a switchboard has met, and whom the operator let go.
+"""Talks to the disk: the peers of a switchboard, and the nodes that the operator has forgotten.
 
-A JSON list, one row for each node: its addresses, or that it is forgotten. A file that cannot be
-read is said once and then replaced: it is a convenience, seeds do without it.
+The file is a JSON list with a row for each node: its addresses, or that it is forgotten. A file
+that can't be read is logged once and then replaced, because it is only a convenience: seeds replace
+it.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from bus.wire.messages.peers import KnownPeer
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """Peers that can be dialled, and nodes that are refused."""
+    """Peers to dial, and nodes to refuse."""
 
-    known: tuple[KnownPeer, ...] = ()
+    peers: tuple[KnownPeer, ...] = ()
     forgotten: frozenset[NodeId] = frozenset()
 
 
 class PeerMemory:
-    """One file, written whole or not at all, and only when something changed."""
+    """One file. It is written as a whole, and only if something has changed."""
 
     def __init__(self, file: Path, log: Log) -> None:
         self._file = file
         self._log = log
-        self.kept = self._read()
+        self.saved = self._read()
 
     def keep(self, now: Remembered) -> None:
-        """Remember this from now on."""
-        if now == self.kept:
+        """Save these peers and nodes, if they have changed."""
+        if now == self.saved:
             return
-        self.kept = now
+        self.saved = now
         rows: list[dict[str, Any]] = [
-            {"node": one.node, "addresses": list(one.addresses)} for one in now.known
+            {"node": peer.node, "addresses": list(peer.addresses)} for peer in now.peers
         ]
         rows += [{"node": node, "forgotten": True} for node in sorted(now.forgotten)]
         fresh = self._file.with_suffix(".new")
@@ -53,11 +54,11 @@ class PeerMemory:
         try:
             rows: Any = json.loads(self._file.read_text())
             gone = frozenset(NodeId(row["node"]) for row in rows if row.get("forgotten"))
-            known = tuple(KnownPeer.model_validate(r) for r in rows if not r.get("forgotten"))
+            peers = tuple(KnownPeer.model_validate(r) for r in rows if not r.get("forgotten"))
         except FileNotFoundError:
             return Remembered()
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             why = str(error)[:200]
             self._log.warning("cannot read the saved list of peers", file=str(self._file), why=why)
             return Remembered()
-        return Remembered(known, gone)
+        return Remembered(peers, gone)

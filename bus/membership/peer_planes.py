@@ -1,6 +1,7 @@
-"""Talks to the planes that other switchboards publish on: one SUB a plane for each linked peer.
+"""Talks to the planes of other switchboards: one SUB per plane for each linked peer.
 
-What comes in there is given on with its plane. Topics on demand are asked for only while wanted.
+Received frames are passed on with their plane. On-demand topics are subscribed only while there is
+demand.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ OnFrames = Callable[[str, list[bytes]], None]
 
 
 class Dialler:
-    """Connects links to other nodes, as far as the keys at hand allow it."""
+    """Connects links to other nodes, as far as this node's keys allow it."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._barred: set[str] = set()
 
     def connect(self, link: Link, address: str, peer: NodeId | None = None) -> bool:
-        """Connect a link to an address; False where the keys do not allow it, which closes the
-        link and is logged once for each address."""
+        """Connect a link to an address. False if the keys do not allow it; then the link is closed,
+        and that is logged once per address."""
         try:
             link.connect(address, peer=peer)
         except Exposed as error:
@@ -44,7 +45,7 @@ class Dialler:
 
 
 class PeerPlanes:
-    """The planes of all peers that are followed. `on_frames(plane, frames)` gets what comes."""
+    """The planes of all followed peers. `on_frames(plane, frames)` gets their messages."""
 
     def __init__(
         self,
@@ -63,14 +64,14 @@ class PeerPlanes:
         self._followed: dict[NodeId, dict[str, Link]] = {}
 
     def want(self, prefix: str, *, wanted: bool) -> None:
-        """Ask peers for an on-demand topic, or for it no more."""
+        """Subscribe to an on-demand topic at all peers, or unsubscribe."""
         (self._wanted.add if wanted else self._wanted.discard)(prefix)
         for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
             if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):
                 (link.subscribe if wanted else link.unsubscribe)(prefix)
 
     def follow(self, node: NodeId, host: str, ports: PeerPorts) -> None:
-        """Subscribe to a peer's planes on `host`; replaces what was followed of it before."""
+        """Subscribe to a peer's planes on `host`, in place of earlier subscriptions to it."""
         self.unfollow(node)
         links = self._followed[node] = {}
         planes: tuple[tuple[Plane, int], ...] = (
@@ -82,12 +83,12 @@ class PeerPlanes:
                 self._open(links, plane, f"tcp://{host}:{port}", node)
 
     def unfollow(self, node: NodeId) -> None:
-        """Subscribe to nothing of a peer any more."""
+        """End all subscriptions to a peer."""
         for link in self._followed.pop(node, {}).values():
             self._reactor.hang_up(link)
 
     def close(self) -> None:
-        """Follow no peer any more."""
+        """End all subscriptions."""
         for node in list(self._followed):
             self.unfollow(node)
 

@@ -1,7 +1,7 @@
-"""The other nodes that one node knows of: what was last heard of each, and who may join them.
+"""The other nodes that a node knows: the last report of each, and which nodes may join.
 
-Pure: time arrives as `now`. A second process that claims a living node's id is refused, and so are
-another namespace, a build without a common protocol version, and a node that was forgotten.
+Pure: time arrives as `now`. A node is refused if it claims a living node's id, has another
+namespace or no common protocol version, or is forgotten.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from bus.wire.messages.peers import (
 MAX_PEERS = 1_000
 MAX_TURNED_AWAY = 64
 TURNED_AWAY_S = 15.0
-"""A node that was turned away is told of for so long after its last word."""
+"""A refused node is reported for this long after its last message."""
 
 
 @dataclass(slots=True)
 class Peer:
-    """One other node. `boots` are the processes that spoke for it lately: when first, when last."""
+    """One other node. `boots`: its recent processes, each with its first and last message."""
 
     node: NodeId
     name: str = ""
@@ -49,15 +49,20 @@ class Peer:
     found_by: FoundBy = ""
     refused_at: float = 0.0
 
-    def spoke(self, said: PeerHello | PeerWelcome, now: float) -> None:
-        """Note what the node said of itself. A new process of a node that left is there again."""
-        if self.boot != said.boot and self.status == "left":
+    def spoke(self, message: PeerHello | PeerWelcome, now: float) -> None:
+        """Note a node's report on itself. A node that left is back with its new process."""
+        if self.boot != message.boot and self.status == "left":
             self.status = "silent"
-        self.name, self.boot, self.spoke_at, self.ports = said.name, said.boot, now, said.ports
-        self.addresses = tuple(dict.fromkeys(said.addresses)) or self.addresses
+        self.name, self.boot, self.spoke_at, self.ports = (
+            message.name,
+            message.boot,
+            now,
+            message.ports,
+        )
+        self.addresses = tuple(dict.fromkeys(message.addresses)) or self.addresses
 
     def reading(self, now: float) -> PeerReading:
-        """Return what others are told of the node."""
+        """Return the reading of the node for other services."""
         return PeerReading(
             node=self.node,
             name=self.name,
@@ -75,8 +80,8 @@ class Peer:
 
 
 class PeerTable(dict[NodeId, Peer]):
-    """The peers by id, at most `MAX_PEERS`, and the ids of those that were forgotten.
-    `turned_away` are nodes that never were peers and may not be, or will not have this one."""
+    """The peers by id, at most `MAX_PEERS`, and the ids of forgotten nodes. `turned_away`: nodes
+    that were never peers and are refused, or that refuse this one."""
 
     def __init__(self, me: NodeId) -> None:
         super().__init__()
@@ -85,11 +90,11 @@ class PeerTable(dict[NodeId, Peer]):
         self.turned_away: dict[NodeId, Peer] = {}
 
     def met(self, node: NodeId, by: FoundBy) -> Peer:
-        """Return a node's row, a new one where it has none."""
+        """Return a node's row; make one if there is none."""
         return self.setdefault(node, Peer(node, found_by=by))
 
     def learn(self, other: KnownPeer, by: FoundBy) -> None:
-        """Note a node that others tell of; its addresses only while it has none of its own."""
+        """Note a node that others report; their addresses count only if it has none of its own."""
         is_full = other.node not in self and len(self) >= MAX_PEERS
         if other.node == self.me or other.node in self.forgotten or is_full:
             return
@@ -98,7 +103,7 @@ class PeerTable(dict[NodeId, Peer]):
             peer.addresses = other.addresses
 
     def turn_away(self, node: NodeId, why: str, now: float, hello: PeerHello | None = None) -> None:
-        """Note that a node is not let in, or does not let this one in."""
+        """Note that a node is refused, or refuses this one."""
         peer = self.get(node) or self.turned_away.get(node) or Peer(node, found_by="hello")
         peer.status, peer.why, peer.refused_at = "refused", why, now
         if hello is not None:
@@ -107,7 +112,7 @@ class PeerTable(dict[NodeId, Peer]):
             self.turned_away[node] = peer
 
     def refusal(self, me: PeerHello, hello: PeerHello, now: float) -> PeerRefused | None:
-        """Return why a node that says hello to `me` may not join, None where it may."""
+        """Return why a node that sends `me` a hello may not join; None if it may."""
         if hello.namespace != me.namespace:
             text = f"this is cluster {me.namespace!r}, not {hello.namespace!r}"
             return PeerRefused(node=me.node, reason="namespace", message=text)
@@ -132,9 +137,11 @@ class PeerTable(dict[NodeId, Peer]):
         return None
 
     def welcome(self, me: PeerHello, protocol: int, to: NodeId) -> PeerWelcome:
-        """Return the answer of `me` to a node that may join, with the peers that it may dial."""
+        """Return the answer of `me` to an accepted node, with the peers that it may dial."""
         others = tuple(
-            one for one in self.known() if one.node != to and self[one.node].status == "linked"
+            peer
+            for peer in self.known_peers()
+            if peer.node != to and self[peer.node].status == "linked"
         )
         return PeerWelcome(
             node=me.node,
@@ -147,7 +154,7 @@ class PeerTable(dict[NodeId, Peer]):
         )
 
     def readings(self, now: float) -> tuple[PeerReading, ...]:
-        """Return what others are told of every peer, by node id."""
+        """Return the readings of all peers and refused nodes, by node id."""
         apart = {
             node: peer
             for node, peer in self.turned_away.items()
@@ -155,8 +162,8 @@ class PeerTable(dict[NodeId, Peer]):
         }
         return tuple(peer.reading(now) for _, peer in sorted({**self, **apart}.items()))
 
-    def known(self) -> tuple[KnownPeer, ...]:
-        """Return what to remember over a restart: every peer that can be dialled, by node id."""
+    def known_peers(self) -> tuple[KnownPeer, ...]:
+        """Return the peers to save for the next start: all with addresses, by node id."""
         return tuple(
             KnownPeer(node=peer.node, addresses=peer.addresses)
             for _, peer in sorted(self.items())
@@ -164,15 +171,16 @@ class PeerTable(dict[NodeId, Peer]):
         )
 
     def _has_room(self, now: float) -> bool:
-        """Return whether one more can be turned away, after those that are silent were dropped."""
+        """Return whether one more node can be turned away, after dropping the silent ones."""
         for node, peer in list(self.turned_away.items()):
             if now - peer.refused_at >= TURNED_AWAY_S:
                 del self.turned_away[node]
         return len(self.turned_away) < MAX_TURNED_AWAY
 
     def _is_double(self, me: PeerHello, hello: PeerHello, now: float) -> bool:
-        """Return whether another living process has the id: the elder has spoken again since the
-        younger appeared. A restarted process is not one, for its past is silent."""
+        """Return whether another living process has the id: the older process has spoken again
+        since the younger appeared. A restarted process is none, because its predecessor is
+        silent."""
         if hello.node == me.node:
             return hello.boot != me.boot
         boots = self.met(hello.node, "hello").boots
@@ -185,6 +193,6 @@ class PeerTable(dict[NodeId, Peer]):
 
 
 def _spoken(hello: PeerHello) -> str:
-    """Return which protocol versions a node speaks, in words."""
+    """Return the protocol versions of a node as text."""
     least, most = hello.protocol_min, hello.protocol_max
     return f"protocol {most}" if least == most else f"protocols {least} to {most}"

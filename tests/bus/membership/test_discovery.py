@@ -13,7 +13,7 @@ import pytest
 from zeroconf import IPVersion, ServiceInfo, Zeroconf
 
 from bus.links.cluster_key import ClusterKey
-from bus.membership.discovery import Ears, Heard
+from bus.membership.discovery import Ears, News
 from bus.membership.mdns_hints import SERVICE
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeersReading
@@ -136,7 +136,7 @@ def test_garbage_on_the_multicast_address_disturbs_nobody(cluster: JoinedSwitchb
 
 def test_of_too_many_names_no_more_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bus.membership.discovery.MAX_NAMES", 2)
-    heard: deque[Heard] = deque()
+    heard: deque[News] = deque()
     zeroconf = Zeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
     ears = Ears(NodeId("n-me"), heard)
     good = {"ns": SITE, "keys": "", "boot": "b"}

@@ -163,7 +163,7 @@ def test_a_hint_makes_no_member_and_a_stale_one_is_let_go() -> None:
     found.heard_advert(advert("a", "10.0.0.1:1"), 0.0)
     found.heard_advert(Advert(NodeId("n-me"), "shoal", (KEY,), "b", ("10.0.0.8:1",)), 0.0)
     assert [one.address for one in found.tick(0.0) if isinstance(one, Dial)] == ["10.0.0.1:1"]
-    assert found.peers == {} and found.peers.known() == () and found.peers.readings(0.0) == ()
+    assert found.peers == {} and found.peers.known_peers() == () and found.peers.readings(0.0) == ()
     hung_up = [one for one in found.tick(TRY_S) if isinstance(one, HangUp)]
     assert hung_up == [HangUp("10.0.0.1:1")]
     assert found.lines == {} and found.strangers(TRY_S) == ()

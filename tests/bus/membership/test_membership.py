@@ -304,7 +304,7 @@ def test_both_sides_of_a_refusal_tell_of_it_while_it_lasts() -> None:
     net.run(4.0)
     assert refused_at(net, "a") == {"n-b": VERSIONS}
     assert refused_at(net, "b") == {"n-a": VERSIONS}
-    assert net.seats["a"].membership.peers.known() == (), "neither is remembered as a peer"
+    assert net.seats["a"].membership.peers.known_peers() == (), "neither is remembered as a peer"
     net.seats["b"].alive = False
     net.run(TURNED_AWAY_S + REFUSED_S)
     assert refused_at(net, "a") == {}
@@ -478,7 +478,7 @@ def test_what_is_remembered_over_a_restart_finds_the_cluster_without_seeds() -> 
     net.add(myself("a"), ["b:1"])
     net.add(myself("b"))
     net.run(3.0)
-    known = net.seats["a"].membership.peers.known()
+    known = net.seats["a"].membership.peers.known_peers()
     net.seats["a"] = Seat(Membership(myself("a", boot="b2"), (), known))
     net.run(3.0)
     assert net.linked("a") == {"b"}
