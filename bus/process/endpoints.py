@@ -1,8 +1,8 @@
-"""Where each socket of a node lies: names to addresses, all in one short private folder; and what
-is said of the files that a node needs (decision 0080).
+"""The addresses of a node's sockets, all in one short private folder; and the files that a node
+needs (decision 0080).
 
-Pure. Local sockets are `ipc://<runtime folder>/<name>`; a path stays under 100 bytes (the
-system's limit is 107). TCP ports come from the table in `conf.ports`.
+Pure. Local sockets are `ipc://<runtime folder>/<name>`; a path has at most 100 bytes (the system's
+limit is 107). TCP ports come from the table in `conf.ports`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from bus.wire.topology import ip_in
 
 MAX_PATH_BYTES = 100
 WILDCARDS = ("0.0.0.0", "::", "*")
-"""Hosts that stand for all addresses of a machine."""
+"""Hosts that mean all addresses of a machine."""
 LOOPBACKS = ("127.0.0.1", "::1")
 """The loopback addresses of IPv4, which every machine has, and of IPv6."""
 
@@ -34,21 +34,22 @@ class Endpoints:
         return f"ipc://{path}"
 
     def plane_in(self, plane: str) -> str:
-        """Return where a service publishes to a plane (`control`, `telemetry`)."""
+        """Return the address at which a service publishes to a plane (`control`, `telemetry`)."""
         return self._ipc(f"{plane}.in")
 
     def plane_out(self, plane: str) -> str:
-        """Return where a service subscribes to a plane."""
+        """Return the address at which a service subscribes to a plane."""
         return self._ipc(f"{plane}.out")
 
     @property
     def tap(self) -> str:
-        """Return where a SUB socket sees both planes; it drops rather than blocks."""
+        """Return the address at which a SUB socket sees both planes; it drops messages rather than
+        block."""
         return self._ipc("tap")
 
     @property
     def candidate(self) -> str:
-        """Return where the master candidate's ROUTER is; useful only where it holds the term."""
+        """Return the address of the master candidate's ROUTER; useful only at the leader."""
         return self._ipc("master.ask")
 
     @property
@@ -62,7 +63,8 @@ class Endpoints:
         return self._ipc("telemetry.ask")
 
     def runner(self, slot: str) -> str:
-        """Return where a runner's data ROUTER is. `slot`: supervisord's number, two digits."""
+        """Return the address of a runner's data ROUTER. `slot`: supervisord's number, two
+        digits."""
         return self._ipc(f"runner-{slot}.data")
 
     def gateway(self, number: int) -> str:
@@ -71,22 +73,22 @@ class Endpoints:
 
     @property
     def http(self) -> str:
-        """Return where HTTP listens on a node that opens no port for it, as a plain path."""
+        """Return the path of HTTP's socket on a node that opens no port for it."""
         return self._ipc("http.sock").removeprefix("ipc://")
 
     def stacks(self, process: str) -> str:
-        """Return the address of a process's own stack sampler, for where ptrace is forbidden."""
+        """Return the address of a process's own stack sampler, for systems that forbid ptrace."""
         return self._ipc(f"{process.replace(':', '-')}.stacks")
 
     @property
     def supervisor(self) -> str:
-        """Return supervisord's unix socket, as a plain path."""
+        """Return the path of supervisord's unix socket."""
         return f"{self.folder}/supervisor.sock"
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the paths of the sockets that each service has for as long as it runs."""
+        """Return the paths of the sockets of each running service."""
         planes = ("control", "telemetry")
-        ends = [one(plane) for plane in planes for one in (self.plane_in, self.plane_out)]
+        ends = [end(plane) for plane in planes for end in (self.plane_in, self.plane_out)]
         served = {
             "bus": (*ends, self.tap),
             "master": (self.candidate,),
@@ -94,17 +96,17 @@ class Endpoints:
             "telemetry": (self.telemetry,),
         }
         return {
-            process: tuple(one.removeprefix("ipc://") for one in (*found, self.stacks(process)))
-            for process, found in served.items()
+            process: tuple(path.removeprefix("ipc://") for path in (*paths, self.stacks(process)))
+            for process, paths in served.items()
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """A folder or file that a node needs to act: what it is called, and what fails `without` it.
+    """A folder or file that a node needs: its name, and the failure `without` it.
 
-    `owner` is the process that makes the file, and makes it anew where it was removed; empty for a
-    folder. `lost` is what does not come back; empty where nothing is missed.
+    `owner`: the process that makes the file, again if it was removed; empty for a folder. `lost`:
+    what is lost with the file; empty if nothing is.
     """
 
     what: str
@@ -116,8 +118,8 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A means that was removed while the node ran. `is_back`: there is a new one; `trouble` is why
-    there is none."""
+    """A needed file or folder that was removed while the node ran. `is_back`: there is a new one;
+    else `trouble` says why not."""
 
     means: Means
     is_back: bool
@@ -133,8 +135,8 @@ def is_loopback(host: str) -> bool:
 
 
 def host_here(listens: str) -> str:
-    """Return the host at which this machine reaches what listens there, as URLs have it: loopback
-    for all addresses, and its IPv4 address for `localhost`."""
+    """Return the host, for a URL, at which this machine reaches a server that listens at `listens`:
+    loopback for all addresses, IPv4 loopback for `localhost`."""
     ipv4 = dict.fromkeys(("", "0.0.0.0", "localhost"), LOOPBACKS[0])
     host = {**ipv4, "::": LOOPBACKS[1]}.get(listens.casefold(), listens)
     return f"[{host}]" if ":" in host else host

@@ -1,8 +1,9 @@
-"""Talks to the disk: the last entries of a process's flight recorder, in a file that outlives it.
+"""Talks to the disk: the last entries of a process's flight recorder, in a file that outlives the
+process.
 
-The file is mapped: to write costs a copy in memory, and what was written is there to be read
-after the process was killed. Entries lie in a ring of places of one size, each with its number; one
-that was cut off in the middle of being written is left out.
+The file is mapped: a write costs one memory write, and the entries can be read after the process
+was killed. Entries are in a ring of slots of one size, each with its number. An incomplete entry is
+left out.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bus.wire.errors import BadMessage
 
 PLACE_BYTES = 1024
 MOST_TEXT = 200
-"""Characters of a text, in an entry that would not fit its place."""
+"""Maximum characters of a text, in an entry that does not fit its slot."""
 _HEAD = struct.Struct("<QI")
 _ROOM = PLACE_BYTES - _HEAD.size
 
@@ -34,7 +35,7 @@ class FlightFile:
         self._shared = mapped_file(path, places * PLACE_BYTES)
 
     def add(self, entry: Mapping[str, Any], renews: bool = False) -> None:
-        """Write an entry over the oldest one; one that `renews` over the latest."""
+        """Write an entry over the oldest one; with `renews` over the latest."""
         if renews and self._count:
             self._count -= 1
         packed = pack(dict(entry))
@@ -48,34 +49,34 @@ class FlightFile:
         _HEAD.pack_into(self._shared, at, self._count, len(packed))
 
     def close(self) -> None:
-        """Write no more; the file stays for `take_flight`."""
+        """Stop writing; the file stays for `take_flight`."""
         self._shared.close()
 
 
 def take_flight(folder: Path, process: str, pid: int) -> tuple[dict[str, Any], ...]:
-    """Return the last entries of a process that is gone, the oldest first, and remove its file;
-    none where it left none."""
-    found = read_flight(folder, process, pid)
+    """Return the last entries of an ended process, oldest first, and delete its file; none if it
+    left no file."""
+    entries = read_flight(folder, process, pid)
     with contextlib.suppress(OSError):
         _path(folder, process, pid).unlink()
-    return found
+    return entries
 
 
 def read_flight(folder: Path, process: str, pid: int) -> tuple[dict[str, Any], ...]:
-    """Return the last entries of a process, the oldest first, which may be writing more or be
-    halted; none where it has no file."""
+    """Return the last entries of a process, oldest first, also while it writes or is halted; none
+    if it has no file."""
     try:
         data = _path(folder, process, pid).read_bytes()
     except OSError:
         return ()
-    found: dict[int, dict[str, Any]] = {}
+    entries: dict[int, dict[str, Any]] = {}
     for at in range(0, len(data) - PLACE_BYTES + 1, PLACE_BYTES):
         number, length = _HEAD.unpack_from(data, at)
         if number:
             with contextlib.suppress(BadMessage):
                 entry = unpack(data[at + _HEAD.size : at + _HEAD.size + length])
-                found[number] = cast(dict[str, Any], entry)
-    return tuple(found[number] for number in sorted(found))
+                entries[number] = cast(dict[str, Any], entry)
+    return tuple(entries[number] for number in sorted(entries))
 
 
 def _path(folder: Path, process: str, pid: int) -> Path:

@@ -1,14 +1,14 @@
-"""Talks to the disk and to chance: ids that are made once, and the lock of a process's role.
+"""Talks to the disk and to randomness: ids that are made once, and the lock of a process's role.
 
-A node id is made at a node's first start and kept in its state folder, and so is its owner's
-token; a boot id is new for every process. Beside each kept word lies what it is known by,
-with a checksum (`node-id.sum`): a word that no longer matches is refused, never taken for another
-one. The word has a file to itself, because people and older versions read that.
+A node id is made at a node's first start and stored in its state folder, as is its owner's token. A
+boot id is new for every process. Beside each stored word is a witness of it with a checksum
+(`node-id.sum`). A word that does not match is refused and never taken for another one. The word has
+its own file, because people and older versions read that.
 
-`sealed` and `unsealed` are pure: small state files whose content carries its own checksum, so that
-no flipped bit passes. The form is `<content> crc32:<8 hexadecimal digits>` and a newline; the
-CRC-32 is that of the content. A file that an older version wrote has no checksum and is taken where
-its content has the older form. A single flipped bit never turns the one form into the other.
+`sealed` and `unsealed` are pure: they add and check the checksum of small state files, so that no
+flipped bit passes. The format is `<content> crc32:<8 hexadecimal digits>` and a newline, with the
+CRC-32 of the content. A file of an older version has no checksum and is accepted if its content has
+the older format. A single flipped bit never turns one format into the other.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORM = re.compile(r"(.*) crc32:([0-9a-f]{8})\n", re.DOTALL)
 
 
 class Damaged(ShoalError):
-    """The content of a file does not match its checksum, or has no form that is known."""
+    """The content of a file does not match its checksum, or has no known format."""
 
 
 def sealed(content: str) -> bytes:
@@ -46,75 +46,75 @@ def sealed(content: str) -> bytes:
 
 
 def unsealed(data: bytes, *, older: re.Pattern[str] | None = None) -> str:
-    """Return the content of a file, which may have the form `older`, without a checksum. Raises
+    """Return the content of a file. A content that matches `older` needs no checksum. Raises
     Damaged."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise Damaged("it is not text") from None
-    found = _FORM.fullmatch(text)
-    if found is not None and f"{crc32(found[1].encode()):08x}" == found[2]:
-        return found[1]
-    if found is None and MARK not in text and older is not None and older.fullmatch(text):
+    match = _FORM.fullmatch(text)
+    if match is not None and f"{crc32(match[1].encode()):08x}" == match[2]:
+        return match[1]
+    if match is None and MARK not in text and older is not None and older.fullmatch(text):
         return text
     raise Damaged("its content does not match its checksum")
 
 
 def new_boot() -> Boot:
-    """Return a fresh boot id, 8 hexadecimal digits."""
+    """Return a new boot id, 8 hexadecimal digits."""
     return Boot(secrets.token_hex(4))
 
 
 def new_name(prefix: str) -> str:
-    """Return a fresh short name such as `inst-4f1c9a02` (for instances, commands)."""
+    """Return a new short name such as `inst-4f1c9a02` (for instances, commands)."""
     return f"{prefix}-{secrets.token_hex(4)}"
 
 
 def node_id(state: Path) -> NodeId:
-    """Return this node's id, from `<state>/node-id`; made there at the first call."""
+    """Return this node's id, from `<state>/node-id`; the first call makes it."""
     return NodeId(_made_once(state / FILE, lambda: f"n{secrets.token_hex(5)}"))
 
 
 def http_token(state: Path) -> str:
-    """Return what HTTP asks this node's owner for, from `<state>/http-token`, which others cannot
-    read; made there at the first call."""
+    """Return the token of this node's owner for HTTP, from `<state>/http-token`, which other users
+    can't read; the first call makes it."""
     return _made_once(state / TOKEN_FILE, lambda: f"sk-{secrets.token_urlsafe(32)}")
 
 
 def known_http_token(state: Path) -> str | None:
-    """Return what HTTP takes from the owner of the node whose state this is; None where no node was
-    ever started, or where others may read it."""
+    """Return the owner's HTTP token of the node with this state folder; None if no node was ever
+    started, or if other users may read the file."""
     path = state / TOKEN_FILE
     is_private = path.exists() and not path.stat().st_mode & 0o077
-    return (_known(path) or None) if is_private else None
+    return (_read_word(path) or None) if is_private else None
 
 
 def new_api_key() -> str:
-    """Return a fresh API key of 256 bits, to be shown once."""
+    """Return a new API key of 256 bits, to be shown once."""
     return f"sk-shoal-{secrets.token_urlsafe(32)}"
 
 
 def _made_once(path: Path, make: Callable[[], str]) -> str:
-    """Return the word in a file, a new one where there is none. Raises ConfigError.
+    """Return the word in a file; make a new one if there is none. Raises ConfigError.
 
-    The processes of a node start together: the file has its name only once it has its content,
-    so that none of them reads an empty one. One that a power cut left empty is made again.
+    The processes of a node start together. The file gets its name only with its content, so that
+    none of them reads an empty file. A file that is empty after a power cut is made again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = _known(path)
-        if not known:
-            known = make()
-            _put(_sum_of(path), sealed(_witness(path, known)))
-            _put(path, f"{known}\n".encode())
+        word = _read_word(path)
+        if not word:
+            word = make()
+            _put(_sum_of(path), sealed(_witness(path, word)))
+            _put(path, f"{word}\n".encode())
         elif not _kept_witness(path):
-            _put(_sum_of(path), sealed(_witness(path, known)))  # none yet, or damaged itself
-    return known
+            _put(_sum_of(path), sealed(_witness(path, word)))  # none yet, or damaged itself
+    return word
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Put a file that others cannot read in the place of any of its name."""
+    """Write a file that other users can't read, in place of any file with its name."""
     draft = path.with_name(f"{path.name}.draft")
     draft.unlink(missing_ok=True)
     with open(draft, "xb", opener=_private) as file:
@@ -125,20 +125,20 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def known_node_id(state: Path) -> NodeId | None:
-    """Return the id of the node whose state this is; None where no node was ever started. Raises
-    ConfigError where it is damaged."""
-    return NodeId(_known(state / FILE)) or None
+    """Return the id of the node with this state folder; None if no node was ever started. Raises
+    ConfigError if the file is damaged."""
+    return NodeId(_read_word(state / FILE)) or None
 
 
-def _known(path: Path) -> str:
-    """Return the word in a file, "" where there is none. Raises ConfigError where it is not the one
-    that was kept."""
+def _read_word(path: Path) -> str:
+    """Return the word in a file; "" if there is none. Raises ConfigError if it does not match its
+    witness."""
     if not path.exists():
         return ""
-    word, kept = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
-    if kept in ("", _witness(path, word)):
+    word, witness = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
+    if witness in ("", _witness(path, word)):
         return word
-    was = f"it was {kept}: put that back" if path.name == FILE else "restore it from a backup"
+    was = f"it was {witness}: put that back" if path.name == FILE else "restore it from a backup"
     raise ConfigError(
         f"{path} is damaged; {was}, or remove the file so that the next start makes a new one. "
         "Check the disk"
@@ -146,7 +146,7 @@ def _known(path: Path) -> str:
 
 
 def _witness(path: Path, word: str) -> str:
-    """Return what is kept to know a word by: the id itself, of a secret a hash."""
+    """Return the witness of a word: the id itself, or the hash of a secret."""
     return word if path.name == FILE else hashlib.sha256(word.encode()).hexdigest()
 
 
@@ -155,7 +155,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _kept_witness(path: Path) -> str:
-    """Return what was kept to know a word by; "" where that is gone or damaged itself."""
+    """Return the stored witness; "" if it is missing or damaged."""
     with contextlib.suppress(OSError, Damaged):
         return unsealed(_sum_of(path).read_bytes())
     return ""
@@ -166,7 +166,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def lies_at(file: IO[Any], path: str | Path) -> bool:
-    """Return whether an open file is still the one at `path`, and was not removed or replaced."""
+    """Return whether an open file is still the one at `path`, not removed or replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -174,19 +174,19 @@ def lies_at(file: IO[Any], path: str | Path) -> bool:
 
 
 class RoleLock:
-    """The lock of a role, `<runtime>/<process>.role`, with our pid in it and, in its second line,
-    the code that this process was started from. The folders above it are locked as well."""
+    """The lock of a role, `<runtime>/<process>.role`. The file has our pid and, on its second line,
+    the code that this process was started from. The folders above it are locked, too."""
 
     def __init__(self, endpoints: Endpoints, process: str) -> None:
-        """Take the lock. Raises AlreadyRunning, naming the pid that holds it."""
+        """Take the lock. Raises AlreadyRunning with the pid of the process that has it."""
         self.process = process
         self.path = Path(endpoints.folder) / f"{process.replace(':', '-')}.role"
         self._trouble = ""
         self._file, self._held = self._take()
 
     def hold_again(self) -> bool:
-        """Take the lock anew where its file, or the folder, was removed; return whether it was.
-        Raises AlreadyRunning where another process has the role by now, and OSError."""
+        """Take the lock again if its file, or the folder, was removed; return whether it was.
+        Raises AlreadyRunning if another process has the role by now, and OSError."""
         if lies_at(self._file, self.path):
             return False
         before = self._held
@@ -195,7 +195,7 @@ class RoleLock:
         return True
 
     def look(self, log: Log) -> None:
-        """Hold the lock again where its file was removed, and say so; a trouble once."""
+        """Take the lock again if its file was removed, and log that; log a failure once."""
         why = ""
         try:
             if self.hold_again():
@@ -209,7 +209,7 @@ class RoleLock:
         self._trouble = why
 
     def release(self) -> None:
-        """Remove the file, and let go."""
+        """Delete the file and release the lock."""
         self.path.unlink(missing_ok=True)
         self._held.close()
 
@@ -218,8 +218,8 @@ class RoleLock:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with contextlib.ExitStack() as held:
             file = held.enter_context(open(self.path, "a+"))
-            for one in (folder, folder.parent):
-                held.enter_context(_unswept(one))
+            for path in (folder, folder.parent):
+                held.enter_context(_unswept(path))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -234,9 +234,9 @@ class RoleLock:
 
 @contextlib.contextmanager
 def _unswept(folder: Path) -> Generator[None]:
-    """Share the lock of a folder: systemd-tmpfiles(8), which takes what is old from /tmp, passes by
-    a folder that is locked, and all that is in it. The folder above has the files that all of the
-    user's homes share, those that are preloaded into runners among them."""
+    """Share the lock of a folder. systemd-tmpfiles(8), which deletes old files in /tmp, skips a
+    locked folder and its content. The folder above has files that all homes of the user share, such
+    as those preloaded into runners."""
     held = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

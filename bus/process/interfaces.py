@@ -14,20 +14,20 @@ from bus.wire.topology import NodeAddress, medium_of, ports_in
 
 
 def addresses_up() -> tuple[NodeAddress, ...]:
-    """Return the addresses of all interfaces that are up, by interface, and what each lies on."""
+    """Return the addresses of all active interfaces, by interface, with their media."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return tuple(
         NodeAddress(
-            ip=one.address, interface=name, medium=medium_of(one.address, name, _port(name))
+            ip=entry.address, interface=name, medium=medium_of(entry.address, name, _port(name))
         )
-        for name, some in sorted(psutil.net_if_addrs().items())
-        for one in some
-        if name in up and one.family != psutil.AF_LINK
+        for name, entries in sorted(psutil.net_if_addrs().items())
+        for entry in entries
+        if name in up and entry.family != psutil.AF_LINK
     )
 
 
 def _port(interface: str) -> str:
-    """Return what the system calls the port of an interface; empty where it says nothing."""
+    """Return the system's name of an interface's port; empty if there is none."""
     wireless = Path(f"/sys/class/net/{interface}/wireless").exists()
     return _hardware_ports().get(interface, "Wi-Fi" if wireless else "")
 

@@ -1,10 +1,10 @@
-"""Talks to the C library and the collector: gives memory that was freed back to the system, and
-shares some with those who read a file.
+"""Talks to the C library and the collector: returns freed memory to the system, and shares memory
+through mapped files.
 
-glibc keeps what is freed below a block still in use, and the free end of every arena but the first
-as long as it is smaller than a threshold that grows to 64 MB; so a process whose arrays come and go
-in all sizes stays as large as its worst moment. `give_back` returns such pages. Other C libraries
-do so by themselves, or offer no such calls. `granted_data` tells what the system lets it take.
+glibc retains memory that is freed below a block in use. It also retains the free end of every arena
+but the first, up to a threshold that grows to 64 MB. So a process with arrays of all sizes stays as
+large as its peak. `give_back` returns such pages. Other C libraries do so themselves, or have no
+such calls. `granted_data` returns the memory that the system grants this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LOW_BYTES, _HIGH_BYTES, _MMAP_BYTES = 128 << 10, 64 << 20, 32 << 20
-"""The C library's own first value of the threshold, and what it and its fellow grow to."""
+"""The C library's first value of the trim threshold, and the values to which it and the mmap
+threshold grow."""
 
 
 def _library() -> ctypes.CDLL | None:
@@ -39,8 +40,8 @@ _LIBRARY = _library()
 
 
 def mapped_file(path: Path, size: int) -> mmap.mmap:
-    """Return a new file of zeros as memory: to write costs a copy, and others read it at any time,
-    also after this process was killed. Raises OSError."""
+    """Return a new file of zeros as memory: a write costs one memory write. Other processes can
+    read it at any time, also after this process was killed. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.ftruncate(file, size)
@@ -50,13 +51,14 @@ def mapped_file(path: Path, size: int) -> mmap.mmap:
 
 
 def give_back(free_some: Callable[[], None] | None = None) -> None:
-    """Return free pages. Takes milliseconds per hundred MB. `free_some` has to allocate and free
-    a block of more than 64 KB where the process's large blocks are: only a block that is freed
-    lets glibc look at the end of its arena. It goes on doing so until `hold`."""
+    """Return free pages to the system; takes milliseconds per hundred MB. `free_some` must allocate
+    and free a block of more than 64 KB in the arena of the large blocks. Only a freed block lets
+    glibc check the end of its arena; glibc then returns the free end at once, until `hold`."""
     if _LIBRARY is None:
         return
     if free_some is not None:
-        # Whoever sets one threshold ends the growth of both: the other is put to its most.
+        # Setting one threshold ends the automatic growth of both, so the other one is set to its
+        # maximum.
         _LIBRARY.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES if _data_limit() is None else _LOW_BYTES)
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _LOW_BYTES)
         free_some()
@@ -64,36 +66,36 @@ def give_back(free_some: Callable[[], None] | None = None) -> None:
 
 
 def hold() -> None:
-    """Keep the free end of an arena, for it will be wanted: work begins again."""
+    """Retain the free end of an arena, because work begins again and needs it."""
     if _LIBRARY is not None:
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
 
 
 def keep() -> None:
-    """Spare later collections what there is now, for it stays as long as the process."""
+    """Exclude all current objects from later collections, because they live as long as the
+    process."""
     gc.collect()
     gc.freeze()
 
 
 def tidy() -> None:
-    """Let go of what only refers to itself, and give back what is free. For an idle process: it
-    takes milliseconds."""
+    """Collect cyclic garbage and return free memory. For an idle process: it takes milliseconds."""
     gc.collect()
     give_back()
 
 
 class DataGrant(NamedTuple):
-    """Bytes of memory of its own (not of files) that a process takes, and may take."""
+    """The private memory (not of files) that a process uses, and its limit."""
 
     used_bytes: int
     limit_bytes: int
 
 
 def granted_data() -> DataGrant | None:
-    """Return what this process takes of what RLIMIT_DATA grants it; None where nothing limits it,
-    or where the system does not tell (it does on Linux alone). From then on large blocks are mapped
-    one by one, so that what is freed of them counts no more: free pieces of an arena are not worth
-    what they sum to, for a large block fits none of them."""
+    """Return how much of RLIMIT_DATA this process uses. None if there is no limit, or if the system
+    does not report it (only Linux does). From then on large blocks are mapped one by one, so that
+    they no longer count once freed. Free pieces of an arena are worth less than their sum, because
+    a large block fits none of them."""
     limit_bytes = _data_limit()
     if limit_bytes is None:
         return None
@@ -104,23 +106,22 @@ def granted_data() -> DataGrant | None:
 
 
 def own_bytes() -> int | None:
-    """Return the memory that this process has for itself, in use or swapped out, files that it maps
-    left out; on macOS its footprint, which has Metal's buffers in it. None elsewhere."""
+    """Return the private memory of this process, in use or swapped out, without mapped files; on
+    macOS its footprint, which includes Metal's buffers. None elsewhere."""
     if sys.platform == "linux":
         return anonymous_bytes(Path("/proc/self/status").read_text())
     return _footprint() if sys.platform == "darwin" else None
 
 
 def anonymous_bytes(status: str) -> int | None:
-    """Return what a process has for itself, of its `status` in /proc; None where that does not
-    tell."""
-    found = dict(re.findall(r"^(RssAnon|VmSwap):\s+(\d+) kB$", status, re.MULTILINE))
-    return sum(map(int, found.values())) * 1024 if "RssAnon" in found else None
+    """Return the private memory in a process's `status` of /proc; None if it is missing there."""
+    fields = dict(re.findall(r"^(RssAnon|VmSwap):\s+(\d+) kB$", status, re.MULTILINE))
+    return sum(map(int, fields.values())) * 1024 if "RssAnon" in fields else None
 
 
 _FOOTPRINT_AT, _USAGE_BYTES = 72, 96
-"""In macOS's `rusage_info_v0`: a UUID of 16 bytes, then numbers of 64 bits, of which the footprint
-is the eighth."""
+"""In macOS's `rusage_info_v0`: a UUID of 16 bytes, then 64-bit numbers; the footprint is the
+eighth."""
 
 
 def _footprint() -> int | None:
@@ -140,7 +141,7 @@ def _data_limit() -> int | None:
 
 
 def data_bytes(status: str) -> int | None:
-    """Return a process's private writable memory, which RLIMIT_DATA limits, of its `status` in
-    /proc; None where that does not tell."""
-    found = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
-    return None if found is None else int(found.group(1)) * 1024
+    """Return a process's private writable memory, which RLIMIT_DATA limits, from its `status` in
+    /proc; None if it is missing there."""
+    match = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
+    return None if match is None else int(match.group(1)) * 1024

@@ -1,5 +1,5 @@
-"""Talks to the system: which addresses a host stands for here, which process listens at which
-local TCP port."""
+"""Talks to the system: the addresses of a host name here, and the process that listens at a local
+TCP port."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPO
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the addresses to listen at for `host`. `localhost` stands for both loopbacks, because
-    programs that ask for that name try either; a machine without IPv6 has only the first."""
+    """Return the addresses to listen at for `host`. `localhost` means both loopbacks, because
+    clients of that name try either; a machine without IPv6 has only the first."""
     if host.casefold() != "localhost":
         return [host]
     return [address for address in LOOPBACKS if address == LOOPBACKS[0] or _is_here(address)]
 
 
 def listening(pid: int) -> frozenset[int]:
-    """Return the ports at which a process listens; none where it is gone, or another user's."""
+    """Return the ports at which a process listens; none if it is gone, or another user's."""
     with contextlib.suppress(psutil.Error, OSError):
-        found = psutil.Process(pid).net_connections("tcp")
-        ours = (one for one in found if one.status == psutil.CONN_LISTEN)
-        return frozenset(one.laddr.port for one in ours if one.laddr)
+        connections = psutil.Process(pid).net_connections("tcp")
+        ours = (connection for connection in connections if connection.status == psutil.CONN_LISTEN)
+        return frozenset(connection.laddr.port for connection in ours if connection.laddr)
     return frozenset()
 
 
 def port_owner(port: int, address: str = "") -> str | None:
-    """Return who uses a local port, `name (pid 123)` or the node that it is; None where the system
-    does not tell. `address`: who keeps others from listening there ("": at any address)."""
+    """Return the user of a local port: `name (pid 123)`, or its node. None if the system does not
+    report it. `address`: only processes that prevent others from listening there ("": at any
+    address)."""
     at = None if address in ("", *WILDCARDS) else {address, *WILDCARDS}
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections("tcp"):
-            if not one.laddr or one.laddr.port != port or not one.pid:
+        for connection in psutil.net_connections("tcp"):
+            if not connection.laddr or connection.laddr.port != port or not connection.pid:
                 continue
-            if at is None or one.laddr.ip in at:
-                return _named(psutil.Process(one.pid))
+            if at is None or connection.laddr.ip in at:
+                return _named(psutil.Process(connection.pid))
     return None
 
 
@@ -57,7 +58,7 @@ def _is_here(address: str) -> bool:
 
 
 def _named(process: psutil.Process) -> str:
-    """Return what a process is called; of a node also whose: its processes work in `state/run`."""
+    """Return the name of a process, and of its node if it works in a `state/run` folder."""
     called = f"{process.name()} (pid {process.pid})"
     with contextlib.suppress(psutil.Error, OSError):
         state = Path(process.cwd()).parent

@@ -1,10 +1,10 @@
 """Talks to supervisord over its unix socket (XML-RPC): list, start, stop, signal.
 
-Every call has a deadline. What was already so is not an error: starting a running process and
-stopping a stopped one are answered as done. Faults come back as `ProcessRefused` with their
-reason; a supervisord that cannot be reached raises `Unavailable`. Calls block for some
-milliseconds (start without waiting 5 ms, list 3 ms), so a service may make them in its loop;
-`stop` waits for the process's end and belongs into a thread of its own.
+Every call has a deadline. Starting a running process or stopping a stopped one is no error: the
+call returns False. Faults raise `ProcessRefused` with their reason; an unreachable supervisord
+raises `Unavailable`. Calls block for some milliseconds (start without waiting 5 ms, list 3 ms), so
+a service may make them in its loop. `stop` waits for the end of the process and belongs in a thread
+of its own.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -56,10 +56,10 @@ _REASON: dict[int, Reason] = {
 
 @dataclass(frozen=True, slots=True)
 class SupervisedProcess:
-    """One entry of supervisord. `name` is `bus` or `runner:03`; `pid` 0 when it does not run.
+    """One entry of supervisord. `name` is `bus` or `runner:03`; `pid` is 0 if it does not run.
 
-    Instants are seconds since the epoch, 0 for never. `exit_code` is of the last life (-1: killed
-    by a signal) and None while it runs or has never run.
+    Times are seconds since the epoch, 0 for never. `exit_code` is that of the last life (-1: killed
+    by a signal), and None while it runs or if it has never run.
     """
 
     name: str
@@ -73,12 +73,12 @@ class SupervisedProcess:
 
     @property
     def alive(self) -> bool:
-        """Return whether there is (or is about to be) a process."""
+        """Return whether there is a process, or one is starting."""
         return self.status in ALIVE
 
 
 class ProcessRefused(ShoalError):
-    """supervisord would not: `reason` says why, the text what it said."""
+    """supervisord refused: `reason` says why; the text is supervisord's."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(message)
@@ -98,16 +98,16 @@ class _Connection(http.client.HTTPConnection):
 
 
 class Supervisor:
-    """supervisord at its unix socket. Calls from several threads take turns."""
+    """supervisord at its unix socket. It serves calls of several threads one by one."""
 
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
         self._turn = threading.Lock()
 
     def list_processes(self) -> list[SupervisedProcess]:
-        """Return every process that it knows, running or not, in its own order."""
-        found = self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
-        return [_process(cast(dict[str, Any], row)) for row in found]
+        """Return all processes that supervisord knows, running or not, in its own order."""
+        rows = self._call(lambda rpc: rpc.supervisor.getAllProcessInfo())
+        return [_process(cast(dict[str, Any], row)) for row in rows]
 
     def is_up(self) -> bool:
         """Return whether supervisord answers."""
@@ -122,13 +122,13 @@ class Supervisor:
         return int(self._call(lambda rpc: rpc.supervisor.getPID()))
 
     def start(self, name: str) -> bool:
-        """Start a process without waiting for it to prove itself. False: it ran already."""
+        """Start a process without waiting until it is up. False: it was already running."""
         return self._unless(
             Faults.ALREADY_STARTED, lambda rpc: rpc.supervisor.startProcess(_full_name(name), False)
         )
 
     def stop(self, name: str, *, wait: bool = True) -> bool:
-        """Send SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it did not run."""
+        """Send SIGTERM, then SIGKILL after its `stopwaitsecs`. False: it was not running."""
         return self._unless(
             Faults.NOT_RUNNING,
             lambda rpc: rpc.supervisor.stopProcess(_full_name(name), wait),
@@ -136,25 +136,25 @@ class Supervisor:
         )
 
     def signal(self, name: str, signal: Signal) -> bool:
-        """Send a signal to the process itself. False: it does not run."""
+        """Send a signal to the process itself. False: it is not running."""
         return self._unless(
             Faults.NOT_RUNNING, lambda rpc: rpc.supervisor.signalProcess(_full_name(name), signal)
         )
 
     def last_words(self, name: str, length_bytes: int = 2_000) -> str:
-        """Return the end of a process's log, "" where there is none."""
+        """Return the end of a process's log; "" if there is none."""
         try:
-            found = self._call(
+            answer = self._call(
                 lambda rpc: rpc.supervisor.tailProcessStdoutLog(_full_name(name), 0, length_bytes)
             )
         except ProcessRefused:
             return ""
-        return str(found[0])
+        return str(answer[0])
 
     def shutdown(self, *, first: Sequence[str] = ("master", "gateway")) -> None:
-        """Stop `first`, in this order (so that the term is handed on at once, and what is open ends
-        in words), then everything else at once, then supervisord itself; returns when it has agreed
-        to. It would stop one after the other, each at its own pace."""
+        """Stop `first`, in this order, so that the term is handed over at once and open requests
+        get an error. Then stop all other processes together, then supervisord itself; return when
+        it has agreed. By itself supervisord would stop them one after the other."""
         for name in first:
             with contextlib.suppress(ProcessRefused):
                 self.stop(name)
@@ -199,7 +199,7 @@ class Supervisor:
 
 
 class _AlreadySo(Exception):
-    """The process is already as it was asked to be."""
+    """The process is already in the requested state."""
 
 
 def _full_name(name: str) -> str:

@@ -1,5 +1,4 @@
-"""Talks to the operating system: asks its tools, and takes silence for an answer; asks what the
-number of an error means."""
+"""Talks to the operating system: runs its tools with a timeout, and explains error numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +7,12 @@ import re
 import subprocess
 
 ASK_S = 5.0
-"""What a tool may take to answer, unless it is known to be slow."""
+"""Timeout of a tool, unless it is known to be slow."""
 NUMBERED = re.compile(r"\b(?:errno[ =:]+|error: )(\d+)\b")
 
 
 def asked(*command: str, timeout_s: float = ASK_S) -> str:
-    """Return what a tool of the system prints; nothing where there is none or it takes too long."""
+    """Return the output of a system tool; empty if it is missing or times out."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -24,5 +23,5 @@ def asked(*command: str, timeout_s: float = ASK_S) -> str:
 
 
 def in_words(text: str) -> str:
-    """Return a library's message with what the system calls its error numbers in their place."""
-    return NUMBERED.sub(lambda found: os.strerror(int(found[1])), text)
+    """Return a library's message with the system's text in place of each error number."""
+    return NUMBERED.sub(lambda match: os.strerror(int(match[1])), text)

@@ -1,7 +1,7 @@
-"""Talks to supervisord: starts it (`python -P -m bus.process.zygote -c FILE`), with what services
-share loaded before it forks them.
+"""Talks to supervisord: starts it (`python -P -m bus.process.zygote -c FILE`) and imports the
+services' shared code before it forks them.
 
-supervisord reads its file, takes its flags and answers supervisorctl as ever.
+supervisord reads its file, takes its flags and answers supervisorctl as always.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -19,20 +19,20 @@ from bus.process.zygote.forking import ForkingOptions
 from bus.process.zygote.loaded import load
 
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
-"""Of the gateway without its HTTP application: runners start meanwhile."""
+"""The gateway is loaded without its HTTP application, because runners start meanwhile."""
 
 
 def main() -> None:
-    """Run supervisord until it is told to stop."""
+    """Run supervisord until it is stopped."""
     ForkingOptions.loaded = loaded = load(SERVICES)
     if loaded.trouble:
         log = Log(node="", process="supervisord")
         log.warning("services start without the zygote", why=loaded.trouble)
     setattr(supervisord, "ServerOptions", ForkingOptions)  # noqa: B010 - what its `main` makes
-    # gunicorn's import has joined the words of the command already
+    # gunicorn's import has already joined the words of the command
     setproctitle.setproctitle(" ".join(["supervisord", *sys.argv[1:]]))
     supervisord.main(sys.argv[1:])
-    # To free all that was imported takes a second, and `shoal down` waits for it.
+    # Freeing all imported code takes a second, and `shoal down` waits for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

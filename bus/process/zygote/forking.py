@@ -1,11 +1,11 @@
-"""Talks to supervisord: where it would execute the command of a service, the child that it forked
-becomes that service.
+"""Talks to supervisord: a forked child becomes a service, where supervisord would execute its
+command.
 
-supervisord's options are its door to the system: `fork` and `execve` of them are replaced. It also
-opens its socket anew where the file was removed, by what sweeps temporary folders: without it a
-node can neither be seen nor ended. What is not exactly the command of a loaded package is executed
-as ever: a runner's slot, a package whose code has changed on the disk, one whose environment would
-make another interpreter.
+supervisord reaches the system through its options; this module replaces their `fork` and `execve`.
+It also opens supervisord's socket again if the cleanup of temporary folders removed the file,
+because without it a node can be neither seen nor stopped. Only the exact command of a loaded
+package is forked. All else is executed as usual: a runner's slot, a package whose code has changed
+on disk, or an environment that needs a new interpreter.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -32,13 +32,13 @@ INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that an interpreter, its loader or its C library reads when it starts."""
 RUNNING: int = SupervisorStates.RUNNING
 HEEDED = frozenset({"PYTHONUNBUFFERED"})
-"""Those of them that a forked service heeds."""
+"""Interpreter variables that a forked service obeys, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStart:
-    """How a command is started: the package that a forked child runs, empty: by `execve`. `why` is
-    worth a line in the log."""
+    """How a command is started: the package that a forked child runs; empty: by `execve`. `why` is
+    a reason for the log."""
 
     package: str = ""
     why: str = ""
@@ -47,7 +47,7 @@ class ServiceStart:
 def way_of(
     argv: Sequence[str], env: Mapping[str, str], loaded: LoadedCode, *, threads: int
 ) -> ServiceStart:
-    """Decide how a command is started in a process of so many threads."""
+    """Decide how to start a command in a process of so many threads."""
     package = argv[3] if list(argv[:3]) == [sys.executable, "-P", "-m"] and len(argv) == 4 else ""
     if package not in loaded.packages:
         return ServiceStart()
@@ -75,25 +75,25 @@ class ForkingOptions(ServerOptions):
     _threads = 0
 
     def openhttpservers(self, supervisord: Any) -> None:
-        """Open the socket, and remember for whom."""
+        """Open the socket, and store its supervisord for a later reopening."""
         self._supervisord = supervisord
         super().openhttpservers(supervisord)
 
     def get_signal(self) -> Any:
-        """Return the next signal. supervisord asks once a second at least, and so its socket is
-        looked for as often."""
+        """Return the next signal. supervisord calls this at least once a second, so its socket file
+        is checked as often."""
         self._reopen()
         return super().get_signal()
 
     def _reopen(self) -> None:
-        """Open the socket anew where its file is gone and its folder is not."""
+        """Open the socket again if its file is gone and its folder is not."""
         servers = cast(list[tuple[dict[str, str], Any]], self.httpservers)
         files = [config["file"] for config, _ in servers if "file" in config]
         gone = [file for file in files if not os.path.exists(file)]
         if self.mood < RUNNING or not gone:
             return
         if not all(os.path.isdir(os.path.dirname(file)) for file in gone):
-            return  # telemetry makes it anew: see `conf.paths`
+            return  # telemetry makes it again: see `conf.paths`
         for _, server in servers:
             with contextlib.suppress(OSError, ValueError, KeyError):  # a second try
                 self.poller.unregister_readable(server.fileno())
@@ -109,7 +109,7 @@ class ForkingOptions(ServerOptions):
             self.logger.warn("the socket file was removed; opening it again")
 
     def fork(self) -> int:
-        """Fork; the child has all signals blocked, so that none is lost before it is ready."""
+        """Fork; the child has all signals blocked, so that it loses none before it is ready."""
         self._threads = len(os.listdir("/proc/self/task"))
         mask = self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # pyright: ignore
         pid = -1
@@ -121,7 +121,7 @@ class ForkingOptions(ServerOptions):
         return pid
 
     def execve(self, filename: str, argv: list[str], env: dict[str, str]) -> Any:
-        """Become the service of a command, or execute it. Runs in the child, and never returns."""
+        """Become the service of a command, or execute it. Runs in the child and never returns."""
         reset_signals(self._mask)
         way = way_of(argv, env, self.loaded, threads=self._threads)
         if way.package:

@@ -1,9 +1,9 @@
-"""Talks to the disk: imports what services share, and tells whether the disk still holds it.
+"""Talks to the disk: imports the services' shared code, and checks whether the disk still has it.
 
-A file counts as changed by its time, size or inode. Every file of our packages counts, for a
-process reports the fingerprint of all of them; of other distributions those that are loaded, and
-the folders in which pip works. Imports start no thread and open nothing that a fork would share:
-tests hold that.
+Time, size or inode of a file reveal a change. Every file of our packages counts, because a process
+reports the fingerprint of all of them. The loaded files of other distributions count, and the
+folders in which pip works. Imports start no thread and open nothing that a fork would share; tests
+ensure that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class LoadedCode:
     trouble: str = ""
 
     def changed(self) -> str:
-        """Return a file that differs from what was loaded, empty without one. Some milliseconds."""
+        """Return a file that differs from the loaded one; empty if there is none. Takes some
+        milliseconds."""
         now = tree_marks(self.root)
         differs = (path for path in {**self.tree, **now} if self.tree.get(path) != now.get(path))
         others = (path for path, mark in self.others.items() if _mark(path) != mark)
@@ -44,8 +45,7 @@ class LoadedCode:
 
 
 def load(packages: Iterable[str], *, root: Path = ROOT) -> LoadedCode:
-    """Import `__main__` of each package. Where that fails nothing may be forked; it raises
-    nothing."""
+    """Import `__main__` of each package. If that fails nothing may be forked; it never raises."""
     wanted = tuple(packages)
     began_ns = time.time_ns()
     gc.disable()
@@ -70,7 +70,7 @@ def load(packages: Iterable[str], *, root: Path = ROOT) -> LoadedCode:
 
 def tree_marks(root: Path) -> dict[str, Mark]:
     """Return the marks of the files of our packages in a folder."""
-    found: dict[str, Mark] = {}
+    marks: dict[str, Mark] = {}
     folders = [str(root / package) for package in PACKAGES]
     while folders:
         try:
@@ -79,21 +79,21 @@ def tree_marks(root: Path) -> dict[str, Mark]:
             continue  # the files that were in it are missing then
         for entry in entries:
             if entry.name.endswith(SUFFIXES):
-                found.update(_marks([entry.path]))
+                marks.update(_marks([entry.path]))
             elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
                 folders.append(entry.path)
-    return found
+    return marks
 
 
 def _unload_main(package: str) -> None:
-    """Have `python -m` of a package, later, run a `__main__` that was not imported before."""
+    """Unload the package's `__main__`, so that `python -m` can import and run it later."""
     name = f"{package}.__main__"
     if sys.modules.pop(name, None) is not None and package in sys.modules:
         vars(sys.modules[package]).pop("__main__", None)
 
 
 def _other_files() -> Iterator[str]:
-    """Yield the files of what is loaded, and the folders of distributions."""
+    """Yield the files of all loaded modules, and the folders of distributions."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
@@ -112,14 +112,14 @@ def _marks(paths: Iterable[str]) -> Iterator[tuple[str, Mark]]:
 
 def _mark(path: str) -> Mark | None:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _written_since(path: str, at_ns: int) -> bool:
-    """Return whether a file may have changed since; its time of change cannot be set back."""
+    """Return whether a file may have changed since then; its ctime can't be set back."""
     try:
         return os.stat(path).st_ctime_ns >= at_ns
     except OSError:

@@ -1,9 +1,9 @@
 """Talks to the operating system: turns a forked child of supervisord into a service.
 
-The child becomes what `execve` would have made of it: signals, environment, standard streams,
-arguments and title are those of a new interpreter. It ends with `os._exit`, so that nothing ever
-returns into supervisord's code; what supervisord held stays referenced, so that no finalizer closes
-a file number that the service uses by then.
+The child becomes what `execve` would have made: signals, environment, standard streams, arguments
+and title are those of a new interpreter. It ends with `os._exit`, so that it never returns into
+supervisord's code. supervisord's objects stay referenced, so that no finalizer closes a file number
+that the service uses by then.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from typing import NoReturn, TextIO
 import setproctitle
 
 _KEPT: list[object] = []
-"""supervisord's own streams: a stream that is let go is flushed."""
+"""supervisord's own streams, because a released stream would be flushed."""
 INTERRUPTED = 130
 
 
 def become(package: str, argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Run a package as `python -m` does, in the environment `env`, and exit with its code. Signals
-    were reset, and descriptors but the first three closed."""
+    are already reset, and all descriptors but the first three closed."""
     code = 1
     try:
         gc.freeze()
@@ -51,8 +51,8 @@ def become(package: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetur
 
 
 def reset_signals(mask: set[signal.Signals]) -> None:
-    """Leave signals as `execve` and a new interpreter do: those that were caught have their default
-    again, those ignored stay so; then block only `mask`."""
+    """Set signals as `execve` and a new interpreter do. Caught signals get their default, ignored
+    ones stay ignored; then only `mask` is blocked."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -63,7 +63,7 @@ def reset_signals(mask: set[signal.Signals]) -> None:
 
 
 def set_environment(env: Mapping[str, str]) -> None:
-    """Replace the environment, and forget what was derived from the old one."""
+    """Replace the environment, and reset all values derived from the old one."""
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None
@@ -71,8 +71,8 @@ def set_environment(env: Mapping[str, str]) -> None:
 
 
 def open_streams(*, unbuffered: bool) -> None:
-    """Open the standard streams anew, as `python` does at its start (`unbuffered`: `python -u`),
-    with the encodings that this interpreter began with."""
+    """Open the standard streams again, as `python` does at its start (`unbuffered`: `python -u`),
+    with this interpreter's encodings."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old: TextIO = getattr(sys, f"__{name}__")
         _KEPT.extend([old, getattr(sys, name)])
@@ -91,7 +91,7 @@ def open_streams(*, unbuffered: bool) -> None:
 
 
 def run(package: str) -> int:
-    """Run `__main__` of a package; return the code with which an interpreter would exit."""
+    """Run `__main__` of a package; return the exit code that an interpreter would have."""
     try:
         runpy.run_module(package, run_name="__main__", alter_sys=True)
     except SystemExit as left:
@@ -106,7 +106,7 @@ def run(package: str) -> int:
 
 
 def finish() -> None:
-    """End as an interpreter does: wait for threads, call what is registered, write what is left."""
+    """End as an interpreter does: wait for threads, call exit handlers, flush the streams."""
     threading._shutdown()  # pyright: ignore
     atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]
     for stream in (sys.stdout, sys.stderr):

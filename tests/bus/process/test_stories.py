@@ -46,7 +46,7 @@ def raised() -> ValueError:
 
 def test_a_story_has_each_error_and_its_code_and_no_words_but_the_systems() -> None:
     story = story_of(raised())
-    first, second, third = story.split("\nof which came:\n")
+    first, second, third = story.split("\nwhich caused:\n")
     assert SECRET not in story
     assert first.endswith("LookupError") and "raise LookupError(SECRET)" in first
     assert second.endswith("OSError: No space left on device")
@@ -63,7 +63,7 @@ def test_what_zeromq_and_sqlite_call_it_is_told() -> None:
 def test_a_story_comes_to_an_end_where_errors_lead_in_a_circle() -> None:
     one, other = ValueError(SECRET), KeyError(SECRET)
     one.__context__, other.__context__ = other, one
-    assert story_of(one) == "KeyError\nof which came:\nValueError"
+    assert story_of(one) == "KeyError\nwhich caused:\nValueError"
 
 
 def test_what_came_before_is_left_out_where_it_was_hidden() -> None:
@@ -80,7 +80,7 @@ def test_each_member_of_a_group_is_told() -> None:
     group = ExceptionGroup(SECRET, [raised(), UnicodeEncodeError("utf-8", SECRET, 0, 1, "x")])
     story = story_of(group)
     assert SECRET not in story
-    assert "ExceptionGroup\nof its members: " in story and story.endswith("UnicodeEncodeError")
+    assert "ExceptionGroup\none of its errors: " in story and story.endswith("UnicodeEncodeError")
 
 
 @pytest.fixture
