@@ -308,7 +308,7 @@ class BusClient:
             local = beat.holder == self.speaker.node
             addresses = (self.endpoints.candidate,) if local else beat.addresses
             if self._holder.follow(beat.holder, addresses):
-                self.outbox.told_at.clear()
+                self.outbox.sent_at.clear()
         self._mirrored(ask)
 
     def _answered(self, frames: list[bytes]) -> None:
@@ -353,7 +353,7 @@ class BusClient:
     def _upkeep(self) -> None:
         now = self.reactor.now()
         if self._holder.try_next(now):
-            self.outbox.told_at.clear()
+            self.outbox.sent_at.clear()
         self._tell_due()
         if self._follow and (ask := self.mirror.due(now)) is not None:
             self._holder.ask(ask)

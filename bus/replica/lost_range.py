@@ -1,7 +1,7 @@
-"""Which places of the log a damaged journal has lost, and the name of the file that is kept for it.
+"""The log indexes that a damaged journal has lost, and the name of its damaged file.
 
-Pure. The file lies in the journal's folder until a person has looked at it and removes it. So do
-other damaged files of the state, as `<name>.damaged`; `damage_words` says what each means.
+Pure. The damaged file stays in the journal's folder until a person has checked it and deletes it.
+So do other damaged state files, as `<name>.damaged`; `damage_words` explains each.
 """
 
 from __future__ import annotations
@@ -14,36 +14,35 @@ _NAME = re.compile(r"events-(\d{12})-(\d{12}|end)-[0-9a-f]{8}\.damaged")
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """The indexes `first` to `last`, both included; `last` None where nothing says how far the
-    log went."""
+    """The indexes `first` to `last`, both included. `last` None: the end of the log is unknown."""
 
     first: int
     last: int | None
 
     @property
     def text(self) -> str:
-        """Return the range as people read it."""
+        """Return the range for people."""
         if self.last is None:
             return f"{self.first} and all later ones"
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
     def file_name(self, checksum: int) -> str:
-        """Return the name of the damaged file, which has this checksum: the same file has the same
-        name each time."""
+        """Return the name of the damaged file with this checksum; the same file always has the same
+        name."""
         last = "end" if self.last is None else f"{self.last:012d}"
         return f"events-{self.first:012d}-{last}-{checksum:08x}.damaged"
 
 
 def range_of(file_name: str) -> LostRange | None:
-    """Return what a damaged file of this name has lost; None for the name of any other file."""
-    found = _NAME.fullmatch(file_name)
-    if found is None:
+    """Return the indexes that a damaged file of this name has lost; None for any other file."""
+    match = _NAME.fullmatch(file_name)
+    if match is None:
         return None
-    return LostRange(int(found[1]), None if found[2] == "end" else int(found[2]))
+    return LostRange(int(match[1]), None if match[2] == "end" else int(match[2]))
 
 
 def damage_words(path: str) -> tuple[str, str]:
-    """Return what is wrong where a damaged file was kept at this path, and what to do."""
+    """Return the problem of a damaged file at this path, and the remedy."""
     name = path.rpartition("/")[2]
     lost = range_of(name)
     if lost is not None:

@@ -1,10 +1,10 @@
-"""Following the log: events applied in order, a gap spotted, a snapshot asked for.
+"""Following the log: applies events in order, detects gaps, asks for snapshots.
 
-Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check): `heard_*` take what arrived and
-return what to ask, if anything. Order promised: `state` moves only along one holder's index
-order; what a lower term says, or what was seen before, changes nothing. A heartbeat alone says
-who holds the term; a new holder's events are applied only once its log is known to hold our own
-last event; otherwise its snapshot replaces what we have.
+Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check). `heard_*` process a received message
+and return the next question, if any. Promised order: `state` moves only along one leader's index
+order; messages of a lower term, or repeated ones, change nothing. A heartbeat alone names the
+leader. A new leader's events are applied only once its log is known to contain our own last event.
+Otherwise its snapshot replaces our state.
 """
 
 from __future__ import annotations
@@ -17,40 +17,39 @@ from bus.wire.messages.control import AskEvents, AskSnapshot, EventsFound, Snaps
 from bus.wire.messages.events import Event
 
 MAX_STASH = 50_000
-"""Events kept aside while a gap is open; beyond it a snapshot is cheaper."""
+"""Events stored while a gap is open; beyond that a snapshot is cheaper."""
 MAX_ASKED = 1_000
-"""Events asked for at once."""
+"""Events per question."""
 MAX_REPLAYED = 5_000
-"""Who is further behind than this takes a snapshot instead of the events."""
+"""A mirror that is further behind takes a snapshot instead of the events."""
 DOUBTED_S = 1.5
-"""A holder that was heard within this is not left for another whom fewer follow."""
+"""A leader whose heartbeat is younger than this is not left for another one with fewer
+followers."""
 LAPSED_S = 2.0
-"""A holder that was silent for so long is none."""
+"""A leader that has been silent for this long counts as gone."""
 VOTED_FOR_S = 10.0
-"""A holder by votes outranks one that claimed alone, whatever their counters, until it has been
-silent for so long."""
+"""A leader by votes outranks a leader without votes, whatever their counters, until it has been
+silent for this long."""
 FORGOTTEN_S = 10.0
-"""A holder that claimed a higher term alone and has been silent for so long may have died, or lost
-its disk, before anybody else heard of that term: then another's lower one is followed."""
+"""After this silence, a leader that claimed a higher term alone may have died or lost its disk
+before any other node learnt of that term. Then another leader's lower term is followed."""
 RETRY_S = 0.5
-"""A question that had no answer is asked again after this long."""
+"""An unanswered question is repeated after this long."""
 
 Ask = AskSnapshot | AskEvents
 Move = tuple[Event | None, ClusterState]
-"""An event and the state behind it; without an event, a state that replaced what was."""
+"""An event and the state after it; without an event, a state that replaced the previous one."""
 
 
 @dataclass(slots=True)
 class Mirror:
-    """One copy of the state.
+    """A copy of the cluster's state that follows the log.
 
-    `live` is False until a first snapshot was taken; (`counter`, `holder`) is the highest term
-    heard of, `voted` says that a majority gave it, `in_step` that its log is known to hold our
-    last event; so many `followers` its holder has. `heard_at` is when its heartbeat last came,
-    `asked_at` when the open question was asked, None when there is none; `stash` holds later
-    events by index while a gap is open.
-    `moves`, where it is kept, gathers what moved the state, oldest first,
-    until it is emptied.
+    `live`: it has had a first snapshot. (`counter`, `holder`): the highest known term; `voted`: a
+    majority gave it; `followers`: how many its leader has. `in_step`: the leader's log is known to
+    contain our last event. `heard_at`: the last heartbeat. `asked_at`: when the open question was
+    sent; None without one. `stash`: later events by index while a gap is open. `moves`, if not
+    None, collects all changes of the state, oldest first, until its owner empties it.
     """
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -67,8 +66,8 @@ class Mirror:
     moves: list[Move] | None = None
 
     def heard_event(self, event: Event, now: float) -> Ask | None:
-        """Apply an event from the wire, stash it behind a gap, or ignore it as old; return what to
-        ask the holder, if anything."""
+        """Apply a received event, stash it if there is a gap, or ignore it if it is old. Return the
+        next question to the leader, if any."""
         if self.counter and event.term != self.counter:
             return None
         if _differ(event.holder, self.holder):
@@ -85,8 +84,8 @@ class Mirror:
         return None
 
     def heard_heartbeat(self, beat: TermHeartbeat, now: float) -> Ask | None:
-        """Compare a holder's heartbeat with the state; return what to ask it after a lost tail or
-        at a differing digest."""
+        """Compare a leader's heartbeat with the state. Return a question if the end of the log is
+        missing or the digests differ."""
         voted = bool(beat.voters)
         if voted == self.voted and self._is_older(beat.counter, beat.holder, now):
             return None
@@ -112,8 +111,8 @@ class Mirror:
         return None
 
     def heard_snapshot(self, snapshot: Snapshot, now: float) -> Ask | None:
-        """Replace the state by a snapshot, then apply what was stashed beyond it; return what to
-        ask about a gap, if there is one."""
+        """Replace the state by a snapshot, then apply the stashed events after it. Return a
+        question about a gap, if there is one."""
         self.asked_at = None
         if snapshot.term < self.counter or _differ(snapshot.holder, self.holder):
             return None
@@ -131,26 +130,26 @@ class Mirror:
         self._drain()
         return self._ask_gap(now) if self.stash else None
 
-    def heard_found(self, found: EventsFound, now: float) -> Ask | None:
-        """Apply events that were asked for; incomplete means they are gone, or our own last event
-        is not of that log: a snapshot is asked for."""
-        if found.term is not None and found.term != self.counter:
+    def heard_found(self, reply: EventsFound, now: float) -> Ask | None:
+        """Apply the requested events. If they are incomplete, they are deleted there or our last
+        event is not in that log: ask for a snapshot."""
+        if reply.term is not None and reply.term != self.counter:
             return None
-        if _differ(found.holder, self.holder):
+        if _differ(reply.holder, self.holder):
             return None
         self.asked_at = None
-        if not found.complete:
+        if not reply.complete:
             self.in_step = False
             return self._ask(AskSnapshot(), now)
         self.in_step = self.live
-        for event in found.events:
+        for event in reply.events:
             if event.index > self.state.index:
                 self._stash(event)
         self._drain()
         return self._ask_gap(now) if self.stash else None
 
     def due(self, now: float) -> Ask | None:
-        """Repeat a question that was not answered in time. To be called now and then."""
+        """Repeat a question that was not answered in time. Call this regularly."""
         if self.asked_at is None or now - self.asked_at < RETRY_S:
             return None
         self.asked_at = None
@@ -165,26 +164,27 @@ class Mirror:
         return self.last_digest[1]
 
     def lead(self, counter: int, me: NodeId) -> None:
-        """Take our own log for the log: the keeper of this mirror holds the term itself."""
+        """Follow our own log, because the owner of this mirror is the leader."""
         self._follow(counter, me)
         self.followers = 0
         self.live = self.in_step = True
 
     def moved(self, event: Event) -> None:
-        """Apply the next event of a log that the keeper of this mirror writes itself."""
+        """Apply the next event of a log that the owner of this mirror writes itself."""
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """Return whether this is a lower term, unless the higher one has been forgotten; or another
-        claim to the same counter while the holder that we follow lives: those two settle it."""
+        """Return whether to ignore this term. Reasons: it is lower than the current one, which is
+        not forgotten; or it claims the same counter while our leader lives, and those two settle
+        it."""
         if counter == self.counter and self.holder not in (None, holder):
             return now - self.heard_at < LAPSED_S
         forgotten = not self.voted and now - self.heard_at >= FORGOTTEN_S
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Return whether fewer follow this claim than the holder that we hear, and has not handed
-        its term on to it: it gives way."""
+        """Return whether this claim has fewer followers than our leader, which has not handed its
+        term over to it. Then it yields."""
         given = beat.handed
         if given is not None and (given.counter, given.holder) == (self.counter, self.holder):
             return False
@@ -192,13 +192,14 @@ class Mirror:
         return other and beat.followers < self.followers
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
-        """Follow a higher term: drop what was stashed of another log, and doubt our own."""
+        """Follow a higher term: drop the stashed events of another log; our log counts as
+        unconfirmed."""
         self.counter, self.holder = counter, holder
         self.in_step, self.asked_at = False, None
         self.stash.clear()
 
     def _question(self, upto: int) -> Ask:
-        """Return what to ask a holder whose log is not known to be ours."""
+        """Return the question to a leader whose log may differ from ours."""
         state = self.state
         behind = upto - state.index
         if not self.live or behind < 0 or behind > MAX_REPLAYED:
@@ -211,12 +212,12 @@ class Mirror:
         if len(self.stash) >= MAX_STASH:
             self.stash.clear()
             self.live = False
-        known = self.stash.get(event.index)
-        if known is None or known.term < event.term:
+        stashed = self.stash.get(event.index)
+        if stashed is None or stashed.term < event.term:
             self.stash[event.index] = event
 
     def _drain(self) -> None:
-        """Apply what follows the state without a gap."""
+        """Apply stashed events that follow the state without a gap."""
         while (event := self.stash.pop(self.state.index + 1, None)) is not None:
             self.state = apply(self.state, event)
             if self.moves is not None:
@@ -230,13 +231,13 @@ class Mirror:
         return self._ask(AskEvents(first=first, last=min(last, first + MAX_ASKED - 1)), now)
 
     def _ask(self, ask: Ask, now: float) -> Ask | None:
-        """Return the question, None while another one waits for its answer."""
+        """Return the question; None while another one waits for its answer."""
         if self.asked_at is not None and now - self.asked_at < RETRY_S:
             return None
         self.asked_at = now
         return ask
 
 
-def _differ(one: NodeId | None, other: NodeId | None) -> bool:
-    """Return whether two holders are known not to be the same."""
-    return one is not None and other is not None and one != other
+def _differ(first: NodeId | None, second: NodeId | None) -> bool:
+    """Return whether both leaders are known and differ."""
+    return first is not None and second is not None and first != second

@@ -1,8 +1,8 @@
 """The cluster's state and how events change it: `apply(state, event)`.
 
-Pure and total: any event can be applied to any state, and one that no longer fits (an unknown
-instance, an older generation, a fact seen before) changes nothing but the index. Every
-mirror that has applied the same events holds the same state.
+Pure and total: any event can be applied to any state. An event that no longer fits changes nothing
+but the index: an unknown instance, an older generation, a repeated fact. All mirrors that have
+applied the same events have the same state.
 """
 
 from __future__ import annotations
@@ -57,16 +57,15 @@ from bus.wire.messages.wire import Message
 from bus.wire.pool import Lease, Pin
 
 MAX_FAILURES = 8
-"""Endings of past generations that are remembered per instance."""
+"""Ends of past generations that are stored per instance."""
 MAX_COMMANDS = 256
-"""Commands whose answers are remembered, so that a repeat gets the first answer."""
+"""Commands whose answers are stored, so that a repeat gets the first answer."""
 
 
 class NodeSeat(Message):
-    """A node that has joined: its name (the operator's, where one was given: `renamed`) and
-    where it is reached. `draining`: it gets no new work. `wired_bytes` is the memory that was wired
-    there without a runner when it was drained for that, or when a person let it have work in spite
-    of it; 0 otherwise."""
+    """A node that has joined: its name (`renamed`: from the operator) and its addresses.
+    `draining`: it gets no new work. `wired_bytes`: the wired memory without a runner for which it
+    was drained, or which a person accepted; else 0."""
 
     node: NodeId
     name: str
@@ -77,12 +76,12 @@ class NodeSeat(Message):
 
 
 class ClusterState(Message):
-    """What every node agrees on. `facts` holds, per witness (node/process), its boot and the
-    highest sequence number indexed; `commands` the index at which each recent command took
-    effect, oldest first; `derived` the derived models and `pins` the pinned ones by name;
-    `api_keys` the API keys and `leases` the leases by id; `trace_ratio` the share of requests that
-    is traced, None where each node's settings say it. `cloud_fallback`: providers may answer where
-    a task's models fail; `setbacks` is what is remembered of models whose runners fail."""
+    """The state that all nodes agree on. `facts`: per witness (node/process) its boot and the
+    highest indexed sequence number. `commands`: the index at which each recent command took effect,
+    oldest first. `derived`, `pins`: derived and pinned models by name. `api_keys`, `leases`: by id.
+    `trace_ratio`: the share of traced requests; None: as each node's settings say.
+    `cloud_fallback`: providers may answer if a task's models fail. `setbacks`: the failure records
+    of models."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -104,7 +103,8 @@ class ClusterState(Message):
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
-    """Return the state after `event`. Events come in index order (`replica.mirror` sees to it)."""
+    """Return the state after `event`. Events come in index order (`replica.mirror` ensures
+    that)."""
     changes: dict[str, Any] = {"index": event.index, "term": max(state.term, event.term)}
     if event.command_id is not None:
         changes["commands"] = _remembered(state, event)
@@ -118,13 +118,13 @@ def apply(state: ClusterState, event: Event) -> ClusterState:
 
 
 def is_known(state: ClusterState, fact: FactId) -> bool:
-    """Return whether this fact (or a later one of the same boot) is indexed already."""
+    """Return whether this fact, or a later one of the same boot, is already indexed."""
     seen = state.facts.get(f"{fact.node}/{fact.process}")
     return seen is not None and seen[0] == fact.boot and seen[1] >= fact.seq
 
 
 def digest(state: ClusterState) -> int:
-    """Return the CRC-32 of the state in one canonical form; equal states have equal digests."""
+    """Return the CRC-32 of the state in a canonical form; equal states have equal digests."""
     text = json.dumps(state.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
     return crc32(text.encode())
 
@@ -136,9 +136,9 @@ def _remembered(state: ClusterState, event: Event) -> dict[str, tuple[int, str |
         target = body.instance.instance
     elif isinstance(body, InstanceDraining | KeepAliveSet):
         target = body.instance
-    kept = dict(list(state.commands.items())[-(MAX_COMMANDS - 1) :])
-    kept[event.command_id or ""] = (event.index, target)
-    return kept
+    commands = dict(list(state.commands.items())[-(MAX_COMMANDS - 1) :])
+    commands[event.command_id or ""] = (event.index, target)
+    return commands
 
 
 def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
@@ -147,9 +147,9 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case TermOpened(holder=holder):
             return {"holder": holder}
         case NodeJoined(node=node, name=name, addresses=addresses):
-            known = state.nodes.get(node) or NodeSeat(node=node, name=name)
-            fresh = {"name": known.name if known.renamed else name, "addresses": addresses}
-            return {"nodes": {**state.nodes, node: known.model_copy(update=fresh)}}
+            seat = state.nodes.get(node) or NodeSeat(node=node, name=name)
+            fresh = {"name": seat.name if seat.renamed else name, "addresses": addresses}
+            return {"nodes": {**state.nodes, node: seat.model_copy(update=fresh)}}
         case NodeRenamed() | NodeDrained() | NodeForgotten() | NodeRemembered():
             return _with_node(state, body)
         case InstancePlaced(instance=instance):
@@ -158,9 +158,9 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
             rest = {key: value for key, value in state.instances.items() if key != gone}
             return {"instances": rest}
         case SetbacksCounted(setbacks=counted):
-            others = {key: one for key, one in state.setbacks.items() if key != counted.model}
-            kept = {} if counted.is_forgotten else {counted.model: counted}
-            return {"setbacks": {**others, **kept}}
+            others = {key: counts for key, counts in state.setbacks.items() if key != counted.model}
+            own = {} if counted.is_forgotten else {counted.model: counted}
+            return {"setbacks": {**others, **own}}
         case ModelPinned(pin=pin):
             return {"pins": {**state.pins, pin.model: pin}}
         case ModelUnpinned(model=model):
@@ -172,14 +172,16 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
         case ModelDerived(derived=derived):
             return {"derived": {**state.derived, derived.name: derived}}
         case DerivedForgotten(name=name):
-            return {"derived": {key: one for key, one in state.derived.items() if key != name}}
+            return {"derived": {key: model for key, model in state.derived.items() if key != name}}
         case ApiKeyAdded(key=key):
             return {"api_keys": {**state.api_keys, key.id: key}}
         case ApiKeyChanged(key=key):
-            known = key.id in state.api_keys
-            return {"api_keys": {**state.api_keys, key.id: key}} if known else {}
+            exists = key.id in state.api_keys
+            return {"api_keys": {**state.api_keys, key.id: key}} if exists else {}
         case ApiKeyRemoved(key_id=gone):
-            return {"api_keys": {key: one for key, one in state.api_keys.items() if key != gone}}
+            return {
+                "api_keys": {key: value for key, value in state.api_keys.items() if key != gone}
+            }
         case TracingSet(ratio=ratio):
             return {"trace_ratio": ratio}
         case CloudFallbackAllowed(allowed=allowed):
@@ -191,8 +193,8 @@ def _changed(state: ClusterState, event: Event) -> Mapping[str, Any]:
 def _unpinned(state: ClusterState, model: str) -> Mapping[str, Any]:
     pins = {key: pin for key, pin in state.pins.items() if key != model}
     instances = {
-        key: one.model_copy(update={"pinned": False}) if one.model == model else one
-        for key, one in state.instances.items()
+        key: instance.model_copy(update={"pinned": False}) if instance.model == model else instance
+        for key, instance in state.instances.items()
     }
     return {"pins": pins, "instances": instances}
 
@@ -201,18 +203,18 @@ def _with_lease(state: ClusterState, news: LeaseAskedBack | LeaseEnded) -> Mappi
     lease = state.leases.get(news.lease)
     if lease is None:
         return {}
-    others = {key: one for key, one in state.leases.items() if key != news.lease}
+    others = {key: other for key, other in state.leases.items() if key != news.lease}
     if isinstance(news, LeaseEnded):
         return {"leases": others}
-    asked = lease.model_copy(update={"yields_to": news.to})
-    return {"leases": {**state.leases, news.lease: asked}}
+    changed = lease.model_copy(update={"yields_to": news.to})
+    return {"leases": {**state.leases, news.lease: changed}}
 
 
 def _with_node(
     state: ClusterState, news: NodeRenamed | NodeDrained | NodeForgotten | NodeRemembered
 ) -> Mapping[str, Any]:
     node = news.node
-    others = tuple(one for one in state.forgotten if one != node)
+    others = tuple(other for other in state.forgotten if other != node)
     match news:
         case NodeForgotten():
             rest = {key: seat for key, seat in state.nodes.items() if key != node}
@@ -275,8 +277,8 @@ def _news(instance: Instance, news: InstanceNews) -> Instance:
         case RankSeated(generation=generation, seat=seat):
             if generation != instance.generation:
                 return instance
-            others = [one for one in instance.seats if one.rank != seat.rank]
-            seats = tuple(sorted([*others, seat], key=lambda one: one.rank))
+            others = [other for other in instance.seats if other.rank != seat.rank]
+            seats = tuple(sorted([*others, seat], key=lambda other: other.rank))
             return instance.model_copy(update={"seats": seats})
         case _:
             same = news.generation == instance.generation
@@ -295,7 +297,7 @@ def _rank_news(
         return instance.model_copy(update={"ready": ready, "status": status})
     update: dict[str, Any] = {"ready": others, "status": signalled(instance.status, "rank_lost")}
     if not isinstance(news, RunnerUnloaded):
-        said = news.message if isinstance(news, RunnerEnded) else news.refusal.message
-        ending = f"{ENDING} {news.generation} rank {news.rank}: {said}"
+        cause = news.message if isinstance(news, RunnerEnded) else news.refusal.message
+        ending = f"{ENDING} {news.generation} rank {news.rank}: {cause}"
         update["failures"] = (*instance.failures, ending)[-MAX_FAILURES:]
     return instance.model_copy(update=update)
