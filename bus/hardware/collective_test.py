@@ -1,8 +1,8 @@
 """The arithmetic of the collective test: sizes, trimmed means, bandwidth, verdicts, the report.
 
-Pure. Bandwidth is what one direction of a rank's link carries: an `all_sum` of S bytes over n
-ranks sends 2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group
-is as fast as its slowest rank, and right only when every rank found every element right.
+Pure. Bandwidth is that of one direction of a rank's link. An `all_sum` of S bytes over n ranks
+sends 2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group is as
+fast as its slowest rank, and passes only if every rank found every element right.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SIZES = (1_024, 65_536, 1_048_576, 16_777_216)
 STRESS_SIZES = (*SIZES, 33_554_432, 67_108_864, 134_217_728)
 """The last is 512 MB."""
 JUDGED_BYTES = 1_000_000
-"""Below this an `all_sum` takes as long as its latency, whatever the link could carry."""
+"""Below this size an `all_sum` takes as long as its latency, whatever the link can carry."""
 TRIMMED = 0.10
 ARRAYS = 3
-"""How many arrays of the largest size a rank may hold at once: what it gives, what it gets, and
-what the backend or the check needs beside."""
+"""How many arrays of the largest size a rank may hold at once: input, output, and a further one for
+the backend or the check."""
 
 Verdict = Literal["excellent", "good", "fair", "poor"]
 LATENCY_S: tuple[tuple[float, Verdict], ...] = ((100e-6, "excellent"), (500e-6, "good"))
@@ -45,7 +45,7 @@ DEADLINE_S: dict[Mode, float] = {"quick": 180.0, "standard": 600.0, "stress": 36
 
 
 class SizeReport(Message):
-    """One size over all ranks: `mean_s` is the slowest rank's. None if it was skipped."""
+    """One size over all ranks. `mean_s`: of the slowest rank; None if the size was skipped."""
 
     elements: int
     bytes: int
@@ -77,10 +77,10 @@ class WrongCheck(Message):
 
 
 class CollectiveReport(Message):
-    """The whole test. `latency_s` is the slowest rank's trimmed mean, `bytes_per_s` the best
-    size's, which is `best_bytes`. Verdicts are None where nothing was measured; that on the
-    bandwidth also where no array of `JUDGED_BYTES` or more was. `skipped` counts the sizes that
-    did not fit into memory. `beside` are the models that were in memory on the same nodes."""
+    """The whole test. `latency_s`: the slowest rank's trimmed mean. `bytes_per_s`: of the best
+    size, `best_bytes`. A verdict is None without measurements; that on the bandwidth also without
+    arrays of at least `JUDGED_BYTES`. `skipped`: the number of sizes too large for memory.
+    `beside`: the models that were in memory on these nodes."""
 
     passed: bool
     mode: Mode
@@ -100,7 +100,7 @@ class CollectiveReport(Message):
 
 
 def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
-    """Return the test of a mode, if each rank can hold arrays of `room_bytes` in all."""
+    """Return the test of a mode, if each rank can hold `room_bytes` of arrays in total."""
     sizes = STRESS_SIZES if mode == "stress" else SIZES
     rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
     return CollectiveTest(
@@ -117,18 +117,18 @@ def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> Collect
 
 
 def is_skipped(test: CollectiveTest, elements: int) -> bool:
-    """Return whether an array of so many elements is over the cap."""
+    """Return whether an array of so many elements is over the limit."""
     return elements * ELEMENT_BYTES > test.cap_bytes
 
 
 def timing(seconds: Sequence[float]) -> Timing:
     """Sum up at least one round: the slowest tenth (rounded down) does not count in the mean."""
     ordered = sorted(seconds)
-    kept = len(ordered) - int(len(ordered) * TRIMMED)
+    count = len(ordered) - int(len(ordered) * TRIMMED)
     return Timing(
         rounds=len(ordered),
-        kept=kept,
-        mean_s=min(max(fmean(ordered[:kept]), ordered[0]), ordered[kept - 1]),
+        kept=count,
+        mean_s=min(max(fmean(ordered[:count]), ordered[0]), ordered[count - 1]),
         median_s=median(ordered),
         least_s=ordered[0],
         most_s=ordered[-1],
@@ -173,25 +173,25 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
     It has `passed` if all ranks are here and done and no element of any check was wrong.
     """
-    ranks = sorted(readings, key=lambda one: one.rank)
+    ranks = sorted(readings, key=lambda reading: reading.rank)
     first, test = ranks[0], ranks[0].test
     wrong = tuple(
-        WrongCheck(rank=one.rank, node=one.node, check=check)
-        for one in ranks
-        for check in one.finding.checks
+        WrongCheck(rank=reading.rank, node=reading.node, check=check)
+        for reading in ranks
+        for check in reading.finding.checks
         if check.wrong
     )
-    whole = [one.rank for one in ranks] == list(range(first.size))
-    done = whole and all(one.phase == "done" for one in ranks)
-    latency_s = _slowest([one.finding.latency for one in ranks]) if whole else None
+    whole = [reading.rank for reading in ranks] == list(range(first.size))
+    done = whole and all(reading.phase == "done" for reading in ranks)
+    latency_s = _slowest([reading.finding.latency for reading in ranks]) if whole else None
     sizes = tuple(_size(ranks, elements) for elements in test.sizes) if whole else ()
     best = _best(sizes)
-    checks = [check for one in ranks for check in one.finding.checks]
+    checks = [check for reading in ranks for check in reading.finding.checks]
     return CollectiveReport(
         passed=done and bool(checks) and not wrong,
         mode=test.mode,
         backend=first.backend,
-        ranks=tuple(_rank(one) for one in ranks),
+        ranks=tuple(_rank(reading) for reading in ranks),
         checks=len(checks),
         elements=sum(check.elements for check in checks),
         wrong=wrong,
@@ -201,7 +201,7 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
         bytes_per_s=None if best is None else best[0],
         best_bytes=None if best is None else best[1],
         bandwidth_verdict=None if best is None else judge_bandwidth(*best),
-        skipped=sum(one.skipped for one in sizes),
+        skipped=sum(size.skipped for size in sizes),
         beside=test.beside,
     )
 
@@ -216,21 +216,23 @@ def culprit(why: str) -> tuple[int, str] | None:
 def _best(sizes: Sequence[SizeReport]) -> tuple[float, int] | None:
     """Return the greatest bandwidth and the size of its arrays, of judgeable sizes if there are
     any; None without a measurement."""
-    found = [(one.bytes_per_s, one.bytes) for one in sizes if one.bytes_per_s is not None]
-    telling = [one for one in found if one[1] >= JUDGED_BYTES]
-    return max(telling or found, default=None)
+    figures = [(size.bytes_per_s, size.bytes) for size in sizes if size.bytes_per_s is not None]
+    telling = [figure for figure in figures if figure[1] >= JUDGED_BYTES]
+    return max(telling or figures, default=None)
 
 
 def _slowest(timings: Sequence[Timing | None]) -> float | None:
     """Return the longest mean in seconds, None unless every rank has one."""
-    means = [one.mean_s for one in timings if one is not None]
+    means = [each.mean_s for each in timings if each is not None]
     return max(means) if len(means) == len(timings) else None
 
 
 def _size(ranks: Sequence[CollectiveReading], elements: int) -> SizeReport:
     test, size = ranks[0].test, ranks[0].size
-    found = [s for one in ranks for s in one.finding.sizes if s.elements == elements]
-    timings = [one.timing for one in found]
+    parts = [
+        part for reading in ranks for part in reading.finding.sizes if part.elements == elements
+    ]
+    timings = [part.timing for part in parts]
     mean_s = _slowest(timings) if len(timings) == len(ranks) else None
     return SizeReport(
         elements=elements,
@@ -241,16 +243,18 @@ def _size(ranks: Sequence[CollectiveReading], elements: int) -> SizeReport:
     )
 
 
-def _rank(one: CollectiveReading) -> RankReport:
-    checks, latency = one.finding.checks, one.finding.latency
+def _rank(reading: CollectiveReading) -> RankReport:
+    checks, latency = reading.finding.checks, reading.finding.latency
     return RankReport(
-        rank=one.rank,
-        node=one.node,
-        process=one.process,
-        pid=one.pid,
-        mlx_version=one.mlx_version,
-        device=one.device,
-        passed=one.phase == "done" and bool(checks) and not any(check.wrong for check in checks),
+        rank=reading.rank,
+        node=reading.node,
+        process=reading.process,
+        pid=reading.pid,
+        mlx_version=reading.mlx_version,
+        device=reading.device,
+        passed=reading.phase == "done"
+        and bool(checks)
+        and not any(check.wrong for check in checks),
         latency_s=None if latency is None else latency.mean_s,
-        peak_bytes=one.finding.peak_bytes,
+        peak_bytes=reading.finding.peak_bytes,
     )

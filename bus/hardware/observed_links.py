@@ -15,15 +15,15 @@ from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.topology import RANKING, LinkCost, NodeAddress, Reach, medium_of, prior
 
 Cards = Mapping[NodeId, Sequence[NodeAddress]]
-"""The addresses of each node, by its own account."""
+"""The addresses of each node, as it reports them."""
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
     """Return the interface of `host`: as its own node reports it, else by the form of the
     address."""
-    for one in ips:
-        if one.ip == host:
-            return one
+    for address in ips:
+        if address.ip == host:
+            return address
     try:
         return NodeAddress(ip=host, medium=medium_of(host, ""))
     except ValueError:
@@ -42,10 +42,12 @@ def reaches(
     first, then the measured ones, fastest first."""
     hosts: list[str] = []
     if peers is not None and peers.node == node:
-        hosts += [one.host for one in peers.peers if one.node == peer and one.status == "linked"]
+        hosts += [
+            entry.host for entry in peers.peers if entry.node == peer and entry.status == "linked"
+        ]
     if links is not None and links.node == node:
-        fastest = sorted(links.links, key=lambda one: -one.bytes_per_s)
-        hosts += [one.host for one in fastest if one.peer == peer]
+        fastest = sorted(links.links, key=lambda link: -link.bytes_per_s)
+        hosts += [link.host for link in fastest if link.peer == peer]
     return [
         Reach(node=node, peer=peer, ip=host, medium=address_at(host, ips).medium)
         for host in dict.fromkeys(hosts)
@@ -56,9 +58,9 @@ def reaches(
 def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, LinkCost]:
     """Return a node's measurements towards each peer, on the path that a ring would take."""
     ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
-    for one in sorted(reading.links, key=lambda one: -one.bytes_per_s):
-        at = address_at(one.host, cards.get(one.peer, ()))
-        ways.setdefault(one.peer, []).append((one, at))
+    for link in sorted(reading.links, key=lambda link: -link.bytes_per_s):
+        at = address_at(link.host, cards.get(link.peer, ()))
+        ways.setdefault(link.peer, []).append((link, at))
     return {peer: believed(*min(some, key=_badness)) for peer, some in ways.items()}
 
 
@@ -67,7 +69,7 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
-    """Return a measurement as a link; a lower bound counts only if it exceeds the prior."""
+    """Return the cost of a measured link; a lower bound counts only if it exceeds the prior."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)

@@ -24,7 +24,7 @@ class DevicePort:
 
 def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
     """Return the ports in the output of `ibv_devinfo`, in its order."""
-    found: list[DevicePort] = []
+    ports: list[DevicePort] = []
     device, port = "", 0
     lines = re.findall(r"^\s*(hca_id|port|state|port_state):\s+(\S+)", devinfo, re.MULTILINE)
     for key, value in lines:
@@ -33,8 +33,8 @@ def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
         elif key == "port" and value.isdigit():
             port = int(value)
         elif key in ("state", "port_state") and device and port:
-            found.append(DevicePort(device, port, value))
-    return tuple(found)
+            ports.append(DevicePort(device, port, value))
+    return tuple(ports)
 
 
 def rdma_enabled(status: str) -> bool | None:

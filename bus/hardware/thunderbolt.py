@@ -1,10 +1,10 @@
 """Thunderbolt cables, bridges and bridge loops, from the output of macOS's tools.
 
-Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a bus
-for each port, each with a domain UUID; a Mac at the other end of its cable is listed below it
-with the UUID of its own bus, so two machines' reports can be matched. The Thunderbolt Bridge
-joins all ports of a Mac into one Ethernet segment: if more than two Macs are cabled in a ring
-and all bridge, frames circulate for ever.
+Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a bus for
+each port, each with a domain UUID. Below a bus it lists the Mac at the other end of the cable, with
+the UUID of its own bus, so two machines' reports can be matched. The Thunderbolt Bridge joins all
+ports of a Mac into one Ethernet segment. If more than two Macs are cabled in a ring and all bridge,
+frames circulate for ever.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FEWEST_IN_A_LOOP = 3
 
 @dataclass(frozen=True, slots=True)
 class ThunderboltPort:
-    """One Thunderbolt port. `domain` is its bus's; `peers` are the domains of the Macs that its
-    cable leads to; `gigabits` is the speed of a cable that is in, 0 without one."""
+    """One Thunderbolt port. `domain`: of its bus. `peers`: the domains of the Macs at the other end
+    of its cable. `gigabits`: the speed of a plugged cable, else 0."""
 
     receptacle: str
     domain: str
@@ -34,13 +34,13 @@ class ThunderboltPort:
 
 
 def ports_in(profile: str) -> tuple[ThunderboltPort, ...]:
-    """Return the ports in `system_profiler`'s JSON, in its order; none where it is not that."""
+    """Return the ports in `system_profiler`'s JSON, in its order; none if the text is not that."""
     try:
         buses: Any = json.loads(profile)["SPThunderboltDataType"]
     except (ValueError, KeyError, TypeError):
         return ()
-    found = cast(list[Any], buses) if isinstance(buses, list) else []
-    return tuple(_port(cast(dict[str, Any], one)) for one in found if isinstance(one, dict))
+    entries = cast(list[Any], buses) if isinstance(buses, list) else []
+    return tuple(_port(cast(dict[str, Any], entry)) for entry in entries if isinstance(entry, dict))
 
 
 def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
@@ -50,11 +50,13 @@ def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
     speed = re.search(r"(\d+) Gb/s", str(receptacle.get("current_speed_key", "")))
     items = bus.get("_items")
     below = cast(list[Any], items) if isinstance(items, list) else []
-    devices = [cast(dict[str, Any], one) for one in below if isinstance(one, dict)]
+    devices = [cast(dict[str, Any], device) for device in below if isinstance(device, dict)]
     return ThunderboltPort(
         receptacle=str(receptacle.get("receptacle_id_key", "")),
         domain=str(bus.get("domain_uuid_key", "")),
-        peers=tuple(str(one["domain_uuid_key"]) for one in devices if "domain_uuid_key" in one),
+        peers=tuple(
+            str(device["domain_uuid_key"]) for device in devices if "domain_uuid_key" in device
+        ),
         gigabits=int(speed.group(1)) if joined and speed else 0,
     )
 
@@ -87,7 +89,7 @@ def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[N
     A node with fewer than two bridging neighbours is on no ring. Removing such nodes repeatedly
     leaves the rings (the graph's 2-core) and the nodes between two of them.
     """
-    links = _links({node: one for node, one in readings.items() if one.bridged})
+    links = _links({node: reading for node, reading in readings.items() if reading.bridged})
     while loose := [node for node, near in links.items() if len(near) < 2]:
         for node in loose:
             for near in links.pop(node):
@@ -100,15 +102,15 @@ def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[N
             group.add(node)
             fresh |= links.pop(node) - group
         loops.append(tuple(sorted(group)))
-    return tuple(sorted(one for one in loops if len(one) >= FEWEST_IN_A_LOOP))
+    return tuple(sorted(loop for loop in loops if len(loop) >= FEWEST_IN_A_LOOP))
 
 
 def _links(readings: Mapping[NodeId, ThunderboltReading]) -> dict[NodeId, set[NodeId]]:
-    """Return the neighbours of each node; one end's word is enough."""
-    owner = {domain: node for node, one in readings.items() for domain in one.domains}
+    """Return the neighbours of each node; the report of one end is enough."""
+    owner = {domain: node for node, reading in readings.items() for domain in reading.domains}
     links: dict[NodeId, set[NodeId]] = {node: set() for node in readings}
-    for node, one in readings.items():
-        for domain in one.peers:
+    for node, reading in readings.items():
+        for domain in reading.peers:
             near = owner.get(domain)
             if near is not None and near != node:
                 links[node].add(near)

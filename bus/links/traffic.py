@@ -24,10 +24,10 @@ from bus.wire.ids import NodeId
 Plane = Literal[
     "control", "telemetry", "peers", "holder", "data", "weights", "plans", "exchange", "rest"
 ]
-"""Kinds of traffic. `control`, `telemetry`: the planes of the bus; `peers`: hellos and measurements
-of links; `holder`: questions to the leader and between candidates; `data`: tokens between gateways
-and runners; `weights`: files of models; `plans`: plans of a group's lead; `exchange`: data between
-its ranks; `rest`: all beyond `ROWS`."""
+"""Kinds of traffic. `control`, `telemetry`: the planes of the bus. `peers`: hellos and measurements
+of links. `holder`: questions to the leader and between candidates. `data`: tokens between gateways
+and runners. `weights`: files of models. `plans`: plans of a group's lead. `exchange`: data between
+its ranks. `rest`: all beyond `ROWS`."""
 
 ROWS = 256
 """Rows, one per peer and plane; the last one is for all others."""

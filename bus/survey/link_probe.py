@@ -1,10 +1,10 @@
-"""One measurement of a link: a few small echoes, then bursts that grow while there is room.
+"""One measurement of a link: a few small echoes, then growing bursts.
 
-Pure: time arrives as `now`, at the side that asks. The first echo opens the way and does not
-count. Each burst is four times the one before, is answered when all of it has arrived, and is sent
-only if, at the speed seen before, it fits into what is left of `BUDGET_S` seconds of sending and
-of the bytes allowed: a slow link carries little. Speeds come out too low rather than too high.
-(Slow start is TCP's, RFC 5681.)
+Pure: time arrives as `now`, at the asking side. The first echo opens the connection and does not
+count. Each burst is four times the last one, and is answered when all of it has arrived. It is sent
+only if, at the measured speed, it fits into the rest of `BUDGET_S` seconds and of the allowed
+bytes, so a slow link carries little. Errors make speeds too low rather than too high. (Slow start
+is TCP's, RFC 5681.)
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 
 ECHOES = 15
-"""Before bursts; where there are none, one series."""
+"""Echoes before bursts; without bursts, one series."""
 SERIES = 5
-"""The round trip is the best median of a series of so many: load comes and goes, and only slows."""
+"""Echoes per series. The round trip is the best median of a series, because load varies and only
+slows echoes."""
 FIRST_BYTES = 16 << 10
 GROWTH = 4
 TRIES = 3
-"""Bursts of one size, where a larger one would not fit."""
+"""Bursts of one size, if a larger one does not fit."""
 BUDGET_S = 0.2
 FRAME_BYTES = 32 << 10
 MOST_BYTES = 8 << 20
@@ -28,27 +29,26 @@ _LEAST_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Send frames of these many bytes, the last one with `serial` and to be answered."""
+    """Send frames of these sizes in bytes. The last one has `serial` and asks for an answer."""
 
     serial: int
     frames: tuple[int, ...]
 
     @property
     def bytes_(self) -> int:
-        """Return the bytes of all frames together."""
         return sum(self.frames)
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What was measured. `bytes_per_s` None: nothing was to be sent."""
+    """The result of a measurement. `bytes_per_s` None: no bursts were allowed."""
 
     round_trip_s: float
     bytes_per_s: float | None
 
 
 class LinkProbe:
-    """One measurement; `most_bytes` is all that its bursts may send, 0 for a few echoes alone."""
+    """One measurement; `most_bytes` is the limit of its bursts; 0: only a few echoes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
@@ -60,13 +60,13 @@ class LinkProbe:
         self._sent_at = 0.0
 
     def start(self, now: float) -> Burst:
-        """Return what to send first."""
+        """Return the first burst."""
         self._sent_at = now
         return self._out
 
     def answered(self, serial: int, now: float) -> Burst | ProbeResult | None:
-        """Take the answer to a burst: return what to send next, or the result at the end; None for
-        an answer that was not awaited."""
+        """Process the answer to a burst. Return the next burst, or the result at the end; None for
+        an unexpected answer."""
         if serial != self._out.serial:
             return None
         took_s = max(_LEAST_S, now - self._sent_at)
@@ -85,8 +85,8 @@ class LinkProbe:
         self._rates.append((self._out.bytes_, self._out.bytes_ / max(sending_s, took_s / 2)))
 
     def _next_bytes(self) -> int:
-        """Return the bytes of the next burst; 0 when there is to be none. What cannot grow is
-        repeated, for it may have been load that made it slow."""
+        """Return the bytes of the next burst; 0 if there is none. A burst that can't grow is
+        repeated, because load may have slowed it."""
         if not self._rates:
             return min(FIRST_BYTES, self._left)
         before, _ = self._rates[-1]
@@ -106,7 +106,7 @@ class LinkProbe:
 
     def _end(self) -> ProbeResult:
         series = (self._trips[at : at + SERIES] for at in range(0, self._echoes, SERIES))
-        trip = min(median(one) for one in series)
+        trip = min(median(trips) for trips in series)
         if not self._rates:
             return ProbeResult(trip, None)
         largest = max(size for size, _ in self._rates)

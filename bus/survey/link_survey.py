@@ -1,9 +1,9 @@
-"""Talks to the doors of other switchboards to measure the links to them, while they are idle.
+"""Talks to the doors of other switchboards: measures the links to them while they are idle.
 
-Each measurement has a connection of its own, with the door's keys, so that no hello waits
-behind it; what to send is `bus.survey.link_probe`'s to say, and when `bus.survey.probe_schedule`'.
-No burst is sent once a node is busy. The results are published as `LinkReading`s, when something
-was measured or another peer rests, and each minute.
+Each measurement has its own connection, with the door's keys, so that no hello waits behind it.
+`bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when. No burst is sent
+once a node is busy. The results are published as `LinkReading`s: after each measurement, when the
+resting peers change, and every minute.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from bus.wire.messages.readings import LinkReading, RestingLink
 TICK_S = 1.0
 PUBLISH_S = 60.0
 RESTING_S = 5.0
-"""Which peers rest is told at most so often."""
+"""Minimum interval between reports of a changed list of unmeasured peers."""
 DEADLINE_S = 3.0
 
 
 def tell_unmeasured(node: NodeId, reactor: Reactor, publish: Callable[[LinkReading], None]) -> None:
-    """Publish, now and again and again, that this node is not to measure links."""
+    """Publish regularly that this node does not measure links."""
 
     def tell() -> None:
-        """Publish it."""
         publish(LinkReading(node=node, links=(), measured_at_s=wall()))
 
     tell()
@@ -45,8 +44,8 @@ def tell_unmeasured(node: NodeId, reactor: Reactor, publish: Callable[[LinkReadi
 
 
 class LinkSurvey:
-    """Measures one link at a time. `addresses()` are those of the linked peers and our own one,
-    `busy()` the nodes that are not to be disturbed."""
+    """Measures one link at a time. `addresses()` returns those of the linked peers and our own;
+    `busy()` the nodes that must not be disturbed."""
 
     def __init__(
         self,
@@ -72,12 +71,12 @@ class LinkSurvey:
         self._gauge = LinkProbe(0)
         self._target = ProbeTarget(speaker.node, "")
         self._deadline: Timer | None = None
-        self._told_at = reactor.now()
-        self._told_resting: tuple[RestingLink, ...] = ()
+        self._published_at = reactor.now()
+        self._published_resting: tuple[RestingLink, ...] = ()
         self._timer = reactor.every(TICK_S, self._tick)
 
     def close(self) -> None:
-        """Measure nothing more."""
+        """Stop measuring."""
         self._timer.cancel()
         self._hang_up()
 
@@ -87,8 +86,8 @@ class LinkSurvey:
             chosen = self.rounds.choose(self._addresses(), busy, now, random.random(), wall())
             if chosen is not None:
                 self._measure(chosen, now)
-        waited_s = now - self._told_at
-        rests = waited_s >= RESTING_S and self.rounds.resting(busy, now) != self._told_resting
+        waited_s = now - self._published_at
+        rests = waited_s >= RESTING_S and self.rounds.resting(busy, now) != self._published_resting
         if rests or waited_s >= PUBLISH_S:
             self._tell(now)
 
@@ -140,23 +139,23 @@ class LinkSurvey:
                 self.rounds.interrupted(self._target, now)
             case Burst() as burst:
                 self._send(burst)
-            case ProbeResult() as found:
+            case ProbeResult() as result:
                 self._hang_up()
-                self.rounds.measured(self._target, found, now)
+                self.rounds.measured(self._target, result, now)
                 self._tell(now)
             case None:
                 return
 
     def _is_disturbing(self) -> bool:
-        """Return whether a node at either end has been asked for something meanwhile."""
+        """Return whether a node at either end has become busy."""
         return not {self._speaker.node, self._target.peer}.isdisjoint(self._busy())
 
     def _fail(self) -> None:
         now = self._reactor.now()
-        known = self.rounds.links(now)
+        before = self.rounds.links(now)
         self._hang_up()
         self.rounds.failed(self._target, now)
-        if self.rounds.links(now) != known:
+        if self.rounds.links(now) != before:
             self._tell(now)
 
     def _hang_up(self) -> None:
@@ -168,8 +167,8 @@ class LinkSurvey:
             self._link = None
 
     def _tell(self, now: float) -> None:
-        self._told_at = now
-        self._told_resting = self.rounds.resting(self._busy(), now)
+        self._published_at = now
+        self._published_resting = self.rounds.resting(self._busy(), now)
         self._publish(
             LinkReading(
                 node=self._speaker.node,
@@ -177,6 +176,6 @@ class LinkSurvey:
                 measured_at_s=wall(),
                 latency_every_s=self.rounds.latency_every_s,
                 bandwidth_every_s=self.rounds.bandwidth_every_s,
-                resting=self._told_resting,
+                resting=self._published_resting,
             )
         )

@@ -1,12 +1,12 @@
-"""When a node measures which of its links, what it keeps of that, and for how long.
+"""When a node measures which of its links, and how long the results count.
 
-Pure: time and chance arrive as arguments. Every address of every linked peer has its turn, one at
-a time and never while a runner decodes, a model is loaded or weights are fetched at either end;
-who goes and comes back has no turn sooner for it. Latency takes a few echoes and is measured often.
-Bandwidth takes bursts: nodes take turns with them, each in its part of a round by the time of day,
-but for an address of which nothing is known. One that does not answer has its figures dropped and
-is tried after longer rests. This node itself is the *baseline*: what an echo costs without any
-network.
+Pure: time and randomness arrive as arguments. Every address of every linked peer has its turn, one
+at a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched
+at either end. A peer that leaves and returns has no earlier turn. Latency takes a few echoes and is
+measured often. Bandwidth takes bursts: nodes take turns, each in its part of a round by the time of
+day; only an address without figures is measured at once. An address without an answer loses its
+figures and is tried again after longer pauses. This node itself is the *baseline*: the time of an
+echo without any network.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from bus.wire.messages.wire import Message
 from bus.wire.topology import PRIORS, is_overlay
 
 FIRST_S = 5.0
-"""From the sight of an address to its first turn."""
+"""From an address's first appearance to its first turn."""
 LATENCY_EVERY_S = 10.0
 LATENCY_EACH_S = 2.0
-"""With many addresses latency is measured more rarely: so much for each."""
+"""With many addresses latency is measured less often: this interval for each."""
 BANDWIDTH_EVERY_S = 60.0
-"""A round of all nodes' turns; longer where a node would not come to measure each other node."""
+"""A round of all nodes' turns; longer if a node could not measure each other node in it."""
 GAP_S = 2.0
-"""Between two measurements of bandwidth by one node."""
+"""Minimum interval between two measurements of bandwidth by one node."""
 RETRY_S, MAX_RETRY_S = 60.0, 1_800.0
 KEEP_S = 3_600.0
 KEPT, KEPT_TRIPS = 5, 12
-"""Measurements of an address of which the best counts: noise only ever slows."""
+"""Measurements of an address of which the best counts, because noise only slows."""
 OVERDUE = 2.5
-"""After so many times its interval a latency is one that rests."""
+"""A peer whose latency is older than this many intervals is reported as `resting`."""
 MAX_ADDRESSES = 4
-"""Of one peer."""
+"""Maximum addresses of one peer."""
 VPN_MOST_BYTES = 256 << 10
 LOOPBACK_MOST_BYTES = 1 << 20
 CEILING_BYTES_PER_S = 0.25e9
-"""From here on it may be encryption that was measured: one core reached 0.46 GB/s of CURVE."""
+"""From this rate on, encryption may be the limit: one core reached 0.46 GB/s of CURVE."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeTarget:
-    """An address (`host:port`) at which `peer` is to be measured."""
+    """An address (`host:port`) at which `peer` is measured."""
 
     peer: NodeId
     address: str
@@ -58,7 +58,7 @@ class ProbeTarget:
 
     @property
     def most_bytes(self) -> int:
-        """Return what one measurement may send here."""
+        """Return the maximum bytes of one measurement here."""
         if is_overlay(self.host):
             return VPN_MOST_BYTES
         return LOOPBACK_MOST_BYTES if is_loopback(self.host) else MOST_BYTES
@@ -66,8 +66,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What is to be measured now: latency, and bandwidth by bursts of `most_bytes` together (0:
-    none)."""
+    """The next measurement: latency, and bandwidth by bursts of `most_bytes` in total (0: none)."""
 
     target: ProbeTarget
     most_bytes: int
@@ -75,8 +74,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class Turn:
-    """An address's next turns, of bandwidth (`due_at`) and of latency, and past results, latest
-    last, each with its instant."""
+    """The next turns of an address, for bandwidth (`due_at`) and for latency; and past results with
+    their times, latest last."""
 
     due_at: float
     latency_due_at: float
@@ -96,13 +95,13 @@ class ProbeSchedule:
 
     @property
     def latency_every_s(self) -> float:
-        """Return how often the latency to an idle address is measured."""
+        """Return the interval at which the latency of an idle address is measured."""
         return max(LATENCY_EVERY_S, LATENCY_EACH_S * len(self._there))
 
     @property
     def bandwidth_every_s(self) -> float:
-        """Return how often the bandwidth to an idle node is measured: a round, in which each node
-        has time for each other."""
+        """Return the interval at which the bandwidth of an idle node is measured: a round, in which
+        each node has time for each other."""
         nodes = len(self._nodes())
         return max(BANDWIDTH_EVERY_S, GAP_S * nodes * (nodes - 1))
 
@@ -114,8 +113,8 @@ class ProbeSchedule:
         chance: float,
         wall_s: float,
     ) -> Measurement | None:
-        """Choose what to measure now, None for a rest. `addresses` are those of the linked peers
-        and our own one, `chance` is in [0, 1), `wall_s` is the time that nodes agree about."""
+        """Choose the next measurement; None if there is none now. `addresses`: those of the linked
+        peers and our own. `chance` is in [0, 1). `wall_s` is the time that all nodes share."""
         self._look(addresses, now, chance)
         if self.me in busy:
             return None
@@ -141,24 +140,24 @@ class ProbeSchedule:
             turn.due_at = now + self.bandwidth_every_s / 2  # its next turn is the next round's
         return Measurement(target, target.most_bytes if bursts else 0)
 
-    def measured(self, target: ProbeTarget, found: ProbeResult, now: float) -> None:
-        """Keep the result of a measurement, the last ones of a target."""
+    def measured(self, target: ProbeTarget, result: ProbeResult, now: float) -> None:
+        """Store the result of a measurement among the last ones of its target."""
         turn = self.turns.get(target)
         if turn is None:
             return
         turn.failures = 0
-        turn.trips = [*turn.trips, (now, found.round_trip_s)][-KEPT_TRIPS:]
-        if found.bytes_per_s:
-            turn.rates = [*turn.rates, (now, found.bytes_per_s)][-KEPT:]
+        turn.trips = [*turn.trips, (now, result.round_trip_s)][-KEPT_TRIPS:]
+        if result.bytes_per_s:
+            turn.rates = [*turn.rates, (now, result.bytes_per_s)][-KEPT:]
 
     def interrupted(self, target: ProbeTarget, now: float) -> None:
-        """Have a target's bandwidth measured again: a node was asked for something meanwhile."""
+        """Schedule a target's bandwidth again, because a node became busy."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.due_at = now
 
     def failed(self, target: ProbeTarget, now: float) -> None:
-        """Forget what was found of a target, and try it later: no node answered, or a wrong one."""
+        """Delete a target's results and schedule it later: no node answered, or a wrong one."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.rates, turn.trips = [], []
@@ -167,7 +166,7 @@ class ProbeSchedule:
             turn.failures += 1
 
     def links(self, now: float) -> tuple[MeasuredLink, ...]:
-        """Return what is known, by peer and address, without what is over `KEEP_S` old."""
+        """Return the results, by peer and address; results older than `KEEP_S` are left out."""
         idle_s = min(
             (trip for target in self._there if target.peer == self.me
              for _, trip in _fresh(self.turns[target].trips, now)),
@@ -176,28 +175,28 @@ class ProbeSchedule:
         links = (
             self._link(target, idle_s, now) for target in self._there if target.peer != self.me
         )
-        found = (one for one in links if one is not None)
-        return tuple(sorted(found, key=lambda one: (one.peer, one.host)))
+        measured = (link for link in links if link is not None)
+        return tuple(sorted(measured, key=lambda link: (link.peer, link.host)))
 
     def resting(self, busy: Collection[NodeId], now: float) -> tuple[RestingLink, ...]:
-        """Return the linked peers that were not measured for longer than they should be, by id."""
+        """Return the linked peers whose last measurement is overdue, by id."""
         oldest_at = now - OVERDUE * self.latency_every_s
-        found: list[RestingLink] = []
+        rests: list[RestingLink] = []
         for peer in sorted(self._nodes() - {self.me}):
             turns = [self.turns[target] for target in self._there if target.peer == peer]
             if any(turn.rates and turn.trips[-1][0] >= oldest_at for turn in turns):
                 continue
             if self.me in busy:
-                found.append(RestingLink(peer=peer, why="busy_here"))
+                rests.append(RestingLink(peer=peer, why="busy_here"))
             elif peer in busy:
-                found.append(RestingLink(peer=peer, why="busy_there"))
+                rests.append(RestingLink(peer=peer, why="busy_there"))
             else:
                 is_silent = all(turn.failures for turn in turns)
-                found.append(RestingLink(peer=peer, why="unanswered" if is_silent else "new"))
-        return tuple(found)
+                rests.append(RestingLink(peer=peer, why="unanswered" if is_silent else "new"))
+        return tuple(rests)
 
     def _look(self, addresses: Mapping[NodeId, Sequence[str]], now: float, chance: float) -> None:
-        """Take note of who is there, and forget who stays away."""
+        """Note the present targets, and delete absent ones."""
         self._there = frozenset(
             ProbeTarget(node, address)
             for node, some in addresses.items()
@@ -224,7 +223,7 @@ class ProbeSchedule:
         rates, trips = _fresh(turn.rates, now), _fresh(turn.trips, now)
         if not rates or not trips:
             return None
-        rate, trip = max(one for _, one in rates), min(one for _, one in trips)
+        rate, trip = max(rate for _, rate in rates), min(rate for _, rate in trips)
         at_home = is_loopback(target.host)
         return MeasuredLink(
             peer=target.peer,
@@ -238,29 +237,31 @@ class ProbeSchedule:
         )
 
 
-def _fresh(found: Sequence[tuple[float, float]], now: float) -> list[tuple[float, float]]:
-    return [(at, one) for at, one in found if now - at <= KEEP_S]
+def _fresh(samples: Sequence[tuple[float, float]], now: float) -> list[tuple[float, float]]:
+    return [(at, value) for at, value in samples if now - at <= KEEP_S]
 
 
 def one_way_s(round_trip_s: float, idle_s: float | None) -> float:
-    """Return what a small message of MLX's ring takes, from an echo over the bus: half of what the
-    network adds to an echo within this machine, on top of what the ring takes there."""
+    """Return the latency of a small message of MLX's ring, from an echo over the bus. It is half of
+    what the network adds to a local echo, plus the ring's local latency."""
     if idle_s is None:
         return round_trip_s / 2
     return PRIORS["loopback"].latency_s + max(0.0, round_trip_s - idle_s) / 2
 
 
 def busy_nodes(readings: Iterable[Message]) -> set[NodeId]:
-    """Return the nodes that compute, load or fetch now, or that others fetch from."""
-    found: set[NodeId] = set()
-    for one in readings:
-        match one:
-            case RunnerReading(node=node) if one.running or one.waiting or one.phase == "loading":
-                found.add(node)
+    """Return the nodes that compute, load or fetch now, or from which others fetch."""
+    nodes: set[NodeId] = set()
+    for reading in readings:
+        match reading:
+            case RunnerReading(node=node) if (
+                reading.running or reading.waiting or reading.phase == "loading"
+            ):
+                nodes.add(node)
             case WeightsReading(node=node, fetches=fetches):
                 for fetch in fetches:
                     if fetch.phase not in ("done", "failed"):
-                        found |= {node, *fetch.sources}
+                        nodes |= {node, *fetch.sources}
             case _:
                 pass
-    return found
+    return nodes

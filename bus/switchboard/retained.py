@@ -1,7 +1,7 @@
-"""Which retained values a switchboard keeps: the latest per (origin, topic), until they expire.
+"""The retained values of a switchboard: the latest per (origin, topic), until they expire.
 
-Pure. A later boot of the same process replaces an earlier one; within a boot the higher
-sequence number wins. Expired values are not given out.
+Pure. A later boot of the same process replaces an earlier one; within a boot the higher sequence
+number wins. Expired values are not returned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from bus.wire.ids import Boot
 
 @dataclass(frozen=True, slots=True)
 class RetainedValue:
-    """One value as it came, and when it expires."""
+    """One value as it was received, and when it expires."""
 
     boot: Boot
     seq: int
@@ -30,25 +30,26 @@ class Retained:
     )
 
     def keep(self, topic: str, origin: str, value: RetainedValue) -> bool:
-        """Keep a value unless a later one of the same boot is kept. Whether it was."""
-        known = self.values.get((topic, origin))
-        if known is not None and known.boot == value.boot and known.seq >= value.seq:
+        """Store a value unless there is a later one of the same boot; return whether it was
+        stored."""
+        previous = self.values.get((topic, origin))
+        if previous is not None and previous.boot == value.boot and previous.seq >= value.seq:
             return False
         self.values[topic, origin] = value
         return True
 
     def matching(self, prefix: str, now: float, origin: str = "") -> list[tuple[str, bytes]]:
-        """Return (topic, payload) of every living value whose topic begins with `prefix`, and
-        whose origin with `origin`."""
+        """Return (topic, payload) of each valid value whose topic begins with `prefix` and whose
+        origin begins with `origin`."""
         return [
-            (topic, kept.payload)
-            for (topic, by), kept in self.values.items()
-            if topic.startswith(prefix) and by.startswith(origin) and now < kept.expires_at
+            (topic, value.payload)
+            for (topic, by), value in self.values.items()
+            if topic.startswith(prefix) and by.startswith(origin) and now < value.expires_at
         ]
 
     def expire(self, now: float) -> int:
-        """Forget what has expired; returns how many."""
-        gone = [key for key, kept in self.values.items() if now >= kept.expires_at]
+        """Delete expired values; return how many."""
+        gone = [key for key, value in self.values.items() if now >= value.expires_at]
         for key in gone:
             del self.values[key]
         return len(gone)

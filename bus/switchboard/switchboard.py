@@ -1,12 +1,12 @@
-"""Talks to every local service and to peers: forwards both planes, keeps retained values.
+"""Talks to every local service and to peers: forwards both planes, stores retained values.
 
-Each plane is its own pair of sockets, so that a flood of telemetry never delays an event. A
-new subscriber alone is given the retained values that match, as one *bundle*: [prefix, topic,
-payload, topic, payload, ...], an odd number of frames, where all else has two. The tap has a
-socket of its own that drops when its reader lags. What local services publish also goes out to
-peers, on a TCP socket for each plane; what peers publish goes to local services alone. Topics
-*on demand* (tokens) are asked for upstream only while a local service wants them. Where it has
-peers it follows the cluster's state as any service does, for that says who is forgotten.
+Each plane has its own pair of sockets, so that a flood of telemetry never delays an event. Only a
+new subscriber gets the matching retained values, as one *bundle*: [prefix, topic, payload, topic,
+payload, ...]. A bundle has an odd number of frames, all other messages have two. The tap has its
+own socket, which drops messages if its reader lags. Messages of local services also go to peers, on
+one TCP socket per plane; messages of peers go only to local services. Topics *on demand* (tokens)
+are requested from publishers only while a local service wants them. With peers, the switchboard
+follows the cluster's state as any service does, because the state names the forgotten nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPIRE_S = 5.0
 
 
 class PlaneForwarder:
-    """One plane: what comes in at XSUB goes out at XPUB and to the tap."""
+    """One plane: messages from XSUB go to XPUB and to the tap."""
 
     def __init__(self, plane: Plane, board: Switchboard) -> None:
         self.plane: Plane = plane
@@ -66,11 +66,11 @@ class PlaneForwarder:
         self.board.reactor.watch(link, lambda frames: self._subscription(link, frames))
 
     def ask_upstream(self, prefix: str, *, wanted: bool) -> None:
-        """Pass the wish for an on-demand topic on to the publishers."""
+        """Pass demand for an on-demand topic on to the publishers."""
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
     def from_peer(self, frames: list[bytes]) -> None:
-        """Give local services what a peer published: a message, or a bundle of retained values."""
+        """Deliver a peer's message, or its bundle of retained values, to local services."""
         if len(frames) % 2:
             for topic, payload in zip(frames[1::2], frames[2::2], strict=True):
                 self._deliver([topic, payload])
@@ -92,7 +92,8 @@ class PlaneForwarder:
             self.board.published(self.plane, frames)
 
     def _deliver(self, frames: list[bytes]) -> bool:
-        """Give a message to local services and the tap; False where it was not fit to be."""
+        """Deliver a message to local services and the tap; False if it is invalid or an outdated
+        value."""
         if len(frames) != 2:
             self.board.refuse(self.plane, "a message must have two frames")
             return False
@@ -113,8 +114,8 @@ class PlaneForwarder:
         except BadMessage as error:
             self.board.refuse(self.plane, str(error)[:120])
             return False
-        kept = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + ttl_s)
-        return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", kept)
+        value = RetainedValue(envelope.boot, envelope.seq, payload, clock_now() + ttl_s)
+        return self.retained.keep(topic, f"{envelope.node}/{envelope.process}", value)
 
     def _subscription(self, link: Link, frames: list[bytes]) -> None:
         if not frames or frames[0][:1] not in (b"\x00", b"\x01"):
@@ -134,7 +135,7 @@ class PlaneForwarder:
 
 
 class Switchboard:
-    """Both planes and the tap of one node, and its peers where it is told of any."""
+    """Both planes and the tap of one node, and its peers if it has `peer_settings`."""
 
     def __init__(
         self,
@@ -154,7 +155,7 @@ class Switchboard:
         self.reactor = reactor
         self.log = log
         self.refused = CountedWarning(log, "dropped a message")
-        self.wishes: dict[tuple[str, bool], int] = {}
+        self.demands: dict[tuple[str, bool], int] = {}
         self.tap = Link("xpub", high_water=TAP_HIGH_WATER)
         self.tap.bind(endpoints.tap)
         self.planes = {plane: PlaneForwarder(plane, self) for plane in PLANES}
@@ -192,34 +193,34 @@ class Switchboard:
                 self._open_abroad()
 
     def published(self, plane: Plane, frames: list[bytes]) -> None:
-        """Count a message that was published to peers. Who wants one on demand is not known: its
-        readers count it."""
+        """Count a message that was published to peers. On-demand topics are not counted here,
+        because their subscribers are unknown; their readers count them."""
         rule = rule_for(frames[0].decode(errors="replace"))
         if self.peers is not None and rule is not None and not rule.on_demand:
             self.peers.count_published(plane, sum(map(len, frames)))
 
     def refuse(self, plane: str, why: str) -> None:
-        """Count what is dropped, and log it now and then."""
+        """Count a dropped message, and log some of them."""
         self.refused.add(plane=plane, why=why)
 
     def demand(self, plane: str, prefix: str, *, wanted: bool, here: bool = True) -> None:
-        """Count who wants an on-demand topic, on this node (`here`) and abroad; tell the
-        publishers at the first and last, and peers of those here."""
+        """Count the demand for an on-demand topic, on this node (`here`) and on peers. Report the
+        first and the last demand to publishers; report local demand to peers, too."""
         for rule in TABLE:
             if not rule.on_demand or rule.plane != plane or not _overlap(prefix, rule.prefix):
                 continue
-            before, abroad = self.wishes.get((rule.prefix, here), 0), (rule.prefix, not here)
+            before, abroad = self.demands.get((rule.prefix, here), 0), (rule.prefix, not here)
             after = max(0, before + (1 if wanted else -1))
-            self.wishes[rule.prefix, here] = after
+            self.demands[rule.prefix, here] = after
             if (before == 0) == (after == 0):
                 continue
-            if not self.wishes.get(abroad, 0):
+            if not self.demands.get(abroad, 0):
                 self.planes[plane].ask_upstream(rule.prefix, wanted=after > 0)
             if here and self.peers is not None:
                 self.peers.planes.want(rule.prefix, wanted=after > 0)
 
     def _follow_state(self, speaker: Speaker, peers: PeerLinks) -> BusClient:
-        """Have who is forgotten told by the state, after each event and each snapshot."""
+        """Follow the state, after each event and each snapshot, to exclude forgotten nodes."""
         security = None if self.keyring is None else self.keyring.node
         client = BusClient(
             speaker,
@@ -248,11 +249,13 @@ class Switchboard:
         self.planes["telemetry"].publish(topic, self._letters.write(reading))
 
     def _busy_nodes(self) -> set[NodeId]:
-        kept = self.planes["telemetry"].retained
-        found: list[Message] = []
+        retained = self.planes["telemetry"].retained
+        messages: list[Message] = []
         for prefix in ("reading.runner", "reading.weights"):
-            found += [decode(one).message for _, one in kept.matching(prefix, clock_now())]
-        return busy_nodes(found)
+            messages += [
+                decode(payload).message for _, payload in retained.matching(prefix, clock_now())
+            ]
+        return busy_nodes(messages)
 
     def _open_abroad(self) -> None:
         settings = self._settings
@@ -271,7 +274,7 @@ class Switchboard:
             forwarder.retained.expire(clock_now())
 
     def close(self) -> None:
-        """Take leave of peers; close every socket and remove its file."""
+        """Say goodbye to peers; close every socket and remove its file."""
         if self._client is not None:
             self._client.close()
         if self.surveyor is not None:
@@ -284,6 +287,6 @@ class Switchboard:
 
 
 def _overlap(prefix: str, topic: str) -> bool:
-    """Return whether a subscription to `prefix` asks for `topic` by name: the empty one does not,
-    so that watching everything does not make tokens flow."""
+    """Return whether a subscription to `prefix` requests `topic` by name. The empty prefix does
+    not, so that a subscription to everything does not start tokens."""
     return prefix != "" and (prefix.startswith(topic) or topic.startswith(prefix))

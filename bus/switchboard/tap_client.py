@@ -1,7 +1,7 @@
-"""Talks to the tap: the operator's stethoscope on both planes.
+"""Talks to the tap, with which an operator watches both planes.
 
-`listen` yields what crosses the switchboard and matches a shell-style pattern, decoded. A tap
-never slows anybody: when it lags, the switchboard drops what it would have been sent.
+`listen` yields messages that match a shell-style pattern, decoded. A tap never slows other readers:
+if it lags, the switchboard drops its messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bus.wire.errors import BadMessage
 
 @dataclass(frozen=True, slots=True)
 class Tapped:
-    """One message. `fields` is the message as plain data; `error` says why it is not."""
+    """One message. `fields`: the message as plain data; `error`: why it can't be decoded."""
 
     topic: str
     node: str
@@ -33,15 +33,15 @@ class Tapped:
 
 
 def literal_prefix(pattern: str) -> str:
-    """Return what every topic that matches the pattern begins with: what to subscribe to."""
+    """Return the common prefix of all topics that match the pattern, for the subscription."""
     return re.split(r"[*?[]", pattern, maxsplit=1)[0]
 
 
 def listen(
     endpoints: Endpoints, pattern: str, *, patience_s: float | None = None
 ) -> Generator[Tapped | None]:
-    """Yield messages whose topic matches `pattern`, and None whenever nothing came for `patience_s`
-    (for ever silent when that is None). Ends when the caller closes the iterator."""
+    """Yield messages whose topic matches `pattern`, and None after each `patience_s` without a
+    message (never if that is None). Ends when the caller closes the iterator."""
     link = Link("sub", high_water=1_000)
     try:
         link.connect(endpoints.tap)
@@ -61,7 +61,7 @@ def listen(
 
 
 def decoded(topic: str, payload: bytes) -> Tapped:
-    """Return a payload opened up, or its error."""
+    """Return a decoded payload, or its error."""
     try:
         envelope = decode(payload)
     except BadMessage as error:
