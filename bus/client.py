@@ -113,7 +113,7 @@ class HolderLink:
 
     @property
     def is_open(self) -> bool:
-        """Return whether the link has had a leader to connect to."""
+        """Return whether a leader is known."""
         return self._link is not None
 
     def ask(self, question: Message) -> None:

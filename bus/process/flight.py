@@ -2,8 +2,8 @@
 process.
 
 The file is mapped: a write costs one memory write, and the entries can be read after the process
-was killed. Entries are in a ring of slots of one size, each with its number. An incomplete entry is
-left out.
+was killed. The file is a ring of places of one size; each entry has one, with its number. An
+incomplete entry is left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bus.wire.errors import BadMessage
 
 PLACE_BYTES = 1024
 MOST_TEXT = 200
-"""Maximum characters of a text, in an entry that does not fit its slot."""
+"""Maximum characters of a text, in an entry that does not fit its place."""
 _HEAD = struct.Struct("<QI")
 _ROOM = PLACE_BYTES - _HEAD.size
 

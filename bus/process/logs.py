@@ -195,8 +195,8 @@ def _noted(path: Path) -> list[tuple[str, str]]:
 
 
 def stray_of_loop(log: Log) -> Callable[[Any, dict[str, Any]], None]:
-    """Return an exception handler for an asyncio loop. It leaves out asyncio's own text, which
-    quotes the arguments of callbacks and the error's text."""
+    """Return an exception handler for an asyncio loop. It logs neither asyncio's own text, which
+    quotes arguments of callbacks, nor the error's text."""
 
     def tell(_loop: Any, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -131,8 +131,8 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def heard_found(self, reply: EventsFound, now: float) -> Ask | None:
-        """Apply the requested events. If they are incomplete, they are deleted there or our last
-        event is not in that log: ask for a snapshot."""
+        """Apply the requested events. If they are incomplete, the leader has deleted some, or our
+        last event is not in its log: ask for a snapshot."""
         if reply.term is not None and reply.term != self.counter:
             return None
         if _differ(reply.holder, self.holder):

@@ -3,7 +3,7 @@
 Each measurement has its own connection, with the door's keys, so that no hello waits behind it.
 `bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when. No burst is sent
 once a node is busy. The results are published as `LinkReading`s: after each measurement, when the
-resting peers change, and every minute.
+list of unmeasured peers changes, and every minute.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """When a node measures which of its links, and how long the results count.
 
-Pure: time and randomness arrive as arguments. Every address of every linked peer has its turn, one
-at a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched
-at either end. A peer that leaves and returns has no earlier turn. Latency takes a few echoes and is
-measured often. Bandwidth takes bursts: nodes take turns, each in its part of a round by the time of
-day; only an address without figures is measured at once. An address without an answer loses its
-figures and is tried again after longer pauses. This node itself is the *baseline*: the time of an
-echo without any network.
+Pure: time and randomness arrive as arguments. The addresses of all linked peers take turns, one at
+a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched at
+either end. A peer gains no earlier turn by leaving and returning. Latency takes a few echoes and is
+measured often. Bandwidth takes bursts. Nodes take turns with bursts: each has its part of a round
+by the time of day. Only an address without figures need not wait for that part. An address without
+an answer loses its figures and is tried again after longer pauses. This node itself is the
+*baseline*: the time of an echo without any network.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ ModelKind = Literal["text", "embedding"]
 """The output of a model: text, or a vector."""
 
 ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
-"""The origin of a model's folder: bundled with shoal, added by the user, a Hugging Face cache,
-copied from other nodes, pulled from the hub, or derived from another model here."""
+"""The origin of a model's folder. `bundled`: part of shoal; `put`: added by the user; `cache`: a
+Hugging Face cache; `copied`: from other nodes; `pulled`: from the hub; `derived`: made here from
+another model."""
 PassedOverReason = Literal[
     "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",
     "no_config",
