@@ -455,7 +455,7 @@ def test_whoever_missed_what_is_linked_in_the_end_as_the_last_state_says(
                 boot += 1
                 old = net.seats[name].membership.peers
                 net.seats[name] = Seat(
-                    Membership(myself(name, boot=f"b{boot}"), ["a:1", "c:1"], old.known())
+                    Membership(myself(name, boot=f"b{boot}"), ["a:1", "c:1"], old.known_peers())
                 )
                 net.seats[name].membership.leave_out(old.forgotten)
         net.run(2.0)
