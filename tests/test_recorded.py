@@ -244,7 +244,7 @@ def test_recorded_terms_are_read(disk: Path) -> None:
 def test_recorded_peers_and_nodes_are_known_again(disk: Path) -> None:
     known = (KnownPeer(node=N1, addresses=("10.0.0.1:24154",)), KnownPeer(node=N2, addresses=()))
     peers = PeerMemory(disk / "small" / "peers.json", quiet_log())
-    assert peers.kept == Remembered(known, frozenset({N3}))
+    assert peers.saved == Remembered(known, frozenset({N3}))
     files = KeyFiles(disk / "small" / "cluster-key", disk / "small" / "known-nodes")
     keyring = open_keyring(files, node=N1, log=quiet_log())
     assert keyring is not None and keyring.known_nodes == {N1, N2, N3}

@@ -128,7 +128,7 @@ def tell(service: HttpService) -> None:
     mirror.state, mirror.live, mirror.holder = folded(ClusterState(), story()[:UNTIL]), True, N1
     for seq, (topic, reading) in enumerate(readings(), 1):
         envelope = Envelope(N1, "worker", Boot("b00f0001"), seq, reading)
-        service.bus._heard([topic.encode(), encode(envelope)])
+        service.bus._receive([topic.encode(), encode(envelope)])
     service.counters.tokens("model-0", 1, None)
     service.counters.tokens("model-0", 4, 0.125)
     for outcome, first_s in (("ok", 0.5), ("failed", None)):

@@ -1,7 +1,7 @@
 """The types of `clients.toml`: defaults and limits of single clients.
 
-Pure. A client is the API key of a request by its name; else the request's `x_client_id`; else its
-source address. A profile applies to the client of its name, whatever kind that is.
+Pure. A client is identified by the first of three names: the API key of its request, the request's
+`x_client_id`, its source address. The name alone selects a profile; its kind does not matter.
 """
 
 from __future__ import annotations
