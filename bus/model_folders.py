@@ -77,7 +77,7 @@ def delete_aside(aside: Path, folder: Path, models: Path) -> None:
         shutil.rmtree(aside)
         owner = folder.parent
         with contextlib.suppress(OSError):
-            aside.parent.rmdir()  # where no stage is in it
+            aside.parent.rmdir()  # unless a copy in progress is in it
         if owner not in (models.resolve(), aside.parent) and not any(owner.iterdir()):
             owner.rmdir()
     except OSError as error:
@@ -105,7 +105,7 @@ def _lock_of(folder: Path) -> int | None:
     except OSError as error:
         os.close(lock)
         raise FolderKept(
-            f"{folder} is being pulled into", remedy="cancel that first, or stop it with Ctrl-C"
+            f"a pull is writing to {folder}", remedy="cancel the pull first, or stop it with Ctrl-C"
         ) from error
     return lock
 

@@ -46,7 +46,7 @@ def validity_of(pem: str) -> Validity:
         der = base64.b64decode("" if match is None else match.group(1))
         inside = _inside(der, 0)
         at = _inside(der, inside)
-        if der[at] == _CONTEXT_0:  # the version, which the oldest leave out
+        if der[at] == _CONTEXT_0:  # the version; the oldest certificates have none
             at = _after(der, at)
         for _ in ("serial number", "signature's algorithm", "issuer"):
             at = _after(der, at)

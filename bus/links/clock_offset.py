@@ -60,7 +60,7 @@ class ClockOffsets:
             return None
         pairs = [sample.bounds(began_at, ended_at) for sample in self._samples]
         least, most = _common(pairs)
-        if most < least:  # a clock was set anew: what was measured before it counts no more
+        if most < least:  # a clock was set: only the last reply counts
             least, most = pairs[-1]
         return ClockEstimate((least + most) / 2, max(most - least, 0.0) / 2)
 

@@ -248,7 +248,7 @@ class Keyring:
     def _follow_keys(self) -> None:
         try:
             keys = read_keys(self.file)
-            if keys is None and self.is_local:  # systems sweep their temporary folders
+            if keys is None and self.is_local:  # a cleanup of /tmp deleted the file
                 with contextlib.suppress(BadKey):  # another process was first
                     write_keys(self.file, self._keys, replace=False)
                 keys = read_keys(self.file)

@@ -147,7 +147,7 @@ class PollReactor(Reactor):
         self._calls: list[Callable[[], None]] = []
         self._closed = False
         self._stalls: StallMeter | None = None
-        self._pipe_lock = threading.RLock()  # a signal handler may come in between
+        self._pipe_lock = threading.RLock()  # a signal handler may interrupt
         self._poller.register(self._wake_r, READABLE)
 
     def _drain(self, link: Link, take: Callable[[], bool]) -> None:
@@ -333,7 +333,7 @@ class AsyncioReactor(Reactor):
             return
         try:
             timer.action()
-        finally:  # what one turn of it raised is the loop's to tell; the next is still due
+        finally:  # the loop reports an exception; the timer continues
             if timer.period_s is not None and not timer.cancelled:
                 timer.at = self.now() + timer.period_s
                 self._start(timer)

@@ -135,7 +135,7 @@ class PairWatch:
         except ConfigError as error:
             self._seen, self._pending = seen, str(error)
             return False
-        if self._stamps() != seen:  # it changes under our hands: the next look has it whole
+        if self._stamps() != seen:  # the files are changing: wait for the next look
             return False
         self._seen, self._pending, self.trouble = seen, "", ""
         self.pair = pair

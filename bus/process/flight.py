@@ -41,7 +41,7 @@ class FlightFile:
         packed = pack(dict(entry))
         if len(packed) > _ROOM:
             texts = {k: v[:MOST_TEXT] if isinstance(v, str) else v for k, v in entry.items()}
-            packed = pack(texts)[:_ROOM]  # cut off, it is left out
+            packed = pack(texts)[:_ROOM]  # truncated: readers leave it out
         at = self._count % self._places * PLACE_BYTES
         self._count += 1
         _HEAD.pack_into(self._shared, at, 0, 0)

@@ -109,7 +109,7 @@ def _made_once(path: Path, make: Callable[[], str]) -> str:
             _put(_sum_of(path), sealed(_witness(path, word)))
             _put(path, f"{word}\n".encode())
         elif not _kept_witness(path):
-            _put(_sum_of(path), sealed(_witness(path, word)))  # none yet, or damaged itself
+            _put(_sum_of(path), sealed(_witness(path, word)))  # the witness is missing or damaged
     return word
 
 

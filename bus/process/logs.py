@@ -49,7 +49,7 @@ class Log:
     ) -> None:
         self._stream = stream if stream is not None else sys.stderr
         self._fixed: dict[str, Field] = {"node": node, "process": process}
-        self._least = [LEVELS.index(level)]  # one for all that are bound to this log
+        self._least = [LEVELS.index(level)]  # shared with all bound logs
         self.readable = self._stream.isatty()
 
     def bind(self, **fields: Field) -> Log:

@@ -100,7 +100,7 @@ class Mirror:
             self.in_step = True
             return None
         if (self.state.term, self.state.holder) == (beat.counter, beat.holder):
-            self.in_step = True  # our last event is of this very term, so ours is its log
+            self.in_step = True  # our last event is of this term, so our log is the leader's
         if not self.live or not self.in_step:
             return self._ask(self._question(beat.index), now)
         if beat.index > self.state.index:

@@ -137,7 +137,7 @@ class ProbeSchedule:
         turn.latency_due_at = now + self.latency_every_s * (0.8 + 0.4 * chance)
         if bursts:
             self._rests_until = now + GAP_S
-            turn.due_at = now + self.bandwidth_every_s / 2  # its next turn is the next round's
+            turn.due_at = now + self.bandwidth_every_s / 2  # due again in the next round
         return Measurement(target, target.most_bytes if bursts else 0)
 
     def measured(self, target: ProbeTarget, result: ProbeResult, now: float) -> None:

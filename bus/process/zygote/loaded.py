@@ -76,7 +76,7 @@ def tree_marks(root: Path) -> dict[str, Mark]:
         try:
             entries = list(os.scandir(folders.pop()))
         except OSError:
-            continue  # the files that were in it are missing then
+            continue  # its files then count as missing
         for entry in entries:
             if entry.name.endswith(SUFFIXES):
                 marks.update(_marks([entry.path]))

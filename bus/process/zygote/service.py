@@ -36,7 +36,7 @@ def become(package: str, argv: Sequence[str], env: Mapping[str, str]) -> NoRetur
     code = 1
     try:
         gc.freeze()
-        setproctitle.getproctitle()  # finds where the title lies only while the environment is old
+        setproctitle.getproctitle()  # it finds the title only before the environment changes
         set_environment(env)
         open_streams(unbuffered=bool(env.get("PYTHONUNBUFFERED")))
         sys.argv, sys.orig_argv = [""], list(argv)

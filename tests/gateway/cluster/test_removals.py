@@ -121,7 +121,7 @@ def test_what_came_of_a_pull_goes_by_the_models_name_unless_it_is_under_way(tmp_
     cluster.readings.heard(PullReading(node=NodeId("b"), pulls=()), 1.0)
     with open(folder / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(FolderKept, match="is being pulled into"):
+        with pytest.raises(FolderKept, match="a pull is writing to"):
             asyncio.run(cluster.a.here(model))
     assert folder.is_dir()
     assert asyncio.run(cluster.a.everywhere(model))[0].deleted
