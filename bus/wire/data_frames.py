@@ -104,7 +104,7 @@ _pack = packer(_plain)
 
 
 def pack_to_runner(message: ToRunner) -> bytes:
-    """Pack one frame for a runner. A field that versions before 8 don't know is left out if
+    """Pack one frame for a runner. Last fields that earlier versions don't know are left out if
     empty."""
     if type(message) is Submit and message.so_far is None:
         waited = (message.waited_ms,) if message.waited_ms else ()

@@ -114,7 +114,7 @@ class Instance(Message):
     `place_again`: it was given up and is to be placed again under these conditions; `elsewhere`: at
     once, on nodes where it has not failed. `unmet`: the conditions that it does not meet, with the
     reason, after it was placed again for a lost node. `test`: it has no model; its ranks test their
-    collectives. `quantizes`: it makes `model` from another model; `model` does not exist before.
+    collectives. `quantizes`: it makes `model`, which exists only afterwards, from another model.
 
     `yields_to`: the model that it is evicted for. It gets no new requests and is unloaded when its
     open ones are done, unless that is withdrawn. `yields_urgently`: gateways requeue its waiting

@@ -23,8 +23,8 @@ NORMAL = 10
 
 class Lease(Message):
     """A reservation of a node's memory; `owner` names its use. It ends if it is not renewed for
-    `ttl_s`. `yields_to`: the model that its memory is requested for; empty: none. Only a model with
-    a smaller `priority` (more urgent) may request it. `at_s`: when it was granted, in seconds since
+    `ttl_s`. `yields_to`: the model or lease that requests its memory; empty: none. Only a more
+    urgent one (smaller `priority`) may request it. `at_s`: when it was granted, in seconds since
     1970."""
 
     lease: LeaseId = Field(pattern=LEASE_PATTERN)

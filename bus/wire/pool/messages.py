@@ -47,10 +47,10 @@ class PoolWait(Message):
 
 
 class PoolCopy(Message):
-    """The state of an instance in memory. `turn_left_s`: the rest of its minimum residency. As long
-    as it is in use, it is not evicted before for a model that is no more urgent. `load_s`: the
-    measured or expected time to load it. `replica`: why it was loaded as a replica; empty for
-    others. `leaves`: why it is being unloaded."""
+    """The state of an instance in memory. `turn_left_s`: the rest of its minimum residency; while
+    it is in use, a model that is not more urgent can't evict it before that. `load_s`: the measured
+    or expected time to load it. `replica`: why it was loaded as a replica; empty for others.
+    `leaves`: why it is being unloaded."""
 
     instance: InstanceId
     model: ModelId

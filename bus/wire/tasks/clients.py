@@ -47,9 +47,9 @@ class ClientProfile(FileTable):
     requests that do not set them; None: as for any client.
 
     `keep_alive_most_s` limits the keep-alive of its requests (None: as the settings say).
-    `cooldown_s`: the pause before its next request, after one began and after it ended.
-    `max_waiting`: how many of its requests may wait for a model or a runner at a time (None: any
-    number).
+    `cooldown_s`: the minimum time to its next request, both after a request begins and after it
+    ends. `max_waiting`: how many of its requests may wait for a model or a runner at a time (None:
+    any number).
     """
 
     priority: Priority | None = None
