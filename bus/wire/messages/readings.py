@@ -122,7 +122,7 @@ class RunnerReading(Message):
     others. `last_used_ago_s`: since a request was last open. `kv`: how its layers hold KV: "full",
     "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
     `cache_bytes` (freed but retained), `process_bytes` (the process). `limit_bytes`: its
-    reservation. `memory_ends`: rows that ended for it. `found`: notes on the template and tokenizer."""
+    reservation. `memory_ends`: rows that ended for it. `found`: notes on template and tokenizer."""
 
     kind: Literal["runner_reading"] = "runner_reading"
     node: NodeId
