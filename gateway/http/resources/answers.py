@@ -1,5 +1,4 @@
-"""Talks to clients about answers that are kept: told, labelled, removed, stopped, and
-gone on from."""
+"""Talks to clients about stored answers: read, label, delete, stop, and continue them."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ from gateway.records import (
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
-"""A request that was told to stop has ended within this, for its runner has 3 s to say so."""
+"""A stopped request ends within this; its runner has 3 s to report the end."""
 LOOKED_S = 0.05
 LABELS_BYTES = 64 << 10
 
@@ -44,11 +43,11 @@ LABELS_BYTES = 64 << 10
 async def recalled(
     service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a body with the answer or the conversation that it goes on from, and the items that it
-    has by their ids alone, where it names any.
+    """Return a body completed by its previous answer, its conversation and the items that it
+    references by id, if it names any.
 
-    Raises HttpFaultRaised (400, 404, 413) where those are not kept for this owner, or have no room,
-    BadRequest where all together are too long.
+    Raises HttpFaultRaised (400, 404, 413) if this owner has none of that name or if the
+    conversation is full, BadRequest if the result is too long.
     """
     to_keep = parsed.to_keep
     if to_keep is None or not (to_keep.previous or to_keep.named or to_keep.turn):
@@ -72,8 +71,8 @@ async def recalled(
 
 
 async def _not_gone_on_from(service: HttpService, owner: str, answer_id: str) -> HttpFault:
-    """Return the 400 for an answer that cannot be gone on from: one that is being made without its
-    client, or was and failed, or is not here."""
+    """Return the fault for an answer that cannot be continued: it is missing, it still runs in the
+    background, or it failed there."""
     with records_told():
         job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
     if job is None or job.kind != "response" or job.state == "done":
@@ -87,121 +86,121 @@ async def named_items(
     wanted: Sequence[tuple[str, RequestId]],
     owner: str,
 ) -> dict[str, bytes]:
-    """Return items of kept answers by their ids, as `item_named` finds them in one; each answer is
-    asked for once. Raises HttpFaultRaised (404)."""
+    """Return items of stored answers by their ids. `item_named` finds an item in an answer; each
+    answer is read once. Raises HttpFaultRaised (404)."""
     answers: dict[RequestId, dialect.KeptAnswer | None] = {}
-    found: dict[str, bytes] = {}
+    items: dict[str, bytes] = {}
     for item_id, request in wanted:
         if request not in answers:
             answers[request] = await found_answer(service, owner, request)
-        kept = answers[request]
-        there = kept is not None and not kept.listed
-        item = item_named(kept, item_id) if kept is not None and there else None
+        answer = answers[request]
+        has_items = answer is not None and not answer.listed
+        item = item_named(answer, item_id) if answer is not None and has_items else None
         if item is None:
             raise HttpFaultRaised(faults.item_not_found(item_id))
-        found[item_id] = item
-    return found
+        items[item_id] = item
+    return items
 
 
 async def items_before(
     service: HttpService, owner: str, parsed: dialect.Parsed, conversation_id: str, own_bytes: int
 ) -> tuple[bytes, ...]:
-    """Return the items of a conversation that a request goes on with, which has so many bytes of
-    its own; those that earlier runs of the same job have added are left out. Raises
+    """Return the items of a conversation that a request continues, without the items that earlier
+    runs of the same job added. `own_bytes` is the size of the request's own items. Raises
     HttpFaultRaised (400, 404, 413)."""
     conversation = request_id_of(conversation_id)
     job = job_of_run(parsed.requests[0].request_id)
     with records_told():
-        found = await service.conversations.items(owner, conversation, job)
-    if found is None:
+        items = await service.conversations.items(owner, conversation, job)
+    if items is None:
         fault = conversation_not_found(conversation_id, "conversation")
         raise HttpFaultRaised(fault)
-    if len(found) >= MOST_ITEMS or sum(map(len, found)) + own_bytes > MOST_BYTES:
+    if len(items) >= MOST_ITEMS or sum(map(len, items)) + own_bytes > MOST_BYTES:
         fault = conversation_full("conversation")
         raise HttpFaultRaised(fault)
     if own_bytes > FAR_BYTES and not service.conversations.is_here(conversation):
         raise HttpFaultRaised(conversation_too_far("input"))
-    return tuple(found)
+    return tuple(items)
 
 
 @dataclass(frozen=True)
 class AnswerResource(Resource):
-    """`GET` and `DELETE` of a kept answer."""
+    """`GET` and `DELETE` of a stored answer."""
 
     endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with the answer as it was given, whole, or with `?stream=true` in events."""
+        """Return the stored answer as it was sent; with `?stream=true` as events."""
         streams = (req.get_param("stream") or "false").casefold() not in ("false", "0")
         replayed = self.endpoint.replayed
         if streams and replayed is None:
             text = "stream: a stored answer is not streamed; omit it"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
-        kept = await _kept(self.service, req, self.endpoint, answer_id)
+        answer = await _stored_answer(self.service, req, self.endpoint, answer_id)
         if streams and replayed is not None:
             after = req.get_param("starting_after")
-            resp.data = replayed(kept, {} if after is None else {"starting_after": after})
+            resp.data = replayed(answer, {} if after is None else {"starting_after": after})
             resp.content_type = sse.CONTENT_TYPE
         else:
-            resp.data = self.endpoint.told(kept)
+            resp.data = self.endpoint.told(answer)
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Keep the answer no longer. 404 for one that is not there."""
+        """Delete the answer. 404 if it is not stored."""
         owner = await owner_of_kept(req, self.service.options)
-        await _kept(self.service, req, self.endpoint, answer_id)
+        await _stored_answer(self.service, req, self.endpoint, answer_id)
         with records_told():
-            found = await self.service.answers.remove(owner, request_id_of(answer_id))
-        if not found:
+            was_removed = await self.service.answers.remove(owner, request_id_of(answer_id))
+        if not was_removed:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
 
     async def change(self, req: Request, answer_id: str, labels: bytes) -> dialect.KeptAnswer:
-        """Give a kept answer other labels, and return it. Raises HttpFaultRaised (404)."""
+        """Replace the labels of a stored answer, and return it. Raises HttpFaultRaised (404)."""
         owner = await owner_of_kept(req, self.service.options)
-        await _kept(self.service, req, self.endpoint, answer_id)
+        await _stored_answer(self.service, req, self.endpoint, answer_id)
         with records_told():
             await self.service.answers.label(owner, request_id_of(answer_id), labels)
-        return await _kept(self.service, req, self.endpoint, answer_id)
+        return await _stored_answer(self.service, req, self.endpoint, answer_id)
 
 
 @dataclass(frozen=True)
 class AnswerItems(Resource):
-    """`GET` of the items that a kept answer was made from."""
+    """`GET` of the input items of a stored answer."""
 
     endpoint: api_table.KeepsAnswers
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with them, those of the conversation before included."""
-        kept = await _kept(self.service, req, self.endpoint, answer_id)
-        resp.data = self.endpoint.items(kept, items_query(req))
+        """Answer with the input items, including those of the earlier conversation."""
+        answer = await _stored_answer(self.service, req, self.endpoint, answer_id)
+        resp.data = self.endpoint.items(answer, items_query(req))
 
 
 def items_query(req: Request) -> dict[str, str]:
-    """Return what a query says of which items are told."""
+    """Return the paging parameters of a query for items."""
     names = ("limit", "order", "after")
     return {name: value for name in names if (value := req.get_param(name)) is not None}
 
 
 @dataclass(frozen=True)
 class AnswerCancel(Resource):
-    """`POST` that stops the making of an answer."""
+    """`POST` that stops a running answer."""
 
     endpoint: api_table.KeepsAnswers
 
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Stop it, and answer with what was made of it. 400 for one that has ended by itself, 404
-        for one that is not kept, nor to be."""
+        """Stop the answer, and return its part so far. 400 if it has already ended, 404 if it is
+        neither stored nor to be stored."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(answer_id)
-        kept = await found_answer(service, owner, request)
-        if kept is None:
-            kept = await self._stopped(owner, request, answer_id)
+        answer = await found_answer(service, owner, request)
+        if answer is None:
+            answer = await self._stopped(owner, request, answer_id)
         else:
-            status = cast(dict[str, object], orjson.loads(kept.answer)).get("status")
+            status = cast(dict[str, object], orjson.loads(answer.answer)).get("status")
             if status != "cancelled":
                 text = f"only a running answer can be cancelled; this one is '{status}'"
                 raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
-        resp.data = kept.answer
+        resp.data = answer.answer
 
     async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
         service = self.service
@@ -209,28 +208,28 @@ class AnswerCancel(Resource):
             stopped = await service.answers.stop(owner, request)
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
-            kept = await found_answer(service, owner, request)
-            if kept is not None:
-                return kept
+            answer = await found_answer(service, owner, request)
+            if answer is not None:
+                return answer
             await asyncio.sleep(LOOKED_S)
         raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
 
 
-async def _kept(
+async def _stored_answer(
     service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
-    kept = await found_answer(
+    answer = await found_answer(
         service, await owner_of_kept(req, service.options), request_id_of(answer_id)
     )
-    # answers of another kind have other paths
-    if kept is None or bool(kept.listed) != isinstance(endpoint, api_table.KeepsListed):
+    # a path serves only its own kind of answers
+    if answer is None or bool(answer.listed) != isinstance(endpoint, api_table.KeepsListed):
         raise HttpFaultRaised(faults.answer_not_found(endpoint.what, answer_id))
-    return kept
+    return answer
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersTold:
-    """A page of answers, whether there are more behind it, and whose are missing, with why."""
+    """A page of answers, whether more follow, and which nodes did not reply, with the reasons."""
 
     answers: tuple[dialect.KeptAnswer, ...]
     has_more: bool
@@ -240,35 +239,35 @@ class AnswersTold:
 async def listed_answers(
     service: HttpService,
     owner: str,
-    asked: api_table.AskedList,
+    page: api_table.AskedList,
 ) -> AnswersTold:
-    """Return a page of this owner's answers on all nodes; those that go meanwhile are left out.
-    Raises BadRequest where it is to begin behind one that is not there."""
+    """Return a page of this owner's answers on all nodes, without answers deleted meanwhile. Raises
+    BadRequest if the answer of `page.after` does not exist."""
     after = None
-    if asked.after is not None:
-        last = await found_answer(service, owner, request_id_of(asked.after))
+    if page.after is not None:
+        last = await found_answer(service, owner, request_id_of(page.after))
         if last is None or not last.listed:
-            raise bad_field("after", f"no object with the id '{asked.after[:80]}'")
+            raise bad_field("after", f"no object with the id '{page.after[:80]}'")
         after = last.listed
     query = ListedQuery(
-        asked.limit + 1, asked.descends, after, asked.model, tuple(asked.labels.items())
+        page.limit + 1, page.descends, after, page.model, tuple(page.labels.items())
     )
     with records_told():
         listed = await service.answers.listed(owner, query)
-        shown = listed.requests[: asked.limit]
-        found = await asyncio.gather(*(_found_or_missing(service, owner, one) for one in shown))
-    gone = {missing_of(one): None for one in found if isinstance(one, RecordsElsewhere)}
+        shown = listed.requests[: page.limit]
+        replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
+    gone = {missing_of(reply): None for reply in replies if isinstance(reply, RecordsElsewhere)}
     return AnswersTold(
-        tuple(one for one in found if isinstance(one, dialect.KeptAnswer)),
-        len(listed.requests) > asked.limit,
+        tuple(reply for reply in replies if isinstance(reply, dialect.KeptAnswer)),
+        len(listed.requests) > page.limit,
         tuple({**dict.fromkeys(listed.missing), **gone}),
     )
 
 
-async def _found_or_missing(
+async def _answer_or_error(
     service: HttpService, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | RecordsElsewhere | None:
-    """Return an answer; or why its node, which was there just now, does not tell it."""
+    """Return an answer, None if it was deleted, or the error of a node that no longer replies."""
     try:
         return await service.answers.find(owner, request)
     except RecordsElsewhere as error:
@@ -278,14 +277,14 @@ async def _found_or_missing(
 async def found_answer(
     service: HttpService, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | None:
-    """Return an answer of this owner's, also of another path; None where none is kept."""
+    """Return an answer of this owner, of any path; None if none is stored."""
     with records_told():
         return await service.answers.find(owner, job_of_run(request))
 
 
 @contextmanager
 def records_told() -> Generator[None]:
-    """Tell a client why records cannot be read or changed: 503 or 504."""
+    """Raise HttpFaultRaised (503, 504) if records cannot be read or changed."""
     try:
         yield
     except AnswersSilent as error:
@@ -300,10 +299,10 @@ def records_told() -> Generator[None]:
 
 @dataclass(frozen=True)
 class LabelledAnswer(AnswerResource):
-    """What may be done with a kept answer that has labels: it is given others, too."""
+    """A stored answer whose labels can be replaced."""
 
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Give the answer these labels alone, and answer with it. 404 for one that is not there."""
+        """Replace the answer's labels, and return the answer. 404 if it is not stored."""
         endpoint, options = self.endpoint, self.service.options
         assert isinstance(endpoint, api_table.KeepsListed)
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)

@@ -1,4 +1,4 @@
-"""Talks to clients about the cluster as this process sees it: state, queue, health, metrics."""
+"""Talks to clients about the cluster as this process knows it: state, queue, health, metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
 KEPT_BACK = frozenset({"api_keys"})
-"""What of the state is not told."""
+"""Fields of the state that are never sent to clients."""
 NO_KEY = (
     "this node has no API key, so only its owner can send requests; create one with "
     "`shoal apikey add NAME` on the node"
@@ -52,7 +52,7 @@ NO_KEY = (
 
 
 class ReadingsTold(TypedDict):
-    """The latest readings: by node, or all of a kind."""
+    """The latest readings: keyed by node, or a list of one kind."""
 
     nodes: dict[str, Annotated[dict[str, Any], Dump(NodeReading, adds=(("age_s", "number"),))]]
     hardware: dict[str, Annotated[dict[str, Any], Dump(HardwareReading)]]
@@ -69,8 +69,8 @@ class ReadingsTold(TypedDict):
 
 
 class StateAnswer(TypedDict):
-    """The mirrored state without API keys, the latest readings, and how each node is. `live`: the
-    state follows the holder's."""
+    """The mirrored state without API keys, the latest readings, and the health of each node.
+    `live`: the state follows the leader's."""
 
     state: Annotated[dict[str, Any], Dump(ClusterState, without=KEPT_BACK)]
     node: str
@@ -81,7 +81,7 @@ class StateAnswer(TypedDict):
 
 
 class QueueOfInstance(TypedDict):
-    """What runs and waits at a copy; `best_waiting_priority` is null where nothing waits."""
+    """The load of an instance; `best_waiting_priority` is null if no request waits."""
 
     instance: str | None
     model: str | None
@@ -94,7 +94,7 @@ class QueueOfInstance(TypedDict):
 
 
 class QueueAnswer(TypedDict):
-    """What runs and what waits; `requests` are those of this node's gateway."""
+    """Running and waiting requests; `requests` are the open requests of this node's gateway."""
 
     running: int
     waiting: int
@@ -114,20 +114,20 @@ class HealthOfRank(TypedDict):
 
 
 class QueueLengths(TypedDict):
-    """How many requests run and wait at the copies that this node leads."""
+    """Running and waiting requests of the instances whose rank 0 is on this node."""
 
     running: int
     waiting: int
 
 
 class HealthWord(TypedDict):
-    """How a process is."""
+    """The health of a process."""
 
     status: Literal["ok", "degraded"]
 
 
 class HealthInFull(HealthWord):
-    """How a process is, and its node; `load_1m` is null where it is not known."""
+    """The health of a process and its node; `load_1m` is null while it is unknown."""
 
     problems: list[str]
     node: str
@@ -154,7 +154,7 @@ class NodeIdentity(Resource):
     """`GET /node_id`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the id of the node that is asked, as a JSON string."""
+        """Answer with the id of this node, as a JSON string."""
         answer_json(resp, self.service.options.node)
 
 
@@ -162,13 +162,12 @@ class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the whole state and every reading."""
         service = self.service
-        state, known, now = service.bus.state, service.readings, service.reactor.now()
-        readings = {str(reading.node): (reading, age_s) for reading, age_s in known.nodes(now)}
-        nodes = sorted({*state.nodes, *readings, *(str(card.node) for card in known.cards(now))})
-        peers, links = known.peers(now), known.links(now)
-        hardware = hardware_of(known, now)
+        state, readings, now = service.bus.state, service.readings, service.reactor.now()
+        of_nodes = {str(reading.node): (reading, age_s) for reading, age_s in readings.nodes(now)}
+        nodes = sorted({*state.nodes, *of_nodes, *(str(card.node) for card in readings.cards(now))})
+        peers, links = readings.peers(now), readings.links(now)
+        hardware = hardware_of(readings, now)
         amiss = await service.http_processes.record_problems(service.options.processes)
         answer: StateAnswer = {
             "state": state.model_dump(mode="json", exclude=set(KEPT_BACK)),
@@ -178,23 +177,25 @@ class StateResource(Resource):
             "telemetry": {
                 "nodes": {
                     node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
-                    for node, (reading, age_s) in readings.items()
+                    for node, (reading, age_s) in of_nodes.items()
                 },
-                "hardware": {n: one.model_dump(mode="json") for n, one in hardware.items()},
-                "runners": _plain(known.runners(now)),
-                "cards": _plain(known.cards(now)),
+                "hardware": {
+                    node: sensors.model_dump(mode="json") for node, sensors in hardware.items()
+                },
+                "runners": _plain(readings.runners(now)),
+                "cards": _plain(readings.cards(now)),
                 "peers": {str(peer.node): peer.model_dump(mode="json") for peer in peers},
                 "links": {str(link.node): link.model_dump(mode="json") for link in links},
-                "demand": _plain(known.demands(now)),
-                "pool": _plain([pool] if (pool := pool_of(known, now)) else []),
-                "weights": _plain(known.weights(now)),
-                "pulls": _plain(known.fresh(PullReading, now)),
-                "storage": _plain(storage_of(known, now)),
-                "undone": _plain(known.undone(now)),
+                "demand": _plain(readings.demands(now)),
+                "pool": _plain([pool] if (pool := pool_of(readings, now)) else []),
+                "weights": _plain(readings.weights(now)),
+                "pulls": _plain(readings.fresh(PullReading, now)),
+                "storage": _plain(storage_of(readings, now)),
+                "undone": _plain(readings.undone(now)),
             },
             "nodeHealth": {
                 node: node_health(
-                    *readings.get(node, (None, 0.0)),
+                    *of_nodes.get(node, (None, 0.0)),
                     amiss if node == service.options.node else (),
                 )
                 for node in nodes
@@ -204,10 +205,10 @@ class StateResource(Resource):
 
 
 class QueueResource(Resource):
-    """`GET /queue`: what runs and what waits, at runners and here."""
+    """`GET /queue`: running and waiting requests, at runners and in this gateway."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with numbers, and one line per open request of this node's gateway."""
+        """Answer with counts, and one line per open request of this node's gateway."""
         service = self.service
         runners = service.catalog.serving()
         requests = await service.http_processes.open_requests(service.options.processes)
@@ -228,20 +229,20 @@ class QueueResource(Resource):
                 }
                 for runner in runners
             ],
-            "requests": sorted(requests, key=lambda one: -one["seconds"]),
+            "requests": sorted(requests, key=lambda request: -request["seconds"]),
         }
         answer_json(resp, answer)
 
 
 class HealthResource(Resource):
-    """`GET /health`: how this process is, from memory alone."""
+    """`GET /health`: the health of this process; reads only memory."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer 200 while it serves at all; the words say how well, the rest only to who has a
-        key where keys are needed."""
+        """Answer 200 while the process serves, with a status word. If API keys are required, only
+        clients with a key get more than the word."""
         service = self.service
-        known, now, own = service.readings, service.reactor.now(), service.options.node
-        mine = next((one for one, _ in known.nodes(now) if one.node == own), None)
+        readings, now, own = service.readings, service.reactor.now(), service.options.node
+        mine = next((reading for reading, _ in readings.nodes(now) if reading.node == own), None)
         problems = [
             *_problems(service),
             *service.records.condition.problems,
@@ -252,7 +253,7 @@ class HealthResource(Resource):
         if caller_of(req) is None:
             answer_json(resp, word)
             return
-        runners = [runner for runner in known.runners(now) if runner.node == own]
+        runners = [runner for runner in readings.runners(now) if runner.node == own]
         leads = [runner for runner in runners if not runner.rank]
         answer: HealthInFull = {
             **word,
@@ -289,19 +290,18 @@ class HealthResource(Resource):
 
 
 class LiveResource(Resource):
-    """`GET /livez`: the loop turns."""
+    """`GET /livez`: always 200 while the event loop runs."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer 200, always."""
         resp.text = "ok"
         resp.content_type = "text/plain"
 
 
 class ReadyResource(Resource):
-    """`GET /readyz`: requests are taken."""
+    """`GET /readyz`: whether this process accepts requests."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer 503 with the reasons while they are not."""
+        """Answer 200, or 503 with the reasons."""
         problems = _problems(self.service)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
@@ -312,16 +312,16 @@ class MetricsResource(Resource):
     """`GET /metrics`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with Prometheus's text, of all processes of this node and of no other: a series
-        that several nodes told would count twice in a sum."""
+        """Answer with Prometheus's text for all processes of this node, and of no other node: a sum
+        would count a series of two nodes twice."""
         service = self.service
-        node, known, now = service.options.node, service.readings, service.reactor.now()
+        node, readings, now = service.options.node, service.readings, service.reactor.now()
         ranks = [
-            rank for rank in known.ranks(service.bus.state.instances, now) if rank.node == node
+            rank for rank in readings.ranks(service.bus.state.instances, now) if rank.node == node
         ]
-        demands = [demand for demand in known.demands(now) if demand.node == node]
-        sensors = hardware_of(known, now).get(node)
-        links = next((link for link in known.links(now) if link.node == node), None)
+        demands = [demand for demand in readings.demands(now) if demand.node == node]
+        sensors = hardware_of(readings, now).get(node)
+        links = next((link for link in readings.links(now) if link.node == node), None)
         stalls, crossed = await asyncio.to_thread(_counted, service.options)
         traffic = metrics.NodeTraffic(node, crossed)
         resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic)
@@ -331,7 +331,7 @@ class MetricsResource(Resource):
 def _counted(
     options: Options,
 ) -> tuple[dict[str, StallCounts], dict[str, tuple[Crossed, ...]]]:
-    """Return what this node's processes have counted in files: stalls, and bytes over links.
+    """Return the counts in the files of this node's processes: stalls, and bytes over links.
     Blocks."""
     folder = Path(options.endpoints.folder)
     return read_stalls(folder), read_traffic(folder)
@@ -341,21 +341,21 @@ class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop the request, whichever node's gateway owns it; its client gets an ordinary end.
-        Repeats answer the same. 404 for an unknown request, 504 when its owner does not answer."""
-        wanted = request_id_of(request_id)
+        """Stop the request, at whichever node's gateway owns it. Its client gets an ordinary end. A
+        repeated call gets the same answer. 404 for an unknown request, 504 for a silent owner."""
+        request = request_id_of(request_id)
         try:
-            found = await self.service.cancels.stop(wanted)
+            was_open = await self.service.cancels.stop(request)
         except OwnerSilent as silent:
             fault = faults.owner_silent(silent.owner, silent.waited_s)
             raise HttpFaultRaised(fault) from None
-        if not found:
+        if not was_open:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         stopped: CancelAnswer = {"id": request_id, "cancelled": True}
         answer_json(resp, stopped)
 
     async def on_delete(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop the request, as `on_post` does."""
+        """Stop the request, like `POST`."""
         await self.on_post(req, resp, request_id)
 
 

@@ -1,5 +1,5 @@
-"""Talks to clients about collective tests: begin one, see how far it is. Ending one is deleting
-its instance."""
+"""Talks to clients about tests of collectives: start a test, show its progress. To stop a test,
+delete its instance."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class CollectiveTests(Resource):
     """`POST /rdma-test`: test the collectives between nodes."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with the acknowledgement, and the id of the instance that is the test."""
+        """Start a test. Answer with the acknowledgement and the id of the test's instance."""
         service = self.service
-        asked = await self.read(req, CollectiveTestBody)
+        body = await self.read(req, CollectiveTestBody)
         await service.catalog.wait_known()
         command = RunCollectiveTest(
             command_id=service.command_id(),
-            **asked.model_dump(exclude={"nodes"}),
-            nodes=known_nodes(service, asked.nodes, field="nodes"),
+            **body.model_dump(exclude={"nodes"}),
+            nodes=known_nodes(service, body.nodes, field="nodes"),
         )
         answer_json(resp, acknowledged(await service.command(command)))
 
@@ -46,11 +46,12 @@ class CollectiveTestResource(Resource):
     """`/rdma-test/{instance}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """Answer how far the test is and what all ranks found; until ten minutes after its end."""
+        """Answer with the test's progress and the results of all ranks. 404 ten minutes after its
+        end."""
         service = self.service
         readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)
-        found = standing_of(instance, held, readings)
-        if found is None:
+        standing = standing_of(instance, held, readings)
+        if standing is None:
             raise HttpFaultRaised(faults.not_found(f"collective test '{instance}'"))
-        answer_json(resp, found)
+        answer_json(resp, standing)

@@ -1,9 +1,8 @@
-"""Talks to clients of all that generates, embeds or reads a prompt: a resource for every dialect.
+"""Talks to clients about model requests: generate, embed, or read a prompt, in every dialect.
 
-Order of an exchange: the body is read to its end, parsed, submitted; then a watcher listens for
-the client's hang-up while bytes are made. A status is given once it is known; a streamed answer
-that has to wait for a load says so in comments, where its dialect has them. In every
-case an exchange ends once, and what was asked is recorded once.
+Order of an exchange: the whole body is read, parsed and submitted. While the answer is made, a
+watcher listens for the client's hang-up. A stream that waits for a load says so in comments if its
+dialect has comments. Each exchange ends once and is recorded once.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
 
 QUICK_S = 0.5
-"""How long a streamed answer may be undecided before its status is given as 200."""
+"""A stream whose outcome is unknown after this long gets status 200."""
 NEVER_S = 7 * 24 * 3600.0
 Again = Callable[[Parsed], RunningExchange]
-"""Submits a body that was cut, in the place of what did not fit."""
+"""Submits the shortened body of a conversation that did not fit."""
 
 
 @dataclass(frozen=True)
@@ -76,36 +75,35 @@ class GenerateResource(Resource):
     dialect: Dialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer by the model, or the models, that the body's name of one means."""
+        """Answer by the model, the task or the provider's model that the body names."""
         await answer_as_named(self.service, "generate", self.dialect, req, resp, self._post)
 
     async def _post(self, req: Request, resp: Response) -> None:
-        """Parse the body, submit its requests, answer."""
         service = self.service
-        asked = asked_over(service, "generate", self.dialect, req, resp)
-        with refusals_recorded(service, asked):
-            parsed = await _parsed(service, asked, self.dialect, req, resp)
+        facts = asked_over(service, "generate", self.dialect, req, resp)
+        with refusals_recorded(service, facts):
+            parsed = await _parsed(service, facts, self.dialect, req, resp)
         if parsed.intent != "generate":
             resp.data = _empty(
-                self.dialect, parsed, await load_or_unload(service, parsed, asked.client)
+                self.dialect, parsed, await load_or_unload(service, parsed, facts.client)
             )
             return
-        with refusals_recorded(service, asked):
-            parsed = await _recalled(service, self.dialect, parsed, req, asked)
-            if parsed.background is not None and asked.run is None:
-                let_in(service, req, asked)
+        with refusals_recorded(service, facts):
+            parsed = await _recalled(service, self.dialect, parsed, req, facts)
+            if parsed.background is not None and facts.run is None:
+                let_in(service, req, facts)
                 await answer_in_background(service, req, resp, parsed)
-                service.clients.rests(asked.client, asked.cooldown_s)
+                service.clients.rests(facts.client, facts.cooldown_s)
                 return
-            running = _begin(service, req, parsed, asked)
-        again = partial(_begin_again, service, req, asked, running.hang_up)
+            running = _begin(service, req, parsed, facts)
+        again = partial(_begin_again, service, req, facts, running.hang_up)
         while (shorter := await self._answered(running, resp, again)) is not None:
             running = again(shorter)
 
     async def _answered(
         self, running: RunningExchange, resp: Response, again: Again
     ) -> Parsed | None:
-        """Answer; or return the body with fewer turns, where it did not fit and may be cut."""
+        """Answer. If the conversation does not fit and may be cut, return the shortened body."""
         with running.recorded_if_it_fails():
             try:
                 await running.in_time()
@@ -118,7 +116,7 @@ class GenerateResource(Resource):
                 return shorter
 
     async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
-        """Answer whole, or begin to stream."""
+        """Send the whole answer, or begin a stream."""
         if not running.parsed.stream:
             await _answer_whole(running, self.dialect, await _collected(running), resp)
             return
@@ -133,13 +131,13 @@ class GenerateResource(Resource):
 
 @dataclass(frozen=True)
 class ListedAnswers(GenerateResource):
-    """A route that generates text, and tells of the answers that were made there and are kept."""
+    """A route that generates text and lists the stored answers made there."""
 
     endpoint: api_table.KeepsListed
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of them, of all nodes; those that go meanwhile are left out, and nodes
-        whose are missing named."""
+        """Answer with a page of the stored answers on all nodes. The header names nodes that did
+        not reply."""
         service, owner = self.service, await owner_of_kept(req, self.service.options)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
         page = await listed_answers(service, owner, self.endpoint.asked(query))
@@ -149,65 +147,64 @@ class ListedAnswers(GenerateResource):
 
 @dataclass(frozen=True)
 class ReadPromptResource(Resource):
-    """A route that tells of a prompt in one dialect; nothing is generated."""
+    """A route that examines a prompt in one dialect and generates nothing."""
 
     dialect: WholeDialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer by the model, or the models, that the body's name of one means."""
+        """Answer by the model, the task or the provider's model that the body names."""
         await answer_as_named(self.service, "ask", self.dialect, req, resp, self._post)
 
     async def _post(self, req: Request, resp: Response) -> None:
-        """Parse the body, have its prompt read, answer."""
         service = self.service
-        asked = asked_over(service, "ask", self.dialect, req, resp)
-        with refusals_recorded(service, asked):
-            parsed = await _parsed(service, asked, self.dialect, req, resp)
-            parsed = await _recalled(service, self.dialect, parsed, req, asked)
-            running = _begin(service, req, parsed, asked)
+        facts = asked_over(service, "ask", self.dialect, req, resp)
+        with refusals_recorded(service, facts):
+            parsed = await _parsed(service, facts, self.dialect, req, resp)
+            parsed = await _recalled(service, self.dialect, parsed, req, facts)
+            running = _begin(service, req, parsed, facts)
         with running.recorded_if_it_fails():
             await running.in_time()
             collected = await _collected(running)
-            if any(one.prompt is None for one in collected):
+            if any(item.prompt is None for item in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
             await _answer_whole(running, self.dialect, collected, resp)
 
 
 @dataclass(frozen=True)
 class EmbedResource(Resource):
-    """A route that makes vectors of texts in one dialect."""
+    """A route that embeds texts in one dialect."""
 
     dialect: WholeDialect
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer by the model, or the models, that the body's name of one means."""
+        """Answer by the model, the task or the provider's model that the body names."""
         await answer_as_named(self.service, "embed", self.dialect, req, resp, self._post)
 
     async def _post(self, req: Request, resp: Response) -> None:
-        """Parse the body, have its inputs computed, answer; say which were cut."""
+        """Answer with the embeddings; the header lists truncated inputs."""
         service = self.service
-        asked = asked_over(service, "embed", self.dialect, req, resp)
-        with refusals_recorded(service, asked):
-            parsed = await _parsed(service, asked, self.dialect, req, resp)
+        facts = asked_over(service, "embed", self.dialect, req, resp)
+        with refusals_recorded(service, facts):
+            parsed = await _parsed(service, facts, self.dialect, req, resp)
         if parsed.intent != "generate":
-            load_s = await load_or_unload(service, parsed, asked.client)
+            load_s = await load_or_unload(service, parsed, facts.client)
             resp.data = self.dialect.render_whole(parsed, (), load_s=load_s)
             return
-        with refusals_recorded(service, asked):
-            running = _begin(service, req, parsed, asked)
+        with refusals_recorded(service, facts):
+            running = _begin(service, req, parsed, facts)
         with running.recorded_if_it_fails():
             await running.in_time()
             collected = await _collected(running)
-            if any(_lacks_vectors(one, parsed) for one in collected):
+            if any(_lacks_vectors(item, parsed) for item in collected):
                 raise HttpFaultRaised(HttpFault(409, "cancelled", "the request was cancelled"))
-            tell_truncated(resp, [number for one in collected for number in one.cut])
+            tell_truncated(resp, [number for item in collected for number in item.cut])
             render = partial(
                 self.dialect.render_whole,
                 parsed,
                 collected,
                 load_s=running.exchange.inbox.load_s,
             )
-            # many numbers take long to write: other answers go on meanwhile
+            # encoding many numbers is slow; a thread keeps the loop free
             resp.data = await asyncio.get_running_loop().run_in_executor(None, render)
             running.stay_warm()
             running.end()
@@ -220,7 +217,7 @@ def _lacks_vectors(collected: Collected, parsed: Parsed) -> bool:
 
 
 def _empty(dialect: Dialect, parsed: Parsed, load_s: float) -> bytes:
-    """Return the answer to a request that asks for nothing but a load or an unload."""
+    """Return the answer to a request that only loads or unloads a model."""
     if not parsed.stream:
         return dialect.render_whole(parsed, (), load_s=load_s)
     renderer = dialect.stream(parsed, load_s=load_s)
@@ -228,50 +225,49 @@ def _empty(dialect: Dialect, parsed: Parsed, load_s: float) -> bytes:
 
 
 async def _parsed(
-    service: HttpService, asked: AskedOver, dialect: WholeDialect, req: Request, resp: Response
+    service: HttpService, facts: AskedOver, dialect: WholeDialect, req: Request, resp: Response
 ) -> Parsed:
-    """Return what the body says, which `asked` notes, once it is known which models there are; the
-    answer has its name, and names what had no effect."""
+    """Read and parse the body, and wait until the models are known. Updates `facts`, and sets the
+    answer's headers for its id, its trace and its ignored fields."""
     options = service.options
     body = await read_body(req, options.body_limit_bytes, options.body_s, service.bodies)
-    asked.read_at = service.reactor.now()
-    context, run = service.parse_context(), asked.run
+    facts.read_at = service.reactor.now()
+    context, run = service.parse_context(), facts.run
     context = context if run is None else run.context(context)
     try:
         parsed = await read_aside(len(body), partial(dialect.parse, body, context))
     finally:
         service.bodies.give_back(len(body))
     parsed = named_as_asked(req, parsed)
-    parsed = with_defaults(parsed, of_client(service, req, asked, parsed.extras))
-    asked.parsed = parsed = parsed if run is None else run.named(parsed)
-    asked.traced = service.tracing.choose(asked=parsed.extras.trace, parent=asked.parent)
+    parsed = with_defaults(parsed, of_client(service, req, facts, parsed.extras))
+    facts.parsed = parsed = parsed if run is None else run.named(parsed)
+    facts.traced = service.tracing.choose(asked=parsed.extras.trace, parent=facts.parent)
     resp.set_header("x-request-id", parsed.answer_id)
-    if asked.traced and parsed.requests:
-        resp.set_header(TRACERESPONSE, asked.place(parsed.requests[0].request_id).header)
+    if facts.traced and parsed.requests:
+        resp.set_header(TRACERESPONSE, facts.place(parsed.requests[0].request_id).header)
     if not service.catalog.known:
         await service.catalog.wait_known()
     extras = parsed.extras
     unheeded = extras.for_thinking if not _thinks(service, parsed) else ()
-    untraced = ("x_trace",) if extras.trace and not asked.traced else ()
+    untraced = ("x_trace",) if extras.trace and not facts.traced else ()
     tell_ignored(service, resp, dialect.name, (*extras.ignored, *unheeded, *untraced))
     return parsed
 
 
 async def _recalled(
-    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request, asked: AskedOver
+    service: HttpService, dialect: WholeDialect, parsed: Parsed, req: Request, facts: AskedOver
 ) -> Parsed:
-    """Return a body with the conversation that it goes on from, where it names any; `asked` notes
-    whose that is."""
+    """Return the body with its earlier conversation, if it names one. Sets `facts.owner`."""
     if parsed.to_keep is None:
         return parsed
-    # only a dialect that recalls answers says what is to be kept
+    # only a RecallingDialect sets `to_keep`
     recalling = cast(RecallingDialect, dialect)
-    asked.owner = await owner_of_kept(req, service.options)
-    return await recalled(service, recalling, parsed, asked.owner)
+    facts.owner = await owner_of_kept(req, service.options)
+    return await recalled(service, recalling, parsed, facts.owner)
 
 
 def _thinks(service: HttpService, parsed: Parsed) -> bool:
-    """Return whether the model may think, as far as its card says; asked only where it matters."""
+    """Return whether the model may think, by its card. Without thinking fields, return True."""
     return not parsed.extras.for_thinking or service.catalog.may_think(parsed.model)
 
 
@@ -279,25 +275,25 @@ def _begin(
     service: HttpService,
     req: Request,
     parsed: Parsed,
-    asked: AskedOver,
+    facts: AskedOver,
     hang_up: ClientHangUp | None = None,
 ) -> RunningExchange:
-    """Submit the requests, and watch for the client's hang-up, as before where that is given."""
-    let_in(service, req, asked)
-    parsed, exchange = submitted(service, req, parsed, asked)
+    """Submit the requests and watch for the client's hang-up, with `hang_up` if one exists."""
+    let_in(service, req, facts)
+    parsed, exchange = submitted(service, req, parsed, facts)
     hang_up = hang_up or ClientHangUp(receive_of(req), service.dispatcher.abandon)
     hang_up.watch(exchange.inbox)
-    running = RunningExchange(service, asked, parsed, exchange, hang_up, asked.owner)
+    running = RunningExchange(service, facts, parsed, exchange, hang_up, facts.owner)
     running.begin()
     return running
 
 
 def _begin_again(
-    service: HttpService, req: Request, asked: AskedOver, hang_up: ClientHangUp, parsed: Parsed
+    service: HttpService, req: Request, facts: AskedOver, hang_up: ClientHangUp, parsed: Parsed
 ) -> RunningExchange:
-    """Submit a body in the place of one that gave way."""
-    with refusals_recorded(service, asked):
-        return _begin(service, req, parsed, asked, hang_up)
+    """Submit a shortened body with the same facts and hang-up watcher."""
+    with refusals_recorded(service, facts):
+        return _begin(service, req, parsed, facts, hang_up)
 
 
 async def _answer_whole(
@@ -312,7 +308,7 @@ async def _answer_whole(
 
 
 async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
-    """Return all that came. Raises HttpFaultRaised when it cannot be complete."""
+    """Return the complete results of all requests. Raises HttpFaultRaised if one failed."""
     inbox = running.exchange.inbox
     collector = Collector(inbox.requests)
     while not collector.ended:
@@ -331,8 +327,8 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
 async def _streamed(
     running: RunningExchange, dialect: Dialect, again: Again
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, from its first to its last. One piece per wake-up. A body that
-    does not fit and may be cut is asked again."""
+    """Yield the bytes of a stream, one piece per wake-up. A conversation that does not fit is
+    shortened and submitted again if it may be cut."""
     outcome = "client_closed"
     renderer: StreamRenderer | None = None
     try:
@@ -345,8 +341,8 @@ async def _streamed(
                 break
             running = again(shorter)
         tokens = sum(request.prompt_tokens for request in running.exchange.requests)
-        known = replace(running.parsed, prompt_tokens=tokens)
-        renderer = dialect.stream(known, load_s=inbox.load_s)
+        counted = replace(running.parsed, prompt_tokens=tokens)
+        renderer = dialect.stream(counted, load_s=inbox.load_s)
         running.stay_warm()
         if inbox.abandoned:
             return

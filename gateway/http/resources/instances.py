@@ -1,6 +1,6 @@
-"""Talks to clients about instances: place, by hand too, plan, look at, delete; each is one command.
+"""Talks to clients about instances: plan, place, show and delete them. Each is one command.
 
-A refusal keeps its reason and its numbers; an impossible placement is never a 200.
+A refusal keeps its reason and its numbers. An impossible placement is never answered with 200.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gateway.service import HttpService
 
 MAX_DRAIN_S = 3600.0
 MOST = 1 << 31
-"""Whole numbers of tokens and nodes lie below."""
+"""Exclusive limit of token and node counts."""
 
 
 class LoadBody(Closed):
-    """What a copy of a model is to be, wherever it goes."""
+    """Properties of a new instance, independent of its nodes."""
 
     model: str
     context_tokens: int | None = Field(default=None, ge=1, lt=MOST)
@@ -60,16 +60,16 @@ class PlaceBody(LoadBody):
 
 
 class InstanceBody(LoadBody):
-    """`POST /instance`: `layers` says how many each node gets, the first layers first; or `nodes`
-    are those that have a rank each, with the split that is fastest."""
+    """`POST /instance`: either `layers`, the layer count of each node in pipeline order; or
+    `nodes`, which get one rank each in the fastest split."""
 
     nodes: list[str] = []
     if_absent: bool = False
 
 
 class CommandDone(TypedDict):
-    """The place in the log of what a command did, and what that is worth. `plan` is what was
-    placed, or would be."""
+    """The log position of a command's effect, and its durability. `plan` is the placement, also of
+    a dry run."""
 
     command_id: str
     term: int
@@ -80,58 +80,57 @@ class CommandDone(TypedDict):
 
 
 class PlacedAnswer(CommandDone):
-    """A copy of a model was placed, or would be (`dry_run`)."""
+    """A new instance, or with `dry_run` its plan."""
 
     model: str
 
 
 class InstanceAnswer(TypedDict):
-    """An instance as the state has it, and its runner's last reading (null: none was heard)."""
+    """An instance as the state has it, and its runner's latest reading (null: none yet)."""
 
     instance: Annotated[dict[str, Any], Dump(Instance)]
     reading: Annotated[dict[str, Any], Dump(RunnerReading)] | None
 
 
 class PlaceInstance(Resource):
-    """`POST /place_instance`: load a copy of a model."""
+    """`POST /place_instance`: load an instance of a model."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with the acknowledgement and the instance's id (or the plan, on `dry_run`)."""
+        """Answer with the acknowledgement and the instance's id; on `dry_run` with the plan."""
         service = self.service
-        asked = await self.read(req, PlaceBody, empty=b"")
+        body = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
-        answer_json(resp, await _placed(service, asked))
+        answer_json(resp, await _placed(service, body))
 
 
 class NewInstance(Resource):
-    """`POST /instance`: load a copy of a model on all nodes that are named, and no other."""
+    """`POST /instance`: load an instance on exactly the nodes of the body."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer as `POST /place_instance` does. Raises BadRequest, naming the field."""
         service = self.service
-        asked = await self.read(req, InstanceBody, empty=b"")
+        body = await self.read(req, InstanceBody, empty=b"")
         await service.catalog.wait_known()
-        answer_json(resp, await _placed(service, _by_hand(service, asked)))
+        answer_json(resp, await _placed(service, _by_hand(service, body)))
 
 
 class PlacementPlan(Resource):
-    """`GET /instance/placement?model=...`: what placing would do, without doing it."""
+    """`GET /instance/placement?model=...`: the plan of a placement, as a dry run."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the plan."""
         await self.service.catalog.wait_known()
-        answer_json(resp, await _placed(self.service, _asked(req)))
+        answer_json(resp, await _placed(self.service, _query_body(req)))
 
 
 class PlacementPreviews(Resource):
-    """`GET /instance/previews?model=...`: every candidate, with its bytes and speed or a reason."""
+    """`GET /instance/previews?model=...`: all candidates, with bytes and speed or a reason."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer, per number of nodes and kind of sharding, with the best placement now, or why
-        there is none; `chosen` is what placing would do, `refusal` what it would say instead."""
-        service, asked = self.service, _asked(req)
+        """Answer with the best placement for each node count and kind of sharding, or why there is
+        none. `chosen` is the placement that would be used now, `refusal` the error instead."""
+        service, body = self.service, _query_body(req)
         await service.catalog.wait_known()
-        command = _command(service, asked).model_copy(update={"previews": True})
+        command = _command(service, body).model_copy(update={"previews": True})
         answer = await service.command(command)
         answer_json(resp, answer.plan)
 
@@ -140,20 +139,19 @@ class InstanceResource(Resource):
     """`/instance/{id}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """Answer with the instance as the state has it, and its runner's last reading."""
         service = self.service
-        found = service.bus.state.instances.get(instance)
-        if found is None:
+        held = service.bus.state.instances.get(instance)
+        if held is None:
             raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
-        reading = service.readings.runner_of(found, service.reactor.now())
-        told: InstanceAnswer = {
-            "instance": found.model_dump(mode="json"),
+        reading = service.readings.runner_of(held, service.reactor.now())
+        answer: InstanceAnswer = {
+            "instance": held.model_dump(mode="json"),
             "reading": None if reading is None else reading.model_dump(mode="json"),
         }
-        answer_json(resp, told)
+        answer_json(resp, answer)
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
-        """Drain the instance (`?drain_s=`), then unload."""
+        """Drain the instance for up to `?drain_s=` seconds, then unload it."""
         service = self.service
         drain_s = _seconds(req, "drain_s", MAX_DRAIN_S)
         command = DeleteInstance(
@@ -165,69 +163,69 @@ class InstanceResource(Resource):
         answer_json(resp, acknowledged(await service.command(command)))
 
 
-async def _placed(service: HttpService, asked: PlaceBody) -> PlacedAnswer:
-    command = _command(service, asked)
+async def _placed(service: HttpService, body: PlaceBody) -> PlacedAnswer:
+    command = _command(service, body)
     answer = await service.command(command)
     return {"model": command.model, **acknowledged(answer)}
 
 
-def _command(service: HttpService, asked: PlaceBody) -> PlaceModel:
-    """Return the command that was asked for. Raises HttpFaultRaised (404), BadRequest."""
+def _command(service: HttpService, body: PlaceBody) -> PlaceModel:
+    """Return the command of a body. Raises HttpFaultRaised (404), BadRequest."""
     return PlaceModel(
         command_id=service.command_id(),
-        **asked.model_dump(exclude={"model", "excluded_nodes"}),
-        model=service.catalog.named(asked.model),
-        excluded_nodes=known_nodes(service, asked.excluded_nodes, field="excluded_nodes"),
+        **body.model_dump(exclude={"model", "excluded_nodes"}),
+        model=service.catalog.named(body.model),
+        excluded_nodes=known_nodes(service, body.excluded_nodes, field="excluded_nodes"),
     )
 
 
-def _by_hand(service: HttpService, asked: InstanceBody) -> PlaceBody:
-    """Return a placement on exactly the nodes that are named. Raises BadRequest."""
-    if bool(asked.layers) == bool(asked.nodes):
+def _by_hand(service: HttpService, body: InstanceBody) -> PlaceBody:
+    """Return a placement on exactly the nodes of the body. Raises BadRequest."""
+    if bool(body.layers) == bool(body.nodes):
         text = (
             'specify the placement once: {"layers": {"mini": 12, "studio": 20}} or '
             '{"nodes": ["mini"]}'
         )
         raise bad_field("layers", text)
-    named = known_nodes(service, asked.nodes, field="nodes")
+    named = known_nodes(service, body.nodes, field="nodes")
     if len(set(named)) < len(named):
         raise bad_field("nodes", "a node has one rank of an instance; list each node once")
     others = [str(name) for name in _names(service) if named and name not in named]
     return PlaceBody(
-        **asked.model_dump(exclude={"nodes"}),
+        **body.model_dump(exclude={"nodes"}),
         excluded_nodes=others,
         min_nodes=max(1, len(named)),
     )
 
 
 def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
-    """Return the ids of nodes given by id or name. BadRequest, naming the field, for a name that is
-    not exactly one node's: excluded by mistake, it would be excluded in vain."""
+    """Return the ids of nodes given by id or name. Raises BadRequest with the field for a name that
+    no node or several nodes have; a misspelled exclusion must not be ignored."""
     called = _names(service)
-    found: list[NodeId] = []
+    nodes: list[NodeId] = []
     for name in names:
         meant = [node for node in called if name == node] or [
             n for n in called if name == called[n]
         ]
         if len(meant) != 1:
-            there = ", ".join(sorted(f"{node} ({its})" for node, its in called.items()))
+            choices = ", ".join(sorted(f"{node} ({its})" for node, its in called.items()))
             text = (
                 f"{len(meant) or 'no'} nodes have the name {name!r}; the nodes are: "
-                f"{there or 'none'}"
+                f"{choices or 'none'}"
             )
             raise BadRequest(text, field=field)
-        found.append(meant[0])
-    return tuple(found)
+        nodes.append(meant[0])
+    return tuple(nodes)
 
 
 def _names(service: HttpService) -> dict[NodeId, str]:
-    """Return what the nodes are called that the cluster has."""
+    """Return the names of the cluster's nodes."""
     called = {node.node: node.name for node in service.bus.state.nodes.values()}
     return called | {card.node: card.name for card in service.readings.cards(service.reactor.now())}
 
 
-def _asked(req: Request) -> PlaceBody:
-    """Return a question about placing, from the query. Raises BadRequest."""
+def _query_body(req: Request) -> PlaceBody:
+    """Return the dry run that the query describes. Raises BadRequest."""
     model = req.get_param("model")
     if not model:
         raise BadRequest("model is required", field="model")
@@ -250,22 +248,22 @@ def _asked(req: Request) -> PlaceBody:
 
 
 def acknowledged(answer: Acknowledged) -> CommandDone:
-    """Return what the holder answered, for JSON."""
-    told: CommandDone = {
+    """Return the leader's acknowledgement, for JSON."""
+    fields: CommandDone = {
         "command_id": answer.command_id,
         "term": answer.term,
         "index": answer.index,
         "durability": answer.durability,
     }
     if answer.instance is not None:
-        told["instance"] = answer.instance
+        fields["instance"] = answer.instance
     if answer.plan is not None:
-        told["plan"] = answer.plan
-    return told
+        fields["plan"] = answer.plan
+    return fields
 
 
 def _seconds(req: Request, name: str, most: float) -> float:
-    """Return a number of seconds from the query, 0 where none is given. Raises BadRequest."""
+    """Return a number of seconds from the query, by default 0. Raises BadRequest."""
     try:
         seconds = float(req.get_param(name) or 0.0)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Talks to the holder about whether models stay: load on wish, unload on wish.
+"""Talks to the leader: loads and unloads models at a client's request.
 
-Ollama's clients load a model by an empty request and unload it by one with `keep_alive: 0`.
-Loading waits like any request for the model would; unloading lets what is open finish, and has no
-effect on what is pinned.
+Ollama's clients load a model by an empty request, and unload it by an empty request with
+`keep_alive: 0`. A load waits like any other request for the model. An unload lets open requests
+finish, and does not affect pinned models or instances.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gateway.service import HttpService
 
 
 async def load_or_unload(service: HttpService, parsed: Parsed, client: ClientName) -> float:
-    """Do what a client's empty request means; return how many seconds the model took to load. A
-    provider's model is not loaded here."""
+    """Load or unload the model of an empty request, and return how many seconds the load took. A
+    provider's model is never loaded here."""
     if service.tasks.table.provided(parsed.model) is not None:
         return 0.0
     model = service.catalog.named(parsed.model)

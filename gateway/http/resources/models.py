@@ -1,4 +1,4 @@
-"""Talks to clients about which models are here, in the shapes of every API."""
+"""Talks to clients about the models of the cluster, in the shapes of every API."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from gateway.service import HttpService
 
 _OF_COPY = {"name": ModelId("copy"), "base": ModelId("copy"), "parent": "", "made_at_s": 0.0}
 _COPY = vars(DerivedModel.model_validate(_OF_COPY))
-"""What a mere copy says, made once: lists are asked for again and again."""
+"""The fields of a derived model that only renames its base; computed once, because lists are
+requested often."""
 
 
 @dataclass(frozen=True)
 class ModelList(Resource):
-    """A path that tells of all models, in its API's shape."""
+    """A path that lists all models, in its API's shape."""
 
     endpoint: api_table.ListsModels
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with all of them, by id."""
+        """Answer with all models, ordered by id."""
         service = self.service
         if self.endpoint.waits:
             await service.catalog.wait_known()
@@ -46,100 +47,101 @@ class ModelList(Resource):
 
 @dataclass(frozen=True)
 class ModelPages(Resource):
-    """A path that tells of a page of all models, in its API's shape."""
+    """A path that lists models in pages, in its API's shape."""
 
     endpoint: api_table.PagesModels
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with those that the query asks for."""
+        """Answer with the page that the query selects."""
         await self.service.catalog.wait_known()
-        said = req.params.items()
-        query = {name: one if isinstance(one, str) else one[-1] for name, one in said}
+        parameters = req.params.items()
+        query = {name: value if isinstance(value, str) else value[-1] for name, value in parameters}
         resp.data = self.endpoint.render(listings(self.service, req), query)
 
 
 @dataclass(frozen=True)
 class ByHeader:
-    """A path that two APIs have: requests with `header` are for the resource `marked` to answer."""
+    """A path shared by two APIs: the resource `marked` answers requests with `header`."""
 
     header: str
     marked: Any
     other: Any
 
     async def on_get(self, req: Request, resp: Response, **named: str) -> None:
-        """Have the API answer whose client asks."""
+        """Answer by the API that the header selects."""
         answers = self.other if req.get_header(self.header) is None else self.marked
         await answers.on_get(req, resp, **named)
 
 
 @dataclass(frozen=True)
 class ModelOfPath(Resource):
-    """A path that holds the name of the model that it tells of; a name may hold a slash."""
+    """A path that describes the model named in it; a name may contain a slash."""
 
     endpoint: api_table.ShowsModel
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with one model."""
+        """Describe one model."""
         resp.data = await _shown(self.service, self.endpoint.render, name)
 
 
 @dataclass(frozen=True)
 class ModelOfBody(Resource):
-    """A path that tells of the model that a body asks about."""
+    """A path that describes the model named in a body."""
 
     endpoint: api_table.ShowsAsked
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with one model."""
+        """Describe one model; with the facts of its files, if this node has them."""
         options = self.service.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, asked.ignored)
+        request = self.endpoint.parse(body, limits)
+        tell_ignored(self.service, resp, self.endpoint.path, request.ignored)
         service = self.service
         await service.catalog.wait_known()
-        listing = _listing_named(service, asked.name)
+        listing = _listing_named(service, request.name)
         own = None
-        if not service.tasks.table.means(asked.name):
-            own = service.catalog.card_here(service.catalog.named(asked.name))
+        if not service.tasks.table.means(request.name):
+            own = service.catalog.card_here(service.catalog.named(request.name))
         if own is not None:
-            read = partial(read_model_files, Path(own.path), with_tensors=asked.verbose)
+            read = partial(read_model_files, Path(own.path), with_tensors=request.verbose)
             listing = _with_files(listing, await asyncio.to_thread(read))
         resp.data = self.endpoint.render(listing)
 
 
 @dataclass(frozen=True)
 class ModelToDerive(Resource):
-    """A path by which clients make a model of another."""
+    """A path that derives a model from another."""
 
     endpoint: api_table.DerivesModel
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Have the holder keep it, and answer once this process knows of it."""
+        """Store the derived model in the cluster's log. Answer once this process lists it. 409 if
+        the name is taken."""
         service, endpoint = self.service, self.endpoint
         options = service.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = endpoint.parse(body, limits)
-        tell_ignored(service, resp, endpoint.path, asked.ignored)
+        request = endpoint.parse(body, limits)
+        tell_ignored(service, resp, endpoint.path, request.ignored)
         await service.catalog.wait_known()
-        meant = model_named(asked.name, service.catalog.names())
+        meant = model_named(request.name, service.catalog.names())
         if meant is not None:
-            text = f"'{asked.name}' already names the model {meant}; choose another name"
+            text = f"'{request.name}' already names the model {meant}; choose another name"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
-        base = service.catalog.named(asked.source)
-        source = service.catalog.derived(asked.source)
+        base = service.catalog.named(request.source)
+        source = service.catalog.derived(request.source)
         adapters = service.catalog.adapters
-        adapter = asked.adapter or adapters.meant(asked.source, service.catalog.names(), source)
+        adapter = request.adapter or adapters.meant(request.source, service.catalog.names(), source)
         if adapter and adapter not in (own := adapters.beside(base)):
             raise HttpFaultRaised(unknown_adapter(adapter, base, adapter, own))
-        derived = endpoint.derive(asked, base, source, wall())
+        derived = endpoint.derive(request, base, source, wall())
         derived = derived.model_copy(update={"adapter": adapter or ""})
         command = DeriveModel(command_id=service.command_id(), derived=derived)
         await service.noticed(await service.command(command))
         service.log.info("a client derived a model", model=derived.name, base=base)
         resp.data = b"".join(endpoint.lines[-1:])
-        if asked.stream:
+        if request.stream:
             resp.content_type = endpoint.streams
             resp.data = b"".join(line + b"\n" for line in endpoint.lines)
 
@@ -162,24 +164,25 @@ def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table
 
 
 def listings(service: HttpService, req: Request) -> list[api_table.ModelListing]:
-    """Return what is told of all models, by id, where a request asks for that."""
+    """Return the listings of all models, ordered by id: models on disk, derived models, models with
+    an adapter, tasks and providers' models."""
     cards = service.catalog.cards()
     names = sorted(service.catalog.names())
-    found = [_listing(service, name, cards.get(name)) for name in names]
-    of_names = dict(zip(names, found, strict=True))
-    derived = (_derived(of_names[one.base], one) for one in service.catalog.derived_here())
+    models = [_listing(service, name, cards.get(name)) for name in names]
+    of_names = dict(zip(names, models, strict=True))
+    derived = (_derived(of_names[own.base], own) for own in service.catalog.derived_here())
     adapters = (
         _adapted(of_names[model], adapter)
         for model, own in service.catalog.adapters.known().items()
         for adapter in own.values()
     )
-    listed = {one.id: one for one in (*found, *derived, *adapters)}
+    listed = {listing.id: listing for listing in (*models, *derived, *adapters)}
     listed |= listings_of(service, listed)
-    return sorted(listed.values(), key=lambda one: one.id)
+    return sorted(listed.values(), key=lambda listing: listing.id)
 
 
 def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
-    """Return what is told of the model that a client's name means. Raises HttpFaultRaised (404)."""
+    """Return the listing of the model that a client's name means. Raises HttpFaultRaised (404)."""
     if service.tasks.table.means(name):
         return listing_named(service, name, partial(_listing_of_model, service))
     return _listing_of_model(service, name)
@@ -201,7 +204,6 @@ def _listing_of_model(service: HttpService, name: str) -> api_table.ModelListing
 
 
 def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.ModelListing:
-    """Return what is told of a model with one of its adapters."""
     digest = hashlib.sha256(f"{base.digest}{adapter.digest}".encode()).hexdigest()
     return replace(
         base,
@@ -212,8 +214,8 @@ def _adapted(base: api_table.ModelListing, adapter: AdapterCard) -> api_table.Mo
 
 
 def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.ModelListing:
-    """Return what is told of a derived model, with what is told of its base; a mere copy has the
-    base's digest."""
+    """Return the listing of a derived model, based on the listing of its base. If it only renames
+    the base, it has the base's digest."""
     digest = base.digest
     if {**vars(derived), **_OF_COPY} != _COPY:
         made = derived.model_copy(update={"name": derived.base, "parent": "", "made_at_s": 0.0})

@@ -1,4 +1,4 @@
-"""Talks to clients about nodes: rename, drain, forget; each is one command to the holder."""
+"""Talks to clients about nodes: rename, drain, forget. Each is one command to the leader."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ class NodeAnswer(CommandDone):
 
 
 class NodeResource(Resource):
-    """`/node/{node}/{act}`. A node goes by its id or by its name."""
+    """`/node/{node}/{act}`; `node` is an id or a name."""
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
-        """Answer with the command's place in the log; or a refusal that says what to do."""
+        """Answer with the command's place in the log."""
         service = self.service
-        asked = await self.read(req, NodeBody)
+        body = await self.read(req, NodeBody)
         await service.catalog.wait_known()
-        answer = await service.command(_command(service, node, act, asked))
-        told: NodeAnswer = {"node": node, **acknowledged(answer)}
-        answer_json(resp, told)
+        answer = await service.command(_command(service, node, act, body))
+        changed: NodeAnswer = {"node": node, **acknowledged(answer)}
+        answer_json(resp, changed)
 
 
-def _command(service: HttpService, node: str, act: str, asked: NodeBody) -> Command:
+def _command(service: HttpService, node: str, act: str, body: NodeBody) -> Command:
     records = service.bus.state.nodes.values()
     named = [record.node for record in records if record.name == node]
     which = NodeId(named[0] if len(named) == 1 else node)
     command_id = service.command_id()
     match act:
         case "rename":
-            if asked.name is None:
+            if body.name is None:
                 raise BadRequest("name is required", field="name")
-            return RenameNode(command_id=command_id, node=which, name=asked.name)
+            return RenameNode(command_id=command_id, node=which, name=body.name)
         case "drain" | "undrain":
             return DrainNode(
-                command_id=command_id, node=which, draining=act == "drain", drain_s=asked.drain_s
+                command_id=command_id, node=which, draining=act == "drain", drain_s=body.drain_s
             )
         case "forget" | "remember":
             return ForgetNode(command_id=command_id, node=which, forgotten=act == "forget")

@@ -1,4 +1,4 @@
-"""Talks to clients about itself: the root, the OpenAPI document, a page that reads it."""
+"""Talks to clients about the API itself: the root, the OpenAPI document, the page `/docs`."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ EXAMPLES: Mapping[str, Any] = {
     "allowCloudFallback": True,
     "body": {"model": "shoal-tiny", "prompt": "Once upon a time"},
 }
-"""Values of fields in the forms that try a route."""
+"""Example values of fields, for the forms of `/docs`."""
 LABELLED: Mapping[str, Any] = {"metadata": {"topic": "fish"}}
-"""That of labels alone."""
+"""The example of a body that has only labels."""
 MADE = {"model": "mine"}
-"""Those of a body that makes a model of another."""
+"""The example of a body that derives a model."""
 _SCRIPT = """
 const key = document.querySelector("#key");
 async function send(form) {
@@ -79,10 +79,10 @@ body,textarea,input{background:#111;color:#ddd}a{color:#8bf}}
 
 
 class Root(Resource):
-    """`GET /`: a gateway answers here."""
+    """`GET /`: a short text about this gateway."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer in plain text what this is and where to go."""
+        """Answer with the version, the node and the main paths, as plain text."""
         options = self.handle.options
         spoken = [
             f"{api.title}   {', '.join(endpoint.path for endpoint in api.endpoints[:3])}\n"
@@ -97,7 +97,7 @@ class Root(Resource):
 
 
 class Constant:
-    """A path that always says the same."""
+    """A path with a constant answer."""
 
     def __init__(
         self, _handle: ServiceHandle, answer: bytes, content_type: str = "application/json"
@@ -106,13 +106,13 @@ class Constant:
         self._content_type = content_type
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with it."""
+        """Answer with the constant bytes."""
         resp.data = self._answer
         resp.content_type = self._content_type
 
 
 class Made:
-    """A path that always says the same, which is made when it is first asked for."""
+    """A path with a constant answer, which is computed at the first request."""
 
     def __init__(self, make: Callable[[], bytes], content_type: str = "application/json") -> None:
         self._make = make
@@ -120,33 +120,33 @@ class Made:
         self._making: asyncio.Future[bytes] | None = None
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with it; it is made once, and nothing else waits for that."""
+        """Answer with the constant. A thread computes it once, so other requests do not wait."""
         if self._making is None:
             self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
-        # who goes away meanwhile does not take it from the others
+        # a client that hangs up does not cancel it for the others
         resp.data = await asyncio.shield(self._making)
         resp.content_type = self._content_type
 
 
 class MadeForServer(Made):
-    """An OpenAPI document, with the address at which it was asked for as its server."""
+    """An OpenAPI document; its server is the address that the client used."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with it."""
+        """Answer with the document."""
         await super().on_get(req, resp)
         servers = json.dumps({"servers": [{"url": f"{req.scheme}://{req.netloc}"}]}).encode()
         resp.data = servers[:-1] + b"," + (resp.data or b"{}")[1:]
 
 
 def openapi(routes: Sequence[Route], version: str) -> bytes:
-    """Return the OpenAPI document."""
-    # not orjson: a seed's bounds exceed its 64-bit integers
+    """Return the OpenAPI document as JSON."""
+    # not orjson: the bounds of a seed exceed 64 bits
     return json.dumps(document(routes, title="shoal", version=version)).encode()
 
 
 def docs(routes: Sequence[Route], version: str) -> bytes:
-    """Return every route in one page that asks nothing of other servers: its fields, and a form to
-    try it."""
+    """Return an HTML page of all routes, each with its fields and a form to try it. The page loads
+    nothing from other servers."""
     parts = [
         "<!doctype html><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>shoal {escape(version)}</title><style>{_STYLE}</style><h1>shoal</h1>",
@@ -160,8 +160,8 @@ def docs(routes: Sequence[Route], version: str) -> bytes:
 
 
 def _route(route: Route) -> str:
-    """Return a route's line, with its fields and its form; where a header tells it from another one
-    of its path, with that header's name alone."""
+    """Return a route's line, with its fields and its form. If only a header distinguishes it from
+    another route of the path, show that header's name instead."""
     method, path = f"<b>{route.method}</b>", f"<code>{escape(route.path)}</code>"
     head = f"<summary>{method} {path} {escape(route.summary)}</summary>"
     if route.marked_by:
@@ -170,7 +170,7 @@ def _route(route: Route) -> str:
 
 
 def _fields(route: Route) -> str:
-    """Return a body's fields as a table: what is done with each, and its words."""
+    """Return a body's fields as a table: each with its effect and its description."""
     if route.body is None:
         return ""
     rows = [
@@ -183,17 +183,17 @@ def _fields(route: Route) -> str:
 
 def _standing(info: FieldInfo) -> str:
     extra = info.json_schema_extra
-    told = cast(dict[str, Any], extra) if isinstance(extra, dict) else {}
-    if EFFECT in told:
+    extra_fields = cast(dict[str, Any], extra) if isinstance(extra, dict) else {}
+    if EFFECT in extra_fields:
         return "no effect"
-    if ACCEPTED in told:
-        values = " or ".join(json.dumps(value) for value in told[ACCEPTED]) or "null"
+    if ACCEPTED in extra_fields:
+        values = " or ".join(json.dumps(value) for value in extra_fields[ACCEPTED]) or "null"
         return f"only <code>{escape(values)}</code>"
     return "required" if info.is_required() else ""
 
 
 def _form(route: Route) -> str:
-    """Return a form that sends a request of the route, and shows what comes as it comes."""
+    """Return a form that sends a request to the route and shows the answer as it arrives."""
     path = PARAMETER.sub(r"{\1}", route.path)
     names: list[str] = PARAMETER.findall(route.path)
     labels = (f"<label>{escape(name)} <input name='{escape(name)}'></label> " for name in names)
@@ -208,15 +208,15 @@ def _form(route: Route) -> str:
 
 
 def _example(route: Route) -> dict[str, Any]:
-    """Return a body that may be sent as it is, once the model is one that is here."""
+    """Return an example body, which can be sent once its model exists here."""
     fields = {} if route.body is None else route.body.model_fields
-    known = {info.alias or name for name, info in fields.items()}
-    made = {name: value for name, value in EXAMPLES.items() if name in known}
+    names = {info.alias or name for name, info in fields.items()}
+    made = {name: value for name, value in EXAMPLES.items() if name in names}
     made |= MADE if "from" in made else {}
     made |= LABELLED if set(fields) == set(LABELLED) else {}
-    made |= {"name": "a-client"} if "tokens_per_day" in known else {}
-    made |= {"nodes": ["a node"]} if {"nodes", "layers"} <= known else {}
+    made |= {"name": "a-client"} if "tokens_per_day" in names else {}
+    made |= {"nodes": ["a node"]} if {"nodes", "layers"} <= names else {}
     if route.streams is None:
         made.pop("stream", None)
-    asked = [name for name in ("messages", "input", "prompt") if name in made]
-    return {name: value for name, value in made.items() if name not in asked[1:]}
+    prompts = [name for name in ("messages", "input", "prompt") if name in made]
+    return {name: value for name, value in made.items() if name not in prompts[1:]}

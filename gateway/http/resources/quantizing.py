@@ -1,9 +1,9 @@
-"""Talks to clients who have a node make a model of another in fewer bits.
+"""Talks to clients who have a node quantize a model.
 
-It is begun as an instance is placed, and answered at once. How far it is, `GET /instance/{id}`
-says (its reading has bytes done and bytes in all); deleting the instance ends it and leaves
-nothing. When it is done the instance is gone and the model listed; one that failed says why for a
-minute.
+The request starts an instance that does the work, and is answered at once. `GET /instance/{id}`
+shows the progress: its reading has the bytes done and the total bytes. Deleting the instance stops
+the work and leaves no files. When the work is done, the instance is gone and the new model is
+listed. A failed instance shows its reason for a minute.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gateway.http.resources.instances import acknowledged, known_nodes
 
 
 class QuantizeBody(Closed):
-    """`POST /models/quantize`: `name` is what is made, else `MODEL-4bit`; `node` makes it, by its
-    id or name, else this one where it has the model, else another that has."""
+    """`POST /models/quantize`: `name` is the new model, by default `MODEL-4bit`. `node`, an id or a
+    name, does the work; by default this node if it has the model, else another that has it."""
 
     model: str = Field(min_length=1, max_length=400)
     bits: Bits = 4
@@ -31,7 +31,7 @@ class QuantizeBody(Closed):
 
 
 class QuantizeAnswer(Closed):
-    """The answer: what is made (`model`) of what (`source`), and the instance that makes it."""
+    """The new model (`model`), its `source`, and the instance that does the work."""
 
     model: str
     source: str
@@ -47,17 +47,17 @@ class QuantizeModels(Resource):
     """`POST /models/quantize`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Begin it, and answer with the instance."""
+        """Start the work, and answer with its instance."""
         service = self.service
-        asked = await self.read(req, QuantizeBody)
+        body = await self.read(req, QuantizeBody)
         await service.catalog.wait_known()
-        source = service.catalog.named(asked.model)
-        name = ModelId(asked.name) if asked.name else usual_name(source, asked.bits)
+        source = service.catalog.named(body.model)
+        name = ModelId(body.name) if body.name else usual_name(source, body.bits)
         command = commands.QuantizeModel(
             command_id=service.command_id(),
             name=name,
-            quantizing=Quantizing(source=source, bits=asked.bits, group_size=asked.group_size),
-            node=self._node(asked.node, source),
+            quantizing=Quantizing(source=source, bits=body.bits, group_size=body.group_size),
+            node=self._node(body.node, source),
         )
         answer = acknowledged(await service.command(command))
         card = service.catalog.cards().get(source)

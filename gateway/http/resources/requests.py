@@ -1,6 +1,7 @@
-"""Talks to clients about requests that have ended: the last of them, and what they took.
+"""Talks to clients about ended requests: the latest ones, and statistics about them.
 
-Any HTTP process answers for all of its node, from the file that they share; nothing of other nodes.
+Any HTTP process answers for its whole node, from the file that these processes share. Other nodes'
+requests are not included.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ MOST_WINDOW_S = 3650 * 86_400.0
 
 
 class RecentAnswer(TypedDict):
-    """The requests that ended last, the latest first."""
+    """The requests that ended last, newest first."""
 
     node: str
     requests: list[Annotated[dict[str, Any], Dump(RequestRow)]]
 
 
 class StatsAnswer(StatsTold):
-    """What the requests of a while took."""
+    """Counts and percentiles of the requests that ended within a window."""
 
     node: str
 
@@ -38,8 +39,7 @@ class RecentRequests(Resource):
     """`GET /requests/recent[?limit=&model=&client=&errors_only=&since=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the requests that ended last, the latest first. 503 while they cannot be
-        read."""
+        """Answer with the requests that ended last, newest first. 503 if they cannot be read."""
         service = self.service
         since = req.get_param("since")
         query = RecentQuery(
@@ -53,24 +53,24 @@ class RecentRequests(Resource):
             rows = await service.records.recent(query)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        told: RecentAnswer = {"node": service.options.node, "requests": rows}
-        answer_json(resp, told)
+        answer: RecentAnswer = {"node": service.options.node, "requests": rows}
+        answer_json(resp, answer)
 
 
 class RequestStats(Resource):
     """`GET /requests/stats[?window_s=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with counts and percentiles of the requests that ended in the last seconds, all
-        together and by model and client. 503 while they cannot be read."""
+        """Answer with counts and percentiles of the requests that ended within `window_s`: for all
+        of them, by model, and by client. 503 if they cannot be read."""
         service = self.service
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
         try:
-            found = await service.records.stats(window_s)
+            stats = await service.records.stats(window_s)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        told: StatsAnswer = {"node": service.options.node, **found}
-        answer_json(resp, told)
+        answer: StatsAnswer = {"node": service.options.node, **stats}
+        answer_json(resp, answer)
 
 
 def _unavailable(error: RecordsUnavailable) -> HttpFaultRaised:

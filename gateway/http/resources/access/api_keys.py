@@ -1,7 +1,7 @@
-"""Talks to clients about the cluster's API keys: made, listed, rotated, removed.
+"""Talks to clients about the cluster's API keys: create, list, rotate and delete them.
 
-A secret is made here, is in the answer that tells it, and is nowhere else: the command to the
-holder has its hash. An answer comes once this process acts by the change.
+A secret is created here and sent only in its answer; the command to the leader has only its hash.
+An answer comes once this process applies the change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSTORED = ("cache-control", "no-store")
 
 
 class NewKeyBody(Closed):
-    """`POST /apikeys`; what is left out is not limited."""
+    """`POST /apikeys`; a missing limit means no limit."""
 
     name: str = Field(min_length=1, max_length=64)
     scope: Scope = "inference"
@@ -38,13 +38,13 @@ class NewKeyBody(Closed):
 
 
 class RotationBody(Closed):
-    """`POST /apikeys/{key}/rotate`; the secret of before is taken for `grace_s` more."""
+    """`POST /apikeys/{key}/rotate`; the old secret stays valid for `grace_s`."""
 
     grace_s: float = Field(default=0.0, ge=0.0, le=LONGEST_GRACE_S)
 
 
 class KeyUseTold(TypedDict):
-    """What a key is used for now, and what it was in the last minute and day."""
+    """A key's running requests, its requests in the last minute, and its tokens of this day."""
 
     running: int
     requests: int
@@ -52,7 +52,7 @@ class KeyUseTold(TypedDict):
 
 
 class KeyTold(TypedDict):
-    """An API key without its secret; null: not limited, or not there."""
+    """An API key without its secret; null means no limit, or no value."""
 
     id: str
     name: str
@@ -69,14 +69,14 @@ class KeyTold(TypedDict):
 
 
 class AskedForKeys(TypedDict):
-    """Whether a node asks clients for a key, and how many its settings have."""
+    """Whether a node requires API keys, and how many keys its settings have."""
 
     asked_for: bool
     in_settings: int
 
 
 class KeysAnswer(AskedForKeys):
-    """Every key, by name."""
+    """All keys, ordered by name."""
 
     keys: list[KeyTold]
 
@@ -88,13 +88,13 @@ class RotatedKey(KeyTold, CommandDone):
 
 
 class NewKey(RotatedKey):
-    """A key that was made, its secret, and whether clients were asked for one before."""
+    """A new key, its secret, and whether the node required keys before."""
 
     was_asked_for: bool
 
 
 class RemovedKey(AskedForKeys, CommandDone):
-    """A key is taken no longer."""
+    """A deleted key."""
 
     id: str
     name: str
@@ -104,28 +104,28 @@ class KeyList(Resource):
     """`/apikeys`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with every key by name, what it may ask for and what it was used for; no hash."""
+        """Answer with all keys, ordered by name, their limits and their use, without hashes."""
         service = self.service
-        keys = sorted(service.api_keys.book.keys.values(), key=lambda one: one.name.casefold())
+        keys = sorted(service.api_keys.book.keys.values(), key=lambda key: key.name.casefold())
         shown = [_fields(service, key) for key in keys]
-        told: KeysAnswer = {"keys": shown, **_asked_for(service)}
-        answer_json(resp, told)
+        answer: KeysAnswer = {"keys": shown, **_key_demand(service)}
+        answer_json(resp, answer)
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with the key that was made, and its secret."""
-        service, asked = self.service, await self.read(req, NewKeyBody)
-        was_asked_for = _asked_for(service)["asked_for"]
+        """Create a key, and answer with it and its secret."""
+        service, body = self.service, await self.read(req, NewKeyBody)
+        was_asked_for = _key_demand(service)["asked_for"]
         secret, now_s = new_api_key(), wall()
-        lasts_s = asked.expires_in_s
+        lasts_s = body.expires_in_s
         key = ApiKey(
             id=new_name("key"),
-            name=asked.name,
+            name=body.name,
             hash=hashed(secret),
-            scope=asked.scope,
+            scope=body.scope,
             limits=KeyLimits(
-                requests_per_minute=asked.requests_per_minute,
-                concurrent=asked.concurrent,
-                tokens_per_day=asked.tokens_per_day,
+                requests_per_minute=body.requests_per_minute,
+                concurrent=body.concurrent,
+                tokens_per_day=body.tokens_per_day,
             ),
             made_at_s=round(now_s, 3),
             expires_at_s=None if lasts_s is None else round(now_s + lasts_s, 3),
@@ -133,63 +133,63 @@ class KeyList(Resource):
         answer = await service.command(AddApiKey(command_id=service.command_id(), key=key))
         await service.noticed(answer)
         resp.set_header(*_UNSTORED)
-        told: NewKey = {
+        new_key: NewKey = {
             **_fields(service, key),
             "key": secret,
             "was_asked_for": was_asked_for,
             **acknowledged(answer),
         }
-        answer_json(resp, told)
+        answer_json(resp, new_key)
 
 
 class KeyResource(Resource):
-    """`/apikeys/{key}`. A key goes by its id or by its name."""
+    """`/apikeys/{key}`; `key` is an id or a name."""
 
     async def on_delete(self, req: Request, resp: Response, key: str) -> None:
-        """Answer once the key is not taken here any more; 404 for no such key."""
-        service, found = self.service, _named(self.service, key)
-        command = RemoveApiKey(command_id=service.command_id(), key_id=found.id)
+        """Delete the key, and answer once this process refuses it. 404 for an unknown key."""
+        service, removed = self.service, _named(self.service, key)
+        command = RemoveApiKey(command_id=service.command_id(), key_id=removed.id)
         answer = await service.command(command)
         await service.noticed(answer)
-        told: RemovedKey = {
-            "id": found.id,
-            "name": found.name,
-            **_asked_for(service),
+        removal: RemovedKey = {
+            "id": removed.id,
+            "name": removed.name,
+            **_key_demand(service),
             **acknowledged(answer),
         }
-        answer_json(resp, told)
+        answer_json(resp, removal)
 
 
 class KeyRotation(Resource):
     """`/apikeys/{key}/rotate`."""
 
     async def on_post(self, req: Request, resp: Response, key: str) -> None:
-        """Answer with the key and its new secret; 404 for no such key."""
-        service, asked = self.service, await self.read(req, RotationBody)
-        found, secret = _named(service, key), new_api_key()
+        """Answer with the key and its new secret. 404 for an unknown key."""
+        service, body = self.service, await self.read(req, RotationBody)
+        rotated, secret = _named(service, key), new_api_key()
         command = RotateApiKey(
             command_id=service.command_id(),
-            key_id=found.id,
+            key_id=rotated.id,
             hash=hashed(secret),
-            old_until_s=round(wall() + asked.grace_s, 3) if asked.grace_s else 0.0,
+            old_until_s=round(wall() + body.grace_s, 3) if body.grace_s else 0.0,
         )
         answer = await service.command(command)
         await service.noticed(answer)
         resp.set_header(*_UNSTORED)
-        known = service.api_keys.book.keys.get(found.id, found)
-        told: RotatedKey = {**_fields(service, known), "key": secret, **acknowledged(answer)}
-        answer_json(resp, told)
+        latest = service.api_keys.book.keys.get(rotated.id, rotated)
+        rotation: RotatedKey = {**_fields(service, latest), "key": secret, **acknowledged(answer)}
+        answer_json(resp, rotation)
 
 
 def _named(service: HttpService, word: str) -> ApiKey:
-    found = service.api_keys.book.named(word)
-    if found is None:
+    match = service.api_keys.book.named(word)
+    if match is None:
         raise HttpFaultRaised(key_not_found(word))
-    return found
+    return match
 
 
-def _asked_for(service: HttpService) -> AskedForKeys:
-    """Return whether this node asks clients for a key, and how many its settings have."""
+def _key_demand(service: HttpService) -> AskedForKeys:
+    """Return whether this node requires API keys, and how many keys its settings have."""
     options, keys = service.options, service.api_keys.book.keys
     return {
         "asked_for": options.asks_for_keys or bool(keys),

@@ -1,6 +1,6 @@
-"""Talks to clients about conversations: begun, told, labelled, removed; and about their items.
+"""Talks to clients about conversations and their items: create, show, label and delete them.
 
-What a request of a model adds to one is written where its answer is kept.
+Model requests add items, too; these are written together with the stored answer.
 """
 
 from gateway.http.resources.conversations.items import ConversationItem, ConversationItems

@@ -1,4 +1,4 @@
-"""Talks to clients about the items of a conversation: added, listed, told, removed."""
+"""Talks to clients about the items of a conversation: add, list, show and delete them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ConversationItems(ConversationResource):
     """The path of a conversation's items."""
 
     async def on_post(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Add items, all or none: they are on the disk when they are answered with. 404 for a
-        conversation that is not there, 400 for one without room."""
+        """Add items, all or none; they are on disk before the answer. 404 for an unknown
+        conversation, 400 for a full one."""
         service = self.service
-        asked, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
+        addition, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         size_bytes = sum(len(content) for _, content in items)
         if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
             raise HttpFaultRaised(conversation_too_far("items"))
         with records_told():
-            became = await service.conversations.add(owner, request, items, asked.request)
+            became = await service.conversations.add(owner, request, items, addition.request)
         match became:
             case "gone":
                 raise HttpFaultRaised(conversation_not_found(conversation_id))
@@ -48,19 +48,23 @@ class ConversationItems(ConversationResource):
                 resp.data = self.endpoint.shapes.items(contents, False, _includes(req))
 
     async def on_get(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Answer with a page of the items. 404 for a conversation that is not there."""
+        """Answer with a page of the items. 404 for an unknown conversation."""
         service, shapes = self.service, self.endpoint.shapes
         query = {name: value for name in _QUERY if (value := req.get_param(name)) is not None}
-        asked = shapes.page(query, _includes(req))
-        found = await found_conversation(service, req, conversation_id)
+        query_page = shapes.page(query, _includes(req))
+        conversation = await found_conversation(service, req, conversation_id)
         owner = await owner_of_kept(req, service.options)
         with records_told():
             page = await service.conversations.page(
-                owner, found.request, asked.limit, asked.after, descends=asked.descends
+                owner,
+                conversation.request,
+                query_page.limit,
+                query_page.after,
+                descends=query_page.descends,
             )
         if page is None:
-            raise bad_field("after", f"no object with the id '{asked.after[:80]}'")
-        resp.data = shapes.items(page.items, page.has_more, asked.includes)
+            raise bad_field("after", f"no object with the id '{query_page.after[:80]}'")
+        resp.data = shapes.items(page.items, page.has_more, query_page.includes)
 
 
 class ConversationItem(ConversationResource):
@@ -69,7 +73,7 @@ class ConversationItem(ConversationResource):
     async def on_get(
         self, req: Request, resp: Response, conversation_id: str, item_id: str
     ) -> None:
-        """Answer with the item. 404 for one that is not there."""
+        """Answer with the item. 404 if it does not exist."""
         service, shapes = self.service, self.endpoint.shapes
         includes = shapes.page({}, _includes(req)).includes
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
@@ -83,25 +87,26 @@ class ConversationItem(ConversationResource):
     async def on_delete(
         self, req: Request, resp: Response, conversation_id: str, item_id: str
     ) -> None:
-        """Remove the item, and answer with its conversation. 404 for one that is not there."""
+        """Delete the item, and answer with its conversation. 404 if the item does not exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
             dropped = await service.conversations.drop(owner, request, item_id)
         if not dropped:
             await self._absent(req, conversation_id, item_id)
-        found = await found_conversation(service, req, conversation_id)
-        resp.data = self.endpoint.shapes.told(found.request, found.created_at_s, found.labels)
+        conversation = await found_conversation(service, req, conversation_id)
+        resp.data = self.endpoint.shapes.told(
+            conversation.request, conversation.created_at_s, conversation.labels
+        )
 
     async def _absent(self, req: Request, conversation_id: str, item_id: str) -> None:
-        """Raise HttpFaultRaised (404) for the conversation, or for the item where that is there."""
+        """Raise HttpFaultRaised (404) for the conversation or, if that exists, for the item."""
         await found_conversation(self.service, req, conversation_id)
         raise HttpFaultRaised(no_such_item(conversation_id, item_id))
 
 
 def _includes(req: Request) -> list[str]:
-    """Return what a query asks for beside the usual; clients write the list's name with brackets,
-    too."""
+    """Return the extra fields that a query includes, from `include` and `include[]`."""
     return [
         *(req.get_param_as_list("include") or ()),
         *(req.get_param_as_list("include[]") or ()),

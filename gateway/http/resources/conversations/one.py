@@ -1,4 +1,4 @@
-"""Talks to clients about conversations: begun, told, labelled, removed."""
+"""Talks to clients about conversations: create, show, label and delete them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.service import HttpService
 
 @dataclass(frozen=True)
 class ConversationResource(Resource):
-    """A path about conversations."""
+    """A path of conversations or their items."""
 
     endpoint: KeepsConversations
 
@@ -35,32 +35,32 @@ class ConversationResource(Resource):
         resp: Response,
         read: Callable[[bytes, dialect.ParseContext], AskedItems],
     ) -> tuple[AskedItems, tuple[dialect.NamedItem, ...]]:
-        """Return what a body says, and its items, those of kept answers among them. Raises
-        HttpFaultRaised (404, 413), BadRequest."""
+        """Return a parsed body and its items, including the items of stored answers that it
+        references. Raises HttpFaultRaised (404, 413), BadRequest."""
         service, options = self.service, self.service.options
         most = min(options.body_limit_bytes, MOST_BYTES)
         body = await read_body(req, most, options.body_s, service.bodies)
         try:
-            asked = await read_aside(len(body), partial(read, body, service.parse_context()))
+            content = await read_aside(len(body), partial(read, body, service.parse_context()))
         finally:
             service.bodies.give_back(len(body))
         owner = await owner_of_kept(req, service.options)
-        named = await named_items(service, self.endpoint.shapes.item_named, asked.named, owner)
-        items = await read_aside(len(body), partial(self.endpoint.shapes.resolved, asked, named))
-        tell_ignored(service, resp, "conversations", asked.ignored)
-        return asked, items
+        named = await named_items(service, self.endpoint.shapes.item_named, content.named, owner)
+        items = await read_aside(len(body), partial(self.endpoint.shapes.resolved, content, named))
+        tell_ignored(service, resp, "conversations", content.ignored)
+        return content, items
 
 
 class ConversationList(ConversationResource):
-    """The path at which conversations are begun."""
+    """The path that creates conversations."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Begin a conversation: it is on the disk when it is answered."""
-        asked, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
+        """Create a conversation; it is on disk before the answer."""
+        content, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
         owner = await owner_of_kept(req, self.service.options)
         with records_told():
             begun = await self.service.conversations.begin(
-                owner, asked.request, asked.labels, items
+                owner, content.request, content.labels, items
             )
         resp.data = self.endpoint.shapes.told(begun.request, begun.created_at_s, begun.labels)
 
@@ -69,13 +69,14 @@ class OneConversation(ConversationResource):
     """The path of a conversation."""
 
     async def on_get(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Answer with the conversation, without its items. 404 for one that is not there."""
-        found = await found_conversation(self.service, req, conversation_id)
-        resp.data = self.endpoint.shapes.told(found.request, found.created_at_s, found.labels)
+        """Answer with the conversation, without its items. 404 if it does not exist."""
+        conversation = await found_conversation(self.service, req, conversation_id)
+        resp.data = self.endpoint.shapes.told(
+            conversation.request, conversation.created_at_s, conversation.labels
+        )
 
     async def on_post(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Give the conversation these labels alone, and answer with it. 404 for one that is not
-        there."""
+        """Replace the labels, and answer with the conversation. 404 if it does not exist."""
         service, options = self.service, self.service.options
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
         labels = self.endpoint.shapes.labels(body, service.parse_context().limits)
@@ -85,8 +86,8 @@ class OneConversation(ConversationResource):
         await self.on_get(req, resp, conversation_id)
 
     async def on_delete(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Remove the conversation and its items; answers that were made in it stay. 404 for one
-        that is not there."""
+        """Delete the conversation and its items, but not the answers made in it. 404 if it does not
+        exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with records_told():
@@ -99,10 +100,10 @@ class OneConversation(ConversationResource):
 async def found_conversation(
     service: HttpService, req: Request, conversation_id: str
 ) -> Conversation:
-    """Return a conversation of the client's. Raises HttpFaultRaised (404, 503, 504)."""
+    """Return a conversation of the client. Raises HttpFaultRaised (404, 503, 504)."""
     owner = await owner_of_kept(req, service.options)
     with records_told():
-        found = await service.conversations.find(owner, request_id_of(conversation_id))
-    if found is None:
+        conversation = await service.conversations.find(owner, request_id_of(conversation_id))
+    if conversation is None:
         raise HttpFaultRaised(conversation_not_found(conversation_id))
-    return found
+    return conversation

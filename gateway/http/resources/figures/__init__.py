@@ -1,5 +1,5 @@
-"""Talks to clients: what the cluster does now and what memory it takes, once or once a second, and
-what it did in the last hour; the log's events, traces of requests, and how fast one was."""
+"""Talks to clients about figures: the cluster's metrics and memory, the log's events, traces of
+requests, and the speed of one request."""
 
 from gateway.http.resources.figures.bench import BenchResource
 from gateway.http.resources.figures.events import (

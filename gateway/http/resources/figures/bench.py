@@ -1,4 +1,4 @@
-"""Talks to clients that measure: a chat completion, and how fast it was."""
+"""Talks to clients that measure the speed of a chat completion."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BenchResource(GenerateResource):
     """`POST /bench/chat/completions`."""
 
     async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
-        """Answer whole, as its dialect has it, with how fast that was behind the rest."""
+        """Answer in the dialect, with `generation_stats` added."""
         await super()._answer(running, resp, again)
         request = running.exchange.requests[0]
         if request.usage is None or resp.data is None:  # it was cancelled before a runner had it
@@ -35,12 +35,12 @@ class BenchResource(GenerateResource):
 
 
 def _peak_bytes(service: HttpService, instance: InstanceId | None) -> int | None:
-    """Return the most that the arrays of an instance's ranks took, together, as they last told;
-    None where one has told nothing."""
+    """Return the summed peak array memory of an instance's ranks, by their latest readings; None if
+    a rank has reported none."""
     held = None if instance is None else service.bus.state.instances.get(instance)
     if held is None:
         return None
-    told = service.readings.ranks({held.instance: held}, service.reactor.now())
-    if len({one.rank for one in told}) < len(held.shards):
+    readings = service.readings.ranks({held.instance: held}, service.reactor.now())
+    if len({reading.rank for reading in readings}) < len(held.shards):
         return None
-    return sum(one.peak_bytes for one in told)
+    return sum(reading.peak_bytes for reading in readings)

@@ -1,7 +1,7 @@
-"""Talks to clients about the log's events: the last of them as JSON, or a stream as they happen.
+"""Talks to clients about the log's events: the latest ones as JSON, or all new ones as a stream.
 
-Any HTTP process answers for the whole cluster, from the log as it has applied it. A reader that was
-cut off goes on behind the last id that it had, at any process of any node.
+Any HTTP process answers for the whole cluster, from the log that it has applied. A reader whose
+stream broke resumes after its last id, at any process of any node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_PLACE = "an event's index (90), or the id that a stream gives it (term:index
 
 
 class EventsAnswer(TypedDict):
-    """Events of the log; `last` is the place of the last of them, null where none is known."""
+    """Events of the log; `last` is the position of the latest event, null if there is none."""
 
     node: str
     last: str | None
@@ -38,8 +38,8 @@ class LogEvents(Resource):
     """`GET /events[?limit=&after=&stream=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the last events of the log, or with those behind a place; as a stream where
-        server-sent events are asked for. 429 where too many read streams."""
+        """Answer with the latest events of the log, or with those after a position. Streams if the
+        client requests server-sent events. 429 at the limit of streams."""
         limit = round(number_of(req, "limit", LIMIT, least=0, most=MOST))
         accept = (req.get_header("accept") or "").casefold()
         streams = "text/event-stream" in accept and "application/json" not in accept
@@ -51,19 +51,19 @@ class LogEvents(Resource):
         entries = await self.service.events.listed(after, limit)
         last = entries[-1].place if entries else after or self.service.events.last
         head = {"node": self.service.options.node, "last": None if last is None else str(last)}
-        told = b",".join(entry.data for entry in entries)
-        resp.data = json_bytes(head)[:-1] + b',"events":[' + told + b"]}"
+        joined = b",".join(entry.data for entry in entries)
+        resp.data = json_bytes(head)[:-1] + b',"events":[' + joined + b"]}"
         resp.set_header("cache-control", "no-store")
 
     def _stream(self, req: Request, resp: Response, limit: int) -> None:
-        """Stream events; who comes back says by a header up to where it has them."""
+        """Stream events. A reader that resumes sends its last id in a header."""
         events = self.service.events
         after = _place(req.get_header("last-event-id") or None, "Last-Event-ID")
         if after is None:
             after = _place(req.get_param("after"), "after")
 
         async def frames(gone: Gone) -> AsyncGenerator[bytes]:
-            """Yield events as they happen, and a sign of life while none does."""
+            """Yield new events, and comments as a sign of life between them."""
             yield sse.KEEP_ALIVE
             async with aclosing(events.read(after, limit, gone)) as batches:
                 async for entries in batches:
@@ -78,11 +78,11 @@ def _frame(entry: Entry) -> bytes:
 
 
 def _place(text: str | None, name: str) -> LogPlace | None:
-    """Return the place that is asked for. Raises BadRequest where it is none."""
+    """Return the log position that a text states. Raises BadRequest if it states none."""
     if text is None:
         return None
-    found = _PLACE.fullmatch(text.strip())
-    if found is None:
+    match = _PLACE.fullmatch(text.strip())
+    if match is None:
         raise bad_field(name, _NO_PLACE)
-    term, index = found.groups()
+    term, index = match.groups()
     return LogPlace(None if term is None else int(term), int(index))

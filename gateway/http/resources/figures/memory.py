@@ -1,4 +1,4 @@
-"""Talks to clients about memory: what is promised and measured on every node, once or streamed."""
+"""Talks to clients about memory: reserved and measured bytes of every node, once or as a stream."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Memory(Resource):
     """`GET /memory`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with every node's memory, and that of each rank on it."""
-        answer_json(resp, self.told())
+        """Answer with the memory of every node and of each rank on it."""
+        answer_json(resp, self.read_memory())
 
-    def told(self) -> MemoryAnswer:
+    def read_memory(self) -> MemoryAnswer:
         """Return the memory of all nodes, for JSON."""
         service = self.service
         return memory_of(service.bus.state, service.readings, service.reactor.now())
@@ -27,7 +27,7 @@ class LiveMemory(Memory):
     """`GET /memory/live`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Stream the same each second, each an event `memory`. 429 where too many read."""
+        """Stream the same figures each second, as events `memory`. 429 at the limit of readers."""
         answer_each_snapshot(
-            req, resp, self.service.watch, "memory", lambda _: json_bytes(self.told())
+            req, resp, self.service.watch, "memory", lambda _: json_bytes(self.read_memory())
         )

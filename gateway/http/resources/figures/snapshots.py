@@ -1,5 +1,5 @@
-"""Talks to clients about what the cluster does now, as JSON or as a stream of the same; and, in
-threads, to the file of what it did in the last hour."""
+"""Talks to clients about the cluster's metrics, as JSON or as a stream. Reads and writes, in
+threads, the file of the last hour's metrics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class MetricsSnapshot(Resource):
     """`GET /metrics/snapshot`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what the cluster does now, at most a second old."""
+        """Answer with the latest snapshot, at most a second old."""
         resp.data = await self.service.watch.latest()
         resp.set_header("cache-control", "no-store")
 
@@ -37,7 +37,7 @@ class MetricsStream(Resource):
     """`GET /metrics/stream`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Stream a snapshot each second, each an event `snapshot`. 429 where too many read."""
+        """Stream a snapshot each second, as events `snapshot`. 429 at the limit of readers."""
         answer_each_snapshot(req, resp, self.service.watch, "snapshot", lambda made: made)
 
 
@@ -45,8 +45,8 @@ class MetricsHistory(Resource):
     """`GET /metrics/history`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the points of the last hour, over restarts of the gateway. 503 where they
-        cannot be read."""
+        """Answer with the points of the last hour, also from before a restart of the gateway. 503
+        if they cannot be read."""
         path = self.service.options.history_file
         try:
             points = await asyncio.to_thread(HistoryFile(Path(path)).points) if path else []
@@ -63,26 +63,25 @@ class MetricsHistory(Resource):
 
 
 def keep_history(service: HttpService) -> None:
-    """Have one of a gateway's HTTP processes note what the cluster does, for as long as it lives.
-    What cannot be written is logged once."""
+    """Store the cluster's metrics at regular intervals. Only one HTTP process of a gateway does so.
+    A write error is logged once."""
     path = service.options.history_file
     if not path or service.http_processes.number != 0:
         return
     keeper = HistoryKeeper(HistoryFile(Path(path)), service.watch.latest)
     noting: set[asyncio.Task[None]] = set()
-    told: set[str] = set()
+    logged: set[str] = set()
 
     async def note() -> None:
-        """Note a point."""
         try:
             await keeper.note()
         except OSError as error:
-            if str(error) not in told:
-                told.add(str(error))
+            if str(error) not in logged:
+                logged.add(str(error))
                 service.log.warning(f"cannot store the history: {error}")
 
     def begin() -> None:
-        """Begin to note a point; the task is held until it is done."""
+        """Start to store a point; `noting` holds the task until it is done."""
         task = asyncio.ensure_future(note())
         noting.add(task)
         task.add_done_callback(noting.discard)

@@ -1,4 +1,4 @@
-"""Talks to clients that read a stream without end: until they hang up, or this process ends."""
+"""Talks to clients that read endless streams, until they hang up or this process ends."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Frames = Callable[[Gone], AsyncGenerator[bytes]]
 def answer_streamed(
     req: Request, resp: Response, feed: SnapshotFeed | EventFeed, frames: Frames
 ) -> None:
-    """Answer with what `frames` gives, which is told when the client is gone. Raises
-    HttpFaultRaised (429) where too many read the feed."""
+    """Answer with the stream of `frames`, whose argument is done when the client is gone. Raises
+    HttpFaultRaised (429) at the feed's limit of readers."""
     try:
         feed.check_room()
     except FeedFull as full:
@@ -36,11 +36,10 @@ def answer_streamed(
 def answer_each_snapshot(
     req: Request, resp: Response, feed: SnapshotFeed, event: str, made: Callable[[bytes], bytes]
 ) -> None:
-    """Answer with an event of that name for each snapshot, its data `made` of it. Raises
-    HttpFaultRaised (429) where too many read the feed."""
+    """Answer with an event of that name for each snapshot; `made` renders its data. Raises
+    HttpFaultRaised (429) at the feed's limit of readers."""
 
     async def frames(_gone: Gone) -> AsyncGenerator[bytes]:
-        """Yield each as it comes."""
         async with aclosing(feed.read()) as snapshots:
             async for snapshot in snapshots:
                 yield sse.named_frame(event, made(snapshot))

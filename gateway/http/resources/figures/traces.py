@@ -1,7 +1,8 @@
-"""Talks to clients about traces of requests: those that nodes keep, and which are made.
+"""Talks to clients about traces of requests: reads and deletes stored traces, and sets the share of
+traced requests.
 
-Any gateway answers for a trace of any node; lists and statistics are of its own, unless all are
-asked for.
+Any gateway answers for a trace of any node. Lists and statistics cover only its own node; one list
+covers all nodes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ MOST_NAME = 200
 
 
 class TracingBody(Closed):
-    """`PUT /v1/tracing`: `on` is each request or none, `ratio` a share from 0 to 1; one of the two.
-    A `ratio` of null: as each node's `records.trace_sample` says."""
+    """`PUT /v1/tracing`: either `on` (trace all requests or none) or `ratio`, a share from 0 to 1.
+    A `ratio` of null uses each node's `records.trace_sample`."""
 
     on: bool | None = None
     ratio: float | None = Field(default=None, ge=0.0, le=1.0)
@@ -50,8 +51,8 @@ class TracesRemovedBody(Closed):
 
 
 class TracingAnswer(TypedDict):
-    """The share of requests that is traced unasked: what holds here, what the cluster says (null:
-    nothing), what this node's setting is, and whether it keeps traces."""
+    """The share of requests that are traced by default: `ratio` is in force here, `cluster` is the
+    cluster's value (null: none), `setting` this node's. `keeps`: this node stores traces."""
 
     on: bool
     ratio: float
@@ -61,11 +62,11 @@ class TracingAnswer(TypedDict):
 
 
 class TracingSetAnswer(TracingAnswer, CommandDone):
-    """The same, after it was set."""
+    """The new share, and the command that set it."""
 
 
 class TraceLine(TypedDict):
-    """What a list tells of a trace."""
+    """A trace in a list."""
 
     request: str
     ended_at_s: float
@@ -79,7 +80,7 @@ class TraceLine(TypedDict):
 
 
 class TracesAnswer(TypedDict):
-    """The traces that a node keeps, the latest first; `kept` of them in all, of `bytes`."""
+    """Traces that a node stores, newest first; `kept` is their total number, `bytes` their size."""
 
     node: str
     kept: int
@@ -88,20 +89,20 @@ class TracesAnswer(TypedDict):
 
 
 class TraceLineOfNode(TraceLine):
-    """The same, and the node that keeps it."""
+    """A trace in a list, and the node that stores it."""
 
     node: str
 
 
 class ClusterTracesAnswer(TypedDict):
-    """The traces that all nodes keep; `missing` are nodes that did not answer."""
+    """Traces that all nodes store; `missing` are nodes that did not answer."""
 
     traces: list[TraceLineOfNode]
     missing: list[str]
 
 
 class PartFigures(TypedDict):
-    """How long a part of requests took, in seconds; `share` of all of them."""
+    """Durations of one part of requests, in seconds; `share` of the whole requests' time."""
 
     count: int
     p50: float
@@ -110,7 +111,7 @@ class PartFigures(TypedDict):
 
 
 class TraceStatsAnswer(TypedDict):
-    """How long traced requests took, and their parts by name."""
+    """Durations of traced requests, and of their parts by name."""
 
     node: str
     window_s: float
@@ -120,21 +121,22 @@ class TraceStatsAnswer(TypedDict):
 
 
 class TraceRemovedAnswer(TypedDict):
-    """A trace was removed."""
+    """A deleted trace."""
 
     request: str
     removed: Literal[True]
 
 
 class TracesRemovedAnswer(TypedDict):
-    """The traces that were removed, and those that there were not."""
+    """The deleted traces, and the requests without a trace."""
 
     removed: list[str]
     not_found: list[str]
 
 
 class PartOfTrace(TypedDict):
-    """A part of a request: its spans, and their seconds; `share` of the request's."""
+    """A part of a request: the number of its spans, and their durations; `share` of the request's
+    time."""
 
     count: int
     seconds: float
@@ -145,7 +147,7 @@ class PartOfTrace(TypedDict):
 
 
 class TraceTimesAnswer(TypedDict):
-    """How long the parts of a request took."""
+    """Durations of the parts of a request."""
 
     request: str
     node: str
@@ -162,75 +164,74 @@ class ChromeTrace(TypedDict):
 
 
 class Tracing(Resource):
-    """`GET /v1/tracing`, `PUT /v1/tracing`: the share of requests that is traced unasked."""
+    """`GET /v1/tracing`, `PUT /v1/tracing`: the share of requests that are traced by default."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what holds here, what the cluster says and what this node's setting is."""
+        """Answer with the share in force here, the cluster's value and this node's setting."""
         answer_json(resp, _tracing_told(self.service))
 
     async def on_put(self, req: Request, resp: Response) -> None:
-        """Have every node trace a share of its requests, from now on; answer as GET does."""
+        """Set the share on all nodes, and answer like `GET`."""
         service = self.service
-        asked = await self.read(req, TracingBody)
-        said = asked.model_fields_set
-        if len(said) != 1 or (said == {"on"} and asked.on is None):
+        body = await self.read(req, TracingBody)
+        fields = body.model_fields_set
+        if len(fields) != 1 or (fields == {"on"} and body.on is None):
             text = 'send one of {"on": true}, {"on": false}, {"ratio": 0.1} and {"ratio": null}'
-            raise BadRequest(text, field="ratio" if "ratio" in said else "on")
-        ratio = asked.ratio if asked.on is None else float(asked.on)
+            raise BadRequest(text, field="ratio" if "ratio" in fields else "on")
+        ratio = body.ratio if body.on is None else float(body.on)
         answer = await service.command(SetTracing(command_id=service.command_id(), ratio=ratio))
         await service.noticed(answer)
-        told: TracingSetAnswer = {**_tracing_told(service), **acknowledged(answer)}
-        answer_json(resp, told)
+        setting: TracingSetAnswer = {**_tracing_told(service), **acknowledged(answer)}
+        answer_json(resp, setting)
 
 
 class TraceList(Resource):
     """`GET /v1/traces[?limit=&model=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the traces of this node, the latest first. 503 while they cannot be read."""
+        """Answer with the traces of this node, newest first. 503 if they cannot be read."""
         service = self.service
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
         with records_told():
-            found = await service.traces.latest(limit, req.get_param("model"))
-        answer_json(resp, {"node": service.options.node, **found})
+            traces = await service.traces.latest(limit, req.get_param("model"))
+        answer_json(resp, {"node": service.options.node, **traces})
 
 
 class ClusterTraces(Resource):
     """`GET /v1/traces/cluster[?limit=&model=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the traces of all nodes, the latest first; nodes whose are missing are
-        named."""
+        """Answer with the traces of all nodes, newest first, and the nodes that did not reply."""
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
         with records_told():
-            found = await self.service.traces.latest_of_all(limit, req.get_param("model"))
-        tell_missing(resp, found.missing)
-        answer_json(resp, {"traces": found.traces, "missing": found.missing})
+            latest = await self.service.traces.latest_of_all(limit, req.get_param("model"))
+        tell_missing(resp, latest.missing)
+        answer_json(resp, {"traces": latest.traces, "missing": latest.missing})
 
 
 class TraceStats(Resource):
     """`GET /v1/traces/stats[?window_s=&model=]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with how long the parts of traced requests took that ended in the last seconds.
-        503 while they cannot be read."""
+        """Answer with the durations of the parts of traced requests that ended within `window_s`.
+        503 if they cannot be read."""
         service = self.service
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
         with records_told():
-            found = await service.traces.stats(window_s, req.get_param("model"))
-        answer_json(resp, {"node": service.options.node, "window_s": window_s, **found})
+            stats = await service.traces.stats(window_s, req.get_param("model"))
+        answer_json(resp, {"node": service.options.node, "window_s": window_s, **stats})
 
 
 class TraceResource(Resource):
-    """`GET /v1/traces/{request}`, `DELETE /v1/traces/{request}`: by the id of a request or of its
-    answer."""
+    """`GET /v1/traces/{request}`, `DELETE /v1/traces/{request}`; `request` is the id of a request
+    or of its answer."""
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace as Chrome's trace events, which Perfetto opens."""
-        answer_json(resp, chrome_trace(orjson.loads(await _found(self.service, request))))
+        answer_json(resp, chrome_trace(orjson.loads(await _stored_trace(self.service, request))))
 
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
-        """Remove a trace."""
+        """Delete a trace. 404 if it does not exist."""
         name = request_id_of(request)
         with records_told():
             is_gone = await self.service.traces.remove(name)
@@ -244,35 +245,34 @@ class RawTrace(Resource):
     """`GET /v1/traces/{request}/raw`."""
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
-        """Answer with a trace as it is kept."""
-        resp.data = await _found(self.service, request)
+        """Answer with a trace in its stored form."""
+        resp.data = await _stored_trace(self.service, request)
 
 
 class TraceTimes(Resource):
     """`GET /v1/traces/{request}/stats`."""
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
-        """Answer with how long the parts of one trace took."""
-        told = orjson.loads(await _found(self.service, request))
-        about = {name: told[name] for name in ("request", "node", "seconds")}
-        answer_json(resp, {**about, "parts": trace_parts(told)})
+        """Answer with the durations of the parts of one trace."""
+        trace = orjson.loads(await _stored_trace(self.service, request))
+        about = {name: trace[name] for name in ("request", "node", "seconds")}
+        answer_json(resp, {**about, "parts": trace_parts(trace)})
 
 
 class TraceRemoval(Resource):
     """`POST /v1/traces/delete`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Remove traces, whichever nodes have them, and answer with those that there were and
-        those that there were not."""
-        asked = await self.read(req, TracesRemovedBody, empty=b"")
-        names = dict.fromkeys(map(request_id_of, asked.requests))
+        """Delete traces on all nodes, and answer with the deleted ones and those not found."""
+        body = await self.read(req, TracesRemovedBody, empty=b"")
+        names = dict.fromkeys(map(request_id_of, body.requests))
         with records_told():
             removed = [name for name in names if await self.service.traces.remove(name)]
-        told: TracesRemovedAnswer = {
+        answer: TracesRemovedAnswer = {
             "removed": [*removed],
             "not_found": [name for name in names if name not in removed],
         }
-        answer_json(resp, told)
+        answer_json(resp, answer)
 
 
 def _tracing_told(service: HttpService) -> TracingAnswer:
@@ -287,8 +287,8 @@ def _tracing_told(service: HttpService) -> TracingAnswer:
     }
 
 
-async def _found(service: HttpService, request: str) -> bytes:
-    """Return the trace of a request as it is kept. Raises HttpFaultRaised."""
+async def _stored_trace(service: HttpService, request: str) -> bytes:
+    """Return the stored trace of a request. Raises HttpFaultRaised (404, 503, 504)."""
     name = request_id_of(request)
     with records_told():
         trace = await service.traces.find(name)

@@ -1,7 +1,7 @@
-"""Talks to clients about requests that run without them: submitted, told, streamed, stopped.
+"""Talks to clients about jobs, requests that run without a connection: submit, show, stream, stop.
 
-A job is asked for at `/v1/jobs`; an answer with a name that is made in the background is a job too,
-told at its own path, in its own dialect.
+Clients submit jobs at `/v1/jobs`. An answer made in the background is a job, too; its own path
+shows it in its own dialect.
 """
 
 from gateway.http.resources.jobs.background import (

@@ -1,7 +1,7 @@
-"""Talks to clients about answers that are made in the background, in the words of their dialect.
+"""Talks to clients about answers made in the background, in their dialect.
 
-Such an answer is a job with its name: told as its job stands until it is made, its events by the
-numbers that they have, also when a reader comes back for the rest of them.
+Such an answer is a job of the same name. Until it is made, its path shows the state of the job. Its
+events are numbered, so a reader can resume a stream.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from gateway.service import HttpService
 async def answer_in_background(
     service: HttpService, req: Request, resp: Response, parsed: Parsed
 ) -> None:
-    """Take a body whose answer is made without its client; answer with what there is of it, or with
-    its events as they come."""
-    wanted, request = parsed.background, parsed.requests[0]
-    assert wanted is not None
+    """Submit a body as a job, and answer with the unfinished answer, or with a stream of its
+    events. Raises HttpFaultRaised (429)."""
+    background, request = parsed.background, parsed.requests[0]
+    assert background is not None
     if parsed.stream:
         check_readers(service)
     if not service.tasks.table.means(parsed.model):
@@ -56,28 +56,28 @@ async def answer_in_background(
         request=request.request_id,
         kind="response",
         path=req.path,
-        body=wanted.body,
+        body=background.body,
         owner=await owner_of_kept(req, service.options),
         client=request.client_id or "",
         address=sharer_of(req, service.options, None)[2],
         priority=request.priority,
         created_at_s=parsed.created_at_s,
         ttl_s=service.options.job_ttl_s,
-        shown=wanted.shown,
+        shown=background.shown,
     )
     job = await submitted(service, new)
     if parsed.stream:
         _stream(service, req, resp, job, 0)
     else:
-        resp.data = wanted.shown
+        resp.data = background.shown
 
 
 def _manner(path: str) -> api_table.MadeInBackground:
-    """Return how the answers of a path are told that are made in the background."""
-    kept = (endpoint for api in APIS for endpoint in api.endpoints if endpoint.path == path)
-    found = next(one for one in kept if isinstance(one, api_table.KeepsAnswers))
-    assert found.background is not None
-    return found.background
+    """Return the renderers of a path's background answers."""
+    endpoints = (endpoint for api in APIS for endpoint in api.endpoints if endpoint.path == path)
+    stored = next(each for each in endpoints if isinstance(each, api_table.KeepsAnswers))
+    assert stored.background is not None
+    return stored.background
 
 
 def _stands(job: Job) -> bytes:
@@ -91,7 +91,7 @@ def _stream(service: HttpService, req: Request, resp: Response, job: Job, first:
     manner = _manner(job.path)
 
     def last(ended: Job, number: int) -> bytes:
-        """Tell the end of an answer that nothing made; of another its last event has."""
+        """Render the end of an answer that no run made. Other answers end with their own event."""
         if manner.is_made(ended.shown) or number > ended.events:
             return b""
         return manner.last_event(_stands(ended), ended.events)
@@ -100,10 +100,11 @@ def _stream(service: HttpService, req: Request, resp: Response, job: Job, first:
 
 
 class BackgroundAnswer(AnswerResource):
-    """A kept answer, or one that is made in the background."""
+    """A stored answer, or an answer that is being made in the background."""
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with it as it stands, or with `?stream=true` in its events, also to come."""
+        """Answer with the answer's current state; with `?stream=true` with its events, past and
+        future."""
         service = self.service
         job = await _job(service, req, answer_id)
         if job is None:
@@ -116,7 +117,7 @@ class BackgroundAnswer(AnswerResource):
             _stream(service, req, resp, job, first)
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Keep the answer no longer; one that is being made is stopped first."""
+        """Delete the answer; a running one is stopped first."""
         service = self.service
         job = await _job(service, req, answer_id)
         if job is None:
@@ -130,10 +131,10 @@ class BackgroundAnswer(AnswerResource):
 
 
 class BackgroundCancel(AnswerCancel):
-    """The stop of an answer that is being made."""
+    """`POST` that stops an answer that is being made."""
 
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Stop it, and answer with what there is of it. 400 for one that has ended by itself."""
+        """Stop the answer, and return its part so far. 400 if it has already ended."""
         service = self.service
         job = await _job(service, req, answer_id)
         if job is None:
@@ -148,11 +149,11 @@ class BackgroundCancel(AnswerCancel):
 
 
 class BackgroundItems(AnswerItems):
-    """What an answer was made from that is kept, or is to be made in the background."""
+    """`GET` of the input items of an answer that is stored or is being made in the background."""
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
-        """Answer with the items; of an answer that is not made, with those of its body, and those
-        of the conversation that it goes on from."""
+        """Answer with the items. For an unfinished answer these are the items of its body and of
+        its earlier conversation."""
         service = self.service
         job = await _job(service, req, answer_id)
         if job is not None and await found_answer(service, job.owner, job.request) is None:
@@ -165,8 +166,8 @@ class BackgroundItems(AnswerItems):
 
 
 async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer:
-    """Return what an answer is made from, read as its run reads it. Raises HttpFaultRaised (400)
-    where what it goes on from is gone."""
+    """Return the input of an unfinished answer, parsed as its run parses it. Raises HttpFaultRaised
+    (400) if its earlier conversation is gone."""
     endpoint = asked_at(job.path)
     assert endpoint is not None
     dialect = endpoint.dialect

@@ -1,4 +1,4 @@
-"""Talks to the records: a client's job, found or refused; submitted, stopped, and waited for."""
+"""Talks to the records: finds, submits and stops a client's jobs, and reads their events."""
 
 from __future__ import annotations
 
@@ -22,46 +22,47 @@ from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
 STOPPED_S = 8.0
-"""A job that was told to stop has ended within this: a round, and the 3 s that its runner has."""
+"""A stopped job ends within this: one round of the job runner, and the 3 s that its runner has."""
 LOOKED_S = 0.05
 LOOK_S, LOOK_ELSEWHERE_S = 0.25, 1.0
-"""Between two looks for more events of a job, and of one of another node."""
+"""How often to poll the events of a job of this node, and of another node."""
 QUIET_S = 10.0
 MOST_READERS = 64
-"""Clients of one HTTP process that read the events of jobs."""
+"""Limit of concurrent readers of job events, per HTTP process."""
 _T = TypeVar("_T")
-Told = Callable[[int, bytes], bytes]
+RenderEvent = Callable[[int, bytes], bytes]
 """Renders an event by its number."""
 
 
 async def recorded(question: Awaitable[_T]) -> _T:
-    """Return the answer of the records. Raises HttpFaultRaised (503, 504) while there is none."""
+    """Return the answer of the records. Raises HttpFaultRaised (503, 504) if they do not answer."""
     with records_told():
         return await question
 
 
 async def submitted(service: HttpService, new: NewJob) -> Job:
-    """Submit a job; it outlives this process when this returns. Raises HttpFaultRaised (429)."""
+    """Submit a job, and return it once it is stored durably. Raises HttpFaultRaised (429 at a
+    limit, 503 without records)."""
     if not service.options.records_file:
         raise HttpFaultRaised(records_unavailable("this node stores no records and no jobs"))
-    found = await recorded(service.jobs.here.submit(new))
-    if isinstance(found, JobsFull):
+    outcome = await recorded(service.jobs.here.submit(new))
+    if isinstance(outcome, JobsFull):
         bounds = service.jobs.here.bounds
-        if found.open_of_client >= bounds.per_client:
-            text = f"this client has {found.open_of_client} open jobs, its limit"
-        elif found.kept >= bounds.kept:
-            text = f"this node stores {found.kept} jobs, its limit; delete some"
+        if outcome.open_of_client >= bounds.per_client:
+            text = f"this client has {outcome.open_of_client} open jobs, its limit"
+        elif outcome.kept >= bounds.kept:
+            text = f"this node stores {outcome.kept} jobs, its limit; delete some"
         else:
-            text = f"jobs on this node take {found.bytes} bytes, the limit; delete finished ones"
+            text = f"jobs on this node take {outcome.bytes} bytes, the limit; delete finished ones"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=60.0))
     service.job_runner.wake()
-    return found
+    return outcome
 
 
 async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
-    """Return whose jobs a request may find: those of its API key; with `?all=true` everybody's
-    (None), those of keys that were removed too. Raises HttpFaultRaised (400; 403 for one who is not
-    the node's owner, or without the scope 'admin')."""
+    """Return the owner whose jobs a request may find, by its API key. `?all=true` gives None: all
+    jobs, including those of removed keys. Raises HttpFaultRaised (400; 403 for a client that is not
+    the node's owner or lacks the scope 'admin')."""
     wanted = (req.get_param("all") or "false").casefold()
     if wanted not in ("true", "false", "1", "0"):
         raise HttpFaultRaised(HttpFault(400, "invalid_value", "all: true or false", field="all"))
@@ -75,16 +76,16 @@ async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
 
 
 async def found_job(service: HttpService, owner: str | None, request: RequestId) -> Job | None:
-    """Return a job of this owner's (None: of anybody's); None where there is none. Raises
-    HttpFaultRaised (503)."""
+    """Return a job of this owner (None: of any owner), or None if there is none. Raises
+    HttpFaultRaised (503, 504)."""
     if not service.options.records_file and service.jobs.is_here(request):
         return None
     return await recorded(service.jobs.find(request, owner))
 
 
 async def stopped(service: HttpService, job: Job) -> Job:
-    """Stop a job that is open, and return it once it has ended, or as it is after `STOPPED_S`.
-    Raises HttpFaultRaised (503, 404)."""
+    """Stop an open job. Return it once it has ended, or as it is after `STOPPED_S`. Raises
+    HttpFaultRaised (404, 503, 504)."""
     await recorded(service.jobs.stop(job.request, job.owner))
     service.job_runner.wake()
     give_up_at = service.reactor.now() + STOPPED_S
@@ -98,13 +99,13 @@ async def stopped(service: HttpService, job: Job) -> Job:
 
 
 def error_of(job: Job) -> dict[str, Any] | None:
-    """Return why a job failed."""
+    """Return the error object of a failed job."""
     return None if job.error is None else cast(dict[str, Any], orjson.loads(job.error))
 
 
 def starting_after(req: Request) -> int:
-    """Return the number of the event after which a reader goes on; -1 for all. Raises
-    HttpFaultRaised (400)."""
+    """Return the number of the last event that the reader has; -1 for none. Raises HttpFaultRaised
+    (400)."""
     text = req.get_param("starting_after") or "-1"
     if text != "-1" and not (text.isascii() and text.isdigit() and len(text) < 10):
         fault = HttpFault(
@@ -115,7 +116,7 @@ def starting_after(req: Request) -> int:
 
 
 class JobReader:
-    """A client that reads the events of a job, from the one numbered `first` on."""
+    """A client that reads the events of a job, from number `first` on."""
 
     def __init__(self, service: HttpService, req: Request, job: Job, first: int) -> None:
         self._service = service
@@ -126,8 +127,11 @@ class JobReader:
         is_here = service.jobs.is_here(job.request)
         self._look_s = LOOK_S if is_here else LOOK_ELSEWHERE_S
 
-    async def read(self, told: Told, last: Callable[[Job, int], bytes]) -> AsyncGenerator[bytes]:
-        """Yield what is told of each event, once, and of the job when it has ended."""
+    async def read(
+        self, render: RenderEvent, last: Callable[[Job, int], bytes]
+    ) -> AsyncGenerator[bytes]:
+        """Yield each rendered event once. When the job has ended, yield `last(job, number)`, where
+        `number` counts the events so far."""
         service = self._service
         if service.jobs.here.readers >= MOST_READERS:
             yield sse.comment("too many clients read job events; resume later with starting_after")
@@ -147,7 +151,7 @@ class JobReader:
                     return
                 if events:
                     self._first += len(events)
-                    yield b"".join(told(number, data) for number, data in events)
+                    yield b"".join(render(number, data) for number, data in events)
                     quiet_since = service.reactor.now()
                     continue
                 if job is None or not job.is_open:
@@ -163,7 +167,7 @@ class JobReader:
             service.jobs.here.readers -= 1
 
     async def _more(self) -> tuple[Job | None, list[tuple[int, bytes]]]:
-        """Return the job and its next events. Raises RecordsElsewhere where its node is gone."""
+        """Return the job and its next events. Raises RecordsElsewhere if its node is gone."""
         job = self._job
         try:
             return await self._service.jobs.more(job.request, job.owner, self._first)
@@ -187,7 +191,7 @@ class JobReader:
 
 
 def check_readers(service: HttpService) -> None:
-    """Raise HttpFaultRaised (429) where as many read the events of jobs as may."""
+    """Raise HttpFaultRaised (429) at the limit of readers of job events."""
     if service.jobs.here.readers >= MOST_READERS:
         text = f"{service.jobs.here.readers} clients read the events of jobs here"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=1.0))

@@ -1,4 +1,4 @@
-"""Talks to clients about one job: told with its result, its events, stopped, removed."""
+"""Talks to clients about one job: shows it with its result, streams it, stops it, deletes it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ from gateway.service import HttpService
 
 
 class JobAnswer(JobTold):
-    """A job with its result: the answer to its request, where that was no stream; null before."""
+    """A job with its result, the whole answer to its request. The result is null while the job runs
+    and for a stream."""
 
     result: dict[str, Any] | None
 
 
 class RemovedJob(TypedDict):
-    """A job is kept no longer."""
+    """A deleted job."""
 
     id: str
     object: Literal["job"]
@@ -43,22 +44,21 @@ class JobResource(Resource):
     """`GET /v1/jobs/{job}` and `DELETE /v1/jobs/{job}`."""
 
     async def on_get(self, req: Request, resp: Response, job: str) -> None:
-        """Answer with the job, and with its result when it has ended. 404 for one that is not
-        there."""
+        """Answer with the job, and with its result if it has ended. 404 for an unknown job."""
         service = self.service
-        found = await _found(service, req, job)
-        resp.data = await _told(service, found)
+        stored = await _stored_job(service, req, job)
+        resp.data = await _job_json(service, stored)
 
     async def on_delete(self, req: Request, resp: Response, job: str) -> None:
-        """Remove a job that has ended, with its result. 409 for one that has not."""
+        """Delete an ended job and its result. 409 for an open job."""
         service = self.service
-        found = await _found(service, req, job)
-        if found.is_open:
-            text = f"the job is {found.state}; cancel it first (POST /v1/jobs/{job}/cancel)"
+        stored = await _stored_job(service, req, job)
+        if stored.is_open:
+            text = f"the job is {stored.state}; cancel it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
-        await recorded(service.jobs.remove(found.request, found.owner))
+        await recorded(service.jobs.remove(stored.request, stored.owner))
         removed: RemovedJob = {
-            "id": f"{JOB_PREFIX}{found.request}",
+            "id": f"{JOB_PREFIX}{stored.request}",
             "object": "job",
             "deleted": True,
         }
@@ -69,44 +69,44 @@ class JobCancel(Resource):
     """`POST /v1/jobs/{job}/cancel`."""
 
     async def on_post(self, req: Request, resp: Response, job: str) -> None:
-        """Stop a job, and answer with it. 409 for one that has ended otherwise."""
+        """Stop a job, and answer with it. 409 if it ended without being cancelled."""
         service = self.service
-        found = await _found(service, req, job)
-        if found.is_open:
-            found = await stopped(service, found)
-        elif found.state != "cancelled":
-            text = f"only a job that has not ended can be cancelled; this one is {found.state}"
+        stored = await _stored_job(service, req, job)
+        if stored.is_open:
+            stored = await stopped(service, stored)
+        elif stored.state != "cancelled":
+            text = f"only a job that has not ended can be cancelled; this one is {stored.state}"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
-        resp.data = await _told(service, found)
+        resp.data = await _job_json(service, stored)
 
 
 class JobEvents(Resource):
     """`GET /v1/jobs/{job}/events[?starting_after=]`."""
 
     async def on_get(self, req: Request, resp: Response, job: str) -> None:
-        """Stream what the job has said and says, each event with its number as `id`, and at its end
-        the job."""
+        """Stream the job's events, past and future, each with its number as `id`. The last event is
+        the ended job."""
         service = self.service
-        found, after = await _found(service, req, job), starting_after(req)
+        stored, after = await _stored_job(service, req, job), starting_after(req)
         check_readers(service)
         resp.content_type = sse.CONTENT_TYPE
         for name, value in sse.HEADERS:
             resp.set_header(name, value)
-        resp.stream = JobReader(service, req, found, after + 1).read(_event, _last)
+        resp.stream = JobReader(service, req, stored, after + 1).read(_event, _last)
 
 
 def _event(number: int, data: bytes) -> bytes:
-    told = data.strip()
-    if not told.startswith((b"data:", b"event:")):  # a line of a stream, or a whole answer
-        told = b"event: answer\ndata: " + told
-    return b"id: %d\n" % number + told + b"\n\n"
+    text = data.strip()
+    if not text.startswith((b"data:", b"event:")):  # a line of a stream, or a whole answer
+        text = b"event: answer\ndata: " + text
+    return b"id: %d\n" % number + text + b"\n\n"
 
 
 def _last(job: Job, _number: int) -> bytes:
     return sse.named_frame(f"job.{job.state}", json_bytes(job_told(job)))
 
 
-async def _found(service: HttpService, req: Request, name: str) -> Job:
+async def _stored_job(service: HttpService, req: Request, name: str) -> Job:
     job = await found_job(service, await owner_of_jobs(req, service), job_request(name))
     if job is None:
         text = f"job '{name[:200]}'"
@@ -114,10 +114,10 @@ async def _found(service: HttpService, req: Request, name: str) -> Job:
     return job
 
 
-async def _told(service: HttpService, job: Job) -> bytes:
-    """Return a job with its result: the answer, where it was no stream."""
-    told = job_told(job, await recorded(service.jobs.position(job)))
-    whole: JobAnswer = {**told, "result": await _result(service, job)}
+async def _job_json(service: HttpService, job: Job) -> bytes:
+    """Return a job with its result, as JSON."""
+    fields = job_told(job, await recorded(service.jobs.position(job)))
+    whole: JobAnswer = {**fields, "result": await _result(service, job)}
     return json_bytes(whole)
 
 

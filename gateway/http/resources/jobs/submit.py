@@ -1,7 +1,7 @@
-"""Talks to clients: jobs submitted, and a client's own listed.
+"""Talks to clients about jobs: accepts new ones, and lists a client's own.
 
-A job is refused as its request would be, before it is taken: its body is read by the dialect of its
-path, and its model looked for.
+An invalid job is refused at submission, with the fault of its request: the dialect of its path
+parses the body, and its model must exist.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from gateway.requests.clients import cooldown_of
 from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20
-"""Of a job: it is kept, unlike other requests'."""
+"""Size limit of a job's body; it is stored, unlike that of other requests."""
 MOST_TTL_S = 30 * 86_400.0
 LIMIT, MOST = 20, 100
 Label = Annotated[str, Field(max_length=512)]
 LabelName = Annotated[str, Field(max_length=64)]
 SAYS_PRIORITY: Mapping[str, tuple[str, ...]] = {"service_tier": ("flex", "priority")}
-"""Fields of dialects that say how urgent a request is, with the values that do."""
+"""Fields of dialects that state a priority, with those of their values that do."""
 
 
 class JobBody(Closed):
@@ -77,14 +77,14 @@ class JobList(Resource):
     """`POST /v1/jobs` and `GET /v1/jobs[?limit=&after=]`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Take a job: it is durable when it is answered. 400 for a request that would be, 429 where
-        there is no room."""
+        """Accept a job; it is stored durably before the answer. 400 if its request is invalid, 429
+        at a limit."""
         service, options = self.service, self.service.options
-        read = await read_body(req, min(options.body_limit_bytes, BODY_BYTES), options.body_s)
+        content = await read_body(req, min(options.body_limit_bytes, BODY_BYTES), options.body_s)
         limits = replace(service.parse_context().limits, strict_fields=True)
-        asked, _ = bodies.read_body(JobBody, read, limits)
+        submission, _ = bodies.read_body(JobBody, content, limits)
         owner = await owner_of_kept(req, service.options)
-        parsed, body = await _understood(service, req, asked)
+        parsed, body = await _understood(service, req, submission)
         asking = service.clients.named(sharer_of(req, options, parsed.extras.client_id))
         service.clients.check(asking)
         first = parsed.requests[0] if parsed.requests else None
@@ -92,28 +92,28 @@ class JobList(Resource):
         new = NewJob(
             request=first.request_id if first else next(service.parse_context().ids),
             kind="job",
-            path=asked.path,
+            path=submission.path,
             body=body,
             owner=owner,
             client=client,
             address=sharer_of(req, options, None)[2],
             priority=first.priority if first else PRIORITIES["batch"],
             created_at_s=wall(),
-            ttl_s=options.job_ttl_s if asked.ttl_s is None else asked.ttl_s,
-            metadata=json_bytes(asked.metadata or {}),
+            ttl_s=options.job_ttl_s if submission.ttl_s is None else submission.ttl_s,
+            metadata=json_bytes(submission.metadata or {}),
         )
         job = await submitted(service, new)
         rest_s = cooldown_of(parsed.extras, service.clients.profile(asking))
         service.clients.rests(asking, rest_s)
-        tell_ignored(service, resp, "jobs", [f"body.{one}" for one in parsed.extras.ignored])
+        tell_ignored(service, resp, "jobs", [f"body.{name}" for name in parsed.extras.ignored])
         resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
         answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with a page of the client's own jobs on all nodes, the latest first, without
-        results; with `?all=true` of everybody's, which an admin key may ask for. Jobs of nodes that
-        do not answer are missing, and these are named."""
+        """Answer with a page of the client's jobs on all nodes, newest first, without results.
+        `?all=true` lists all clients' jobs and needs an admin key. The header names nodes that did
+        not reply; their jobs are missing."""
         service, owner = self.service, await owner_of_jobs(req, self.service)
         limit, after = _limit_of(req), req.get_param("after")
         job = None
@@ -121,27 +121,29 @@ class JobList(Resource):
             job = await found_job(service, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-        found = await recorded(service.jobs.listed(owner, limit + 1, job))
-        tell_missing(resp, found.missing)
-        data = [job_told(job) for job in found.jobs[:limit]]
+        listed = await recorded(service.jobs.listed(owner, limit + 1, job))
+        tell_missing(resp, listed.missing)
+        data = [job_told(job) for job in listed.jobs[:limit]]
         page: JobsAnswer = {
             "object": "list",
             "data": data,
             "first_id": data[0]["id"] if data else None,
             "last_id": data[-1]["id"] if data else None,
-            "has_more": len(found.jobs) > limit,
+            "has_more": len(listed.jobs) > limit,
         }
         answer_json(resp, page)
 
 
-async def _understood(service: HttpService, req: Request, asked: JobBody) -> tuple[Parsed, bytes]:
-    """Return a job's request, and its body as it will be asked: behind all others, unless it says
-    when; and of its client's model, where it names none. Raises BadRequest and HttpFaultRaised, as
-    the request would."""
-    endpoint = asked_at(asked.path)
+async def _understood(
+    service: HttpService, req: Request, submission: JobBody
+) -> tuple[Parsed, bytes]:
+    """Return a job's parsed request, and its body as it will be sent. The body gets the priority
+    `batch` if it states none, and its client's model if it names none. Raises BadRequest and
+    HttpFaultRaised, like the request itself."""
+    endpoint = asked_at(submission.path)
     if endpoint is None:
         raise bad_field("path", "must be the path of a model request, such as /v1/chat/completions")
-    fields = asked.body
+    fields = submission.body
     if "x_priority" not in fields and not any(
         fields.get(name) in values for name, values in SAYS_PRIORITY.items()
     ):

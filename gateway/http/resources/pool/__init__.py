@@ -1,5 +1,5 @@
-"""Talks to clients about who is in memory: what waits for it and why, what is pinned, leases of
-memory for other things, and which clients ask for it all."""
+"""Talks to clients about the shared memory of the cluster: loaded models, waiting demand, pins,
+leases for other programs, and the clients that send requests."""
 
 from gateway.http.resources.pool.clients import (
     ClientList,

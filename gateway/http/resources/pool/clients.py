@@ -1,4 +1,4 @@
-"""Talks to clients about all of them: what each has asked for here, and what counts for it."""
+"""Talks to clients about the clients of this gateway: their requests and their settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.http.middleware import Resource, answer_json
 
 
 class ClientsAnswer(TypedDict):
-    """The clients of a node's gateway; `trouble` is what is wrong with `file`."""
+    """The clients of a node's gateway; `trouble` is the error in `file`, empty if there is none."""
 
     node: str
     file: str
@@ -22,13 +22,13 @@ class ClientList(Resource):
     """`GET /clients`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the clients of this node's gateway, those that were seen last first, and what
-        is wrong with `clients.toml` as it is now."""
+        """Answer with the clients of this node's gateway, most recent first, and the current error
+        in `clients.toml`."""
         clients = self.service.clients
-        told: ClientsAnswer = {
+        answer: ClientsAnswer = {
             "node": self.service.options.node,
             "file": "" if clients.book.file is None else str(clients.book.file),
             "trouble": clients.book.trouble,
             "clients": await clients.told(),
         }
-        answer_json(resp, told)
+        answer_json(resp, answer)

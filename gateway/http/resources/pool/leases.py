@@ -1,4 +1,4 @@
-"""Talks to clients about leases: memory kept for something other than a model."""
+"""Talks to clients about leases: memory reserved for something other than a model."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from gateway.http.running import hung_up
 from gateway.service import HttpService
 
 ROOM_S = 10.0
-"""Within so long idle copies have made way."""
+"""Idle instances are evicted within this."""
 ASK_S, AGAIN_S = 5.0, 1.0
-"""How long the holder is asked at once, and how long after a refusal it is asked again."""
+"""Deadline of one command to the leader, and the delay before the next after a refusal."""
 MOST_WAIT_S = 3600.0
 GONE = "the client that requested it has gone"
 
 
 class LeaseBody(Closed):
-    """`POST /leases`. `node` is an id or a name; without one it is where it costs least. `wait_s`:
-    so long it waits for copies that are in use."""
+    """`POST /leases`. `node` is an id or a name; by default the node where the lease costs least.
+    `wait_s` is how long to wait for instances in use."""
 
     size_bytes: int = Field(gt=0, le=MOST_BYTES)
     node: str | None = None
@@ -52,8 +52,8 @@ class LeaseBody(Closed):
 
 
 class RenewalBody(Closed):
-    """`POST /leases/{lease}/renew`. `used_bytes`: what is used of it by now; where that is not
-    said, all of it is kept free."""
+    """`POST /leases/{lease}/renew`. `used_bytes` is the part of the lease that is in use. If it is
+    null, the whole lease is kept free."""
 
     used_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
 
@@ -62,7 +62,7 @@ NamedLease = Annotated[dict[str, Any], Dump(Lease, adds=(("node_name", "string")
 
 
 class LeasesAnswer(TypedDict):
-    """The leases, and what waits for one."""
+    """The leases, and the requests waiting for one."""
 
     leases: list[NamedLease]
     waits: list[Annotated[dict[str, Any], Dump(PoolWait)]]
@@ -78,7 +78,7 @@ LeaseAnswer = Annotated[
     dict[str, Any],
     Dump(Lease, adds=(("node_name", "string"), *_OF_COMMANDS)),
 ]
-"""A lease as it is now, and what a command did to it."""
+"""The current state of a lease, and the result of a command about it."""
 
 
 class LeaseLetGo(CommandDone):
@@ -91,42 +91,42 @@ class LeaseList(Resource):
     """`/leases`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the leases, and with what waits for one."""
+        """Answer with the leases, and with the requests waiting for one."""
         answer_json(resp, leases_told(self.service))
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with a lease once its memory is there; or a refusal that says what is in the
-        way."""
+        """Answer with a lease once its memory is free. 503 with the reason if that takes too
+        long."""
         service = self.service
-        asked = await self.read(req, LeaseBody)
-        node = None if asked.node is None else known_nodes(service, [asked.node], field="node")[0]
+        body = await self.read(req, LeaseBody)
+        node = None if body.node is None else known_nodes(service, [body.node], field="node")[0]
         key = service.bus.state.api_keys.get(key_id(req) or "")
         command = TakeLease(
             command_id=service.command_id(),
             lease=LeaseId(new_name("lease")),
-            size_bytes=asked.size_bytes,
+            size_bytes=body.size_bytes,
             node=node,
-            owner=asked.owner or ("" if key is None else key.name[:64]),
-            priority=asked.priority,
-            ttl_s=asked.ttl_s,
+            owner=body.owner or ("" if key is None else key.name[:64]),
+            priority=body.priority,
+            ttl_s=body.ttl_s,
             at_s=wall(),
         )
         gone = asyncio.ensure_future(hung_up(receive_of(req)))
         try:
-            answer = await _taken(service, command, max(ROOM_S, asked.wait_s), gone)
+            answer = await _take(service, command, max(ROOM_S, body.wait_s), gone)
         finally:
-            if gone.done():  # it is not asked for any more, but may be granted by now
+            if gone.done():  # the client hung up, but the lease may have been granted
                 end = EndLease(command_id=service.command_id(), lease=command.lease, why=GONE)
                 service.bus.command(end, lambda _answer: None)
             gone.cancel()
-        await _told(service, resp, command.lease, answer)
+        await _answer_lease(service, resp, command.lease, answer)
 
 
 class LeaseResource(Resource):
     """`/leases/{lease}`."""
 
     async def on_delete(self, req: Request, resp: Response, lease: str) -> None:
-        """Let a lease's memory be others' again."""
+        """End a lease, so that others can use its memory."""
         service = self.service
         command = EndLease(command_id=service.command_id(), lease=LeaseId(lease))
         done = acknowledged(await service.command(command))
@@ -138,12 +138,13 @@ class LeaseRenewal(Resource):
     """`POST /leases/{lease}/renew`."""
 
     async def on_post(self, req: Request, resp: Response, lease: str) -> None:
-        """Answer with the lease as it is now; `yields_to` says for what it is asked back."""
-        asked = await self.read(req, RenewalBody, empty=b"")
+        """Answer with the current state of the lease; `yields_to` names the model or the user that
+        needs its memory."""
+        body = await self.read(req, RenewalBody, empty=b"")
         command = RenewLease(
             command_id=self.service.command_id(),
             lease=LeaseId(lease),
-            used_bytes=asked.used_bytes,
+            used_bytes=body.used_bytes,
         )
         await _changed(self.service, resp, command)
 
@@ -152,7 +153,7 @@ class LeaseAsking(Resource):
     """`POST /leases/{lease}/ask-back`."""
 
     async def on_post(self, req: Request, resp: Response, lease: str) -> None:
-        """Ask who has a lease to give it back; its next renewal says so."""
+        """Ask the owner of a lease to end it. The answer of its next renewal says so."""
         service = self.service
         key = service.bus.state.api_keys.get(key_id(req) or "")
         by = "" if key is None else key.name[:64]
@@ -161,7 +162,7 @@ class LeaseAsking(Resource):
 
 
 def leases_told(service: HttpService) -> LeasesAnswer:
-    """Return the leases and those that wait for one, for JSON."""
+    """Return the leases and the requests waiting for one, for JSON."""
     state = service.bus.state
     reading = pool_of(service.readings, service.reactor.now())
     waits = () if reading is None else reading.waits
@@ -171,11 +172,11 @@ def leases_told(service: HttpService) -> LeasesAnswer:
     }
 
 
-async def _taken(
+async def _take(
     service: HttpService, command: TakeLease, wait_s: float, gone: asyncio.Future[None]
 ) -> Acknowledged:
-    """Return the holder's answer, asked again as long as there is time and the client is there.
-    Raises HttpFaultRaised."""
+    """Return the leader's answer. A refusal is retried until `wait_s` has passed or the client is
+    gone. Raises HttpFaultRaised."""
     give_up_at = service.reactor.now() + wait_s
     while True:
         left_s = give_up_at - service.reactor.now()
@@ -198,10 +199,12 @@ async def _taken(
 async def _changed(
     service: HttpService, resp: Response, command: RenewLease | AskLeaseBack
 ) -> None:
-    await _told(service, resp, command.lease, await service.command(command))
+    await _answer_lease(service, resp, command.lease, await service.command(command))
 
 
-async def _told(service: HttpService, resp: Response, lease: LeaseId, answer: Acknowledged) -> None:
+async def _answer_lease(
+    service: HttpService, resp: Response, lease: LeaseId, answer: Acknowledged
+) -> None:
     await service.noticed(answer)
     if lease not in service.bus.state.leases:
         raise HttpFaultRaised(faults.not_found(f"lease '{lease}'"))
@@ -210,6 +213,6 @@ async def _told(service: HttpService, resp: Response, lease: LeaseId, answer: Ac
 
 def _lease(service: HttpService, lease: LeaseId) -> dict[str, Any]:
     state = service.bus.state
-    told = state.leases[lease].model_dump(mode="json")
-    seat = state.nodes.get(told["node"])
-    return {**told, "node_name": told["node"] if seat is None else seat.name}
+    fields = state.leases[lease].model_dump(mode="json")
+    seat = state.nodes.get(fields["node"])
+    return {**fields, "node_name": fields["node"] if seat is None else seat.name}

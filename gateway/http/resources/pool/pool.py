@@ -1,4 +1,4 @@
-"""Talks to clients about the pool: how it stands, and pins; a pin is one command to the holder."""
+"""Talks to clients about the pool: its state and its pins. A pin is one command to the leader."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from gateway.service import HttpService, ServiceHandle
 
 
 class PinBody(Closed):
-    """`POST /pin` and `POST /unpin`; `by` is who says so, where it is not the API key's name."""
+    """`POST /pin` and `POST /unpin`; `by` names the user, by default the API key's name."""
 
     model: str
     by: str = Field(default="", max_length=64)
 
 
 class PoolAnswer(TypedDict):
-    """How the pool stands: what waits and why, copies, pins, leases, the queue by priority, and
-    what was loaded and unloaded in the last hour."""
+    """The state of the pool: waiting demand with reasons, instances (`copies`), pins, leases, the
+    queue by priority, and the loads and unloads of the last hour."""
 
     holder: str | None
     waits: list[Annotated[dict[str, Any], Dump(PoolWait)]]
@@ -43,18 +43,18 @@ class PoolAnswer(TypedDict):
 
 
 class PinAnswer(CommandDone):
-    """A model is pinned, or not any more."""
+    """A model that was pinned or unpinned."""
 
     model: str
     pinned: bool
 
 
 class PoolResource(Resource):
-    """`GET /pool`: what waits and why, copies, pins, leases, the last hour's loads."""
+    """`GET /pool`: waiting demand, instances, pins, leases, and the last hour's loads."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what the holder says of the pool, the pins, the queue by priority, and
-        what was loaded and unloaded in the last hour."""
+        """Answer with the leader's reading of the pool, the pins, the leases, the queue by
+        priority, and the loads and unloads of the last hour."""
         service = self.service
         answer_json(resp, pool_told(service))
 
@@ -67,40 +67,40 @@ class PinResource(Resource):
         self._pinned = pinned
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with the command's place in the log; or a refusal that says what is in the way."""
+        """Pin or unpin the model, and answer with the command's position in the log."""
         service = self.service
-        asked = await self.read(req, PinBody)
+        body = await self.read(req, PinBody)
         await service.catalog.wait_known()
         key = service.bus.state.api_keys.get(key_id(req) or "")
         command = PinModel(
             command_id=service.command_id(),
-            model=service.catalog.named(asked.model),
+            model=service.catalog.named(body.model),
             pinned=self._pinned,
-            by=asked.by or ("" if key is None else key.name[:64]),
+            by=body.by or ("" if key is None else key.name[:64]),
             at_s=wall(),
         )
         answer = await service.command(command)
-        told: PinAnswer = {
+        pin: PinAnswer = {
             "model": command.model,
             "pinned": self._pinned,
             **acknowledged(answer),
         }
-        answer_json(resp, told)
+        answer_json(resp, pin)
 
 
 def pool_told(service: HttpService) -> PoolAnswer:
-    """Return how the pool stands, for JSON; while no holder is heard, without what that
-    says."""
+    """Return the state of the pool, for JSON. Without a reading from the leader, `holder` is null,
+    and `waits` and `copies` are empty."""
     now, state = service.reactor.now(), service.bus.state
     reading = pool_of(service.readings, now)
     pins = state.pins
-    told: dict[str, Any] = {"node": None, "waits": [], "copies": []}
+    fields: dict[str, Any] = {"node": None, "waits": [], "copies": []}
     if reading is not None:
-        told = reading.model_dump(mode="json", exclude={"kind", "term"})
+        fields = reading.model_dump(mode="json", exclude={"kind", "term"})
     return {
-        "holder": told["node"],
-        "waits": told["waits"],
-        "copies": told["copies"],
+        "holder": fields["node"],
+        "waits": fields["waits"],
+        "copies": fields["copies"],
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
         "leases": leases_told(service)["leases"],
         "queue": queue_of(service.readings, state.instances, now),

@@ -1,5 +1,5 @@
-"""Talks to clients who look for models on a hub, who have a node pull one, copy models from others,
-change the card of one, verify one that lies on its disk, or let go what it fetched.
+"""Talks to clients about models on disks: search a hub, pull, copy between nodes, edit a card,
+verify files, and delete fetched models.
 """
 
 from gateway.http.resources.pulls.card import CardBody, ModelCardResource

@@ -1,9 +1,9 @@
-"""Talks to clients about a model's card: reads it, writes it on each node that has the model, takes
-it away there.
+"""Talks to clients about a model's card: reads, writes and deletes it on all nodes that have the
+model.
 
-A card is written as TOML, or as JSON of its settings, and refused before any node has it where a
-card may not say that. Who may change one is who may delete models. The answer comes once this
-process hears that the nodes go by what was written.
+Clients send a card as TOML, or its settings as JSON. An invalid card is refused before any node
+gets it. Changing a card needs the permission to delete models. The answer comes once the nodes
+report that they use the new card.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_model
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
 
 NOTICED_S, LOOK_S = 15.0, 0.05
-"""A worker looks at its disk each second or so."""
+"""How long to wait until all nodes report the new card; a worker scans about once a second."""
 SAME_S = 0.01
+"""Tolerance when file times are compared."""
 JSON = "application/json"
 RETRY_S = 5.0
 
 
 class CardBody(Closed):
-    """`PUT /models/card/{name}` in JSON: what the card is to say, all of it; what is left out or
-    null is not said. As TOML the same keys stand in the body as they do in a `card.toml`."""
+    """`PUT /models/card/{name}` in JSON: the whole new card, without the keys that are null. A body
+    in TOML is the text of a `card.toml`, which has the same keys."""
 
     aliases: list[str] | None = None
     system: str | None = None
@@ -73,52 +74,57 @@ class ModelCardResource(Resource):
     """`/models/card/{name}`: the `card.toml` of a model, on all nodes that have it."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with what the newest card says, what comes of it, and the card of each node."""
+        """Answer with the newest card, the settings in force with their sources, and the card of
+        each node."""
         card = await self._model(name)
-        found = await self.service.card_files.read(card.model)
-        newest = newest_of(found)
+        cards_on_nodes = await self.service.card_files.read(card.model)
+        newest = newest_of(cards_on_nodes)
         resp.set_header("etag", f'"{tag_of(newest)}"')
         settings = {
             key: {"value": value, "source": source, "remark": remark}
             for key, value, source, remark in all_settings(card)
         }
-        told = [_told(one, newest) for one in found]
+        nodes = [_node_entry(card_on_node, newest) for card_on_node in cards_on_nodes]
         answer_json(
-            resp, {"model": card.model, **_said(newest), "settings": settings, "nodes": told}
+            resp,
+            {"model": card.model, **_newest_entry(newest), "settings": settings, "nodes": nodes},
         )
 
     async def on_put(self, req: Request, resp: Response, name: str) -> None:
-        """Write it, and answer with what came of it at each node. 412 where it is not, any more,
-        what `If-Match` names; 409 where no node took it."""
+        """Write the card, and answer with each node's result. 412 if the card has changed since the
+        tag of `If-Match`; 409 if no node could write it."""
         text = await self._text(req)
         card = await self._model(name)
         try:
-            found = await self.service.card_files.write(card.model, text, _begun_with(req))
+            results = await self.service.card_files.write(card.model, text, _if_match(req))
         except CardChanged as error:
             raise HttpFaultRaised(HttpFault(412, "card_changed", str(error))) from error
-        _check_done(card.model, found)
-        newest = newest_of(one for one in found if one.done)
-        in_force = await self._noticed(card.model, [one for one in found if one.done])
+        _check_done(card.model, results)
+        changed = [result for result in results if result.done]
+        newest = newest_of(changed)
+        in_force = await self._noticed(card.model, changed)
         resp.set_header("etag", f'"{tag_of(newest)}"')
-        self._answer(resp, card.model, found, in_force)
+        self._answer(resp, card.model, results, in_force)
 
     async def on_delete(self, req: Request, resp: Response, name: str) -> None:
-        """Take it away from each node, and answer with what came of it. 404 where none has one."""
+        """Delete the card on all nodes, and answer with each node's result. 404 if no node has a
+        card."""
         card = await self._model(name)
         try:
-            found = await self.service.card_files.remove(card.model, _begun_with(req))
+            results = await self.service.card_files.remove(card.model, _if_match(req))
         except CardChanged as error:
             raise HttpFaultRaised(HttpFault(412, "card_changed", str(error))) from error
-        if not any(one.done or one.text is not None or one.unknown for one in found):
+        if not any(result.done or result.text is not None or result.unknown for result in results):
             raise HttpFaultRaised(
                 HttpFault(404, "card_not_found", f"{card.model} has no card on any node", "model")
             )
-        _check_done(card.model, found)
-        in_force = await self._noticed(card.model, [one for one in found if one.done])
-        self._answer(resp, card.model, found, in_force)
+        _check_done(card.model, results)
+        changed = [result for result in results if result.done]
+        in_force = await self._noticed(card.model, changed)
+        self._answer(resp, card.model, results, in_force)
 
     async def _model(self, name: str) -> ModelCard:
-        """Return the model on disk that a name means. Raises HttpFaultRaised (404)."""
+        """Return the model on a disk that a name means. Raises HttpFaultRaised (404)."""
         catalog = self.service.catalog
         await catalog.wait_known()
         model, cards = catalog.named(name), catalog.cards()
@@ -127,8 +133,8 @@ class ModelCardResource(Resource):
         return cards[model]
 
     async def _text(self, req: Request) -> str:
-        """Return the text of the card in a body. Raises BadRequest, naming the key and, of TOML,
-        its line; HttpFaultRaised."""
+        """Return the text of the card in a body. Raises BadRequest with the key and, for TOML, the
+        line; HttpFaultRaised."""
         options = self.service.options
         body = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         kind = (req.content_type or "").partition(";")[0].strip().casefold()
@@ -140,111 +146,112 @@ class ModelCardResource(Resource):
             fields = bodies.read_object(body, limits)
             check_keys(fields)
             _check_template(fields.pop("template", None))
-            asked, _ = bodies.validate(CardBody, fields, strict=True)
-            text = card_text(asked.model_dump(exclude_none=True))
+            card, _ = bodies.validate(CardBody, fields, strict=True)
+            text = card_text(card.model_dump(exclude_none=True))
             read_card(text.encode())
             return text
         except BadCard as error:
             raise BadRequest(f"invalid card: {error}", field=error.key or None) from error
         except UnicodeEncodeError as error:
-            raise BadRequest("invalid card: it contains half a character") from error
+            raise BadRequest("invalid card: it contains an unpaired surrogate") from error
 
-    async def _noticed(self, model: ModelId, found: Sequence[CardOnNode]) -> bool:
-        """Wait until this process hears that each of the nodes goes by its card; returns whether it
-        has, after `NOTICED_S` at most."""
+    async def _noticed(self, model: ModelId, changed: Sequence[CardOnNode]) -> bool:
+        """Wait at most `NOTICED_S` until each of the nodes reports its changed card. Return whether
+        all did."""
         give_up_at = self.service.reactor.now() + NOTICED_S
         while self.service.reactor.now() < give_up_at:
-            known = self._known(model)
-            if all(_goes_by(known.get(one.node), one) for one in found):
+            cards = self._listed(model)
+            if all(_is_current(cards.get(card.node), card) for card in changed):
                 return True
             await asyncio.sleep(LOOK_S)
         return False
 
-    def _known(self, model: ModelId) -> dict[NodeId, ModelCard]:
-        cards = self.service.readings.cards(self.service.reactor.now())
-        return {card.node: one for card in cards for one in card.models if one.model == model}
+    def _listed(self, model: ModelId) -> dict[NodeId, ModelCard]:
+        """Return the model's facts as each node reports them."""
+        nodes = self.service.readings.cards(self.service.reactor.now())
+        return {node.node: card for node in nodes for card in node.models if card.model == model}
 
     def _answer(
-        self, resp: Response, model: ModelId, found: Sequence[CardOnNode], in_force: bool
+        self, resp: Response, model: ModelId, results: Sequence[CardOnNode], in_force: bool
     ) -> None:
-        newest = newest_of(found)
+        newest = newest_of(results)
         seen = self.service.readings.passed_over(self.service.reactor.now())
         remarks = {
-            f"{one.why}; {one.remedy}": None
-            for _, one in seen
-            if one.taken and one.name == model and one.reason != "odd_name"
+            f"{notice.why}; {notice.remedy}": None
+            for _, notice in seen
+            if notice.taken and notice.name == model and notice.reason != "odd_name"
         }
-        told = [{**_told(one, newest), "done": one.done} for one in found]
+        nodes = [{**_node_entry(result, newest), "done": result.done} for result in results]
         answer_json(
             resp,
             {
                 "model": model,
-                **_said(newest),
+                **_newest_entry(newest),
                 "in_force": in_force,
                 "remarks": list(remarks),
-                "nodes": told,
+                "nodes": nodes,
             },
         )
 
 
-def _begun_with(req: Request) -> str:
-    """Return the tag of the card that a client began with; empty where it does not say."""
-    said = (req.get_header("if-match") or "").strip().removeprefix("W/").strip('"')
-    return "" if said == "*" else said
+def _if_match(req: Request) -> str:
+    """Return the card tag of `If-Match`; empty if there is none."""
+    tag = (req.get_header("if-match") or "").strip().removeprefix("W/").strip('"')
+    return "" if tag == "*" else tag
 
 
-def _goes_by(known: ModelCard | None, one: CardOnNode) -> bool:
-    """Return whether a node has told of its card as it is now."""
-    if known is None:  # the model was deleted meanwhile
+def _is_current(listed: ModelCard | None, card: CardOnNode) -> bool:
+    """Return whether a node's report `listed` is up to date with its card."""
+    if listed is None:  # the model was deleted meanwhile
         return True
-    if one.text is None:
-        return not known.noted and not known.card_at_s
-    return known.card_at_s >= one.at_s - SAME_S
+    if card.text is None:
+        return not listed.noted and not listed.card_at_s
+    return listed.card_at_s >= card.at_s - SAME_S
 
 
-def _check_done(model: ModelId, found: Sequence[CardOnNode]) -> None:
-    """Raise HttpFaultRaised where no node was changed: 409 where the nodes say why, else 503."""
-    if any(one.done for one in found):
+def _check_done(model: ModelId, results: Sequence[CardOnNode]) -> None:
+    """Raise HttpFaultRaised if no node was changed: 409 if a node says why, else 503."""
+    if any(result.done for result in results):
         return
-    kept = [one for one in found if one.kept]
-    if kept:
-        text = "; ".join(f"{one.name}: {one.kept}" for one in kept)
+    refusals = [result for result in results if result.kept]
+    if refusals:
+        text = "; ".join(f"{refusal.name}: {refusal.kept}" for refusal in refusals)
         raise HttpFaultRaised(HttpFault(409, "card_kept", f"the card was not changed: {text}"))
-    text = "; ".join(one.unknown for one in found) or f"no node has {model}"
+    text = "; ".join(result.unknown for result in results) or f"no node has {model}"
     raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=RETRY_S))
 
 
 def _check_template(template: object) -> None:
-    """Raise BadCard where a card that is written has a template in Go's language."""
+    """Raise BadCard if a new card has a Go template."""
     if template:
-        text = "shoal runs no Go templates; delete `template`, to use the model's own template"
+        text = "shoal runs no Go templates; delete `template` to use the model's own template"
         raise BadCard(text, "template")
 
 
-def _said(newest: CardOnNode | None) -> dict[str, Any]:
-    """Return the newest card: its text, its settings, and why it is refused where it is."""
+def _newest_entry(newest: CardOnNode | None) -> dict[str, Any]:
+    """Return the newest card: its text, its settings, its tag, and why it is refused, if it is."""
     text = None if newest is None else newest.text
-    told: dict[str, Any] = {"toml": text, "card": None, "refused": "", "tag": tag_of(newest)}
+    fields: dict[str, Any] = {"toml": text, "card": None, "refused": "", "tag": tag_of(newest)}
     if newest is None or text is None:
-        return {**told, "written_at_s": None}
+        return {**fields, "written_at_s": None}
     try:
         read_card(text.encode())
-        told["card"] = tomllib.loads(text)
+        fields["card"] = tomllib.loads(text)
     except BadCard as error:
-        told["refused"] = str(error)
-    return {**told, "written_at_s": newest.at_s}
+        fields["refused"] = str(error)
+    return {**fields, "written_at_s": newest.at_s}
 
 
-def _told(one: CardOnNode, newest: CardOnNode | None) -> dict[str, Any]:
-    """Return the card of a node beside the newest."""
-    has = one.text is not None
+def _node_entry(card: CardOnNode, newest: CardOnNode | None) -> dict[str, Any]:
+    """Return the card of a node, compared with the newest."""
+    has = card.text is not None
     return {
-        "node": one.node,
-        "name": one.name,
-        "folder": one.folder,
+        "node": card.node,
+        "name": card.name,
+        "folder": card.folder,
         "has_card": has,
-        "is_newest": has and newest is not None and one.text == newest.text,
-        "written_at_s": one.at_s if has else None,
-        "kept": one.kept,
-        "unknown": one.unknown,
+        "is_newest": has and newest is not None and card.text == newest.text,
+        "written_at_s": card.at_s if has else None,
+        "kept": card.kept,
+        "unknown": card.unknown,
     }

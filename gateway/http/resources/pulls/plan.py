@@ -1,7 +1,7 @@
-"""Talks to a worker and the holder for clients who ask what a pull would bring: how many bytes,
-into which memory of the cluster the model would fit, and how fast it would be there.
+"""Talks to a worker and the leader about the plan of a pull: its bytes, the nodes whose memory
+would fit the model, and the predicted speed.
 
-Nothing of the weights is fetched. What is not known is null, and said why.
+No weights are fetched. An unknown figure is null, and the plan says why.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gateway.http.resources.pulls.running import owner_silent
 
 
 class PullDisk(Closed):
-    """The disk that the model would go to. `missing_bytes` are those that it lacks, with
-    `margin_bytes` that stay free."""
+    """The disk that would store the model. `missing_bytes` is how much space it lacks, if
+    `margin_bytes` stay free."""
 
     free_bytes: int
     margin_bytes: int
@@ -29,8 +29,8 @@ class PullDisk(Closed):
 
 
 class PullBill(Closed):
-    """What a whole copy takes in memory on one node: weights, KV for `context_tokens` held as `kv`,
-    and in all, as `arithmetic` sums it up."""
+    """The memory of an instance on one node: the weights, the KV cache of `context_tokens` in the
+    kind `kv`, and the total. `arithmetic` shows the sum as text."""
 
     weights_bytes: int
     kv_bytes: int
@@ -41,8 +41,8 @@ class PullBill(Closed):
 
 
 class PullNode(Closed):
-    """A node that could run the model alone, if it had the memory: `missing_bytes` now, and
-    `never_bytes` even with all else unloaded."""
+    """A node that could run the model alone if it had the memory. It lacks `missing_bytes` now, and
+    `never_bytes` even if all other models are unloaded."""
 
     node: str
     name: str
@@ -55,12 +55,12 @@ class PullNode(Closed):
 
 
 class PullPlan(Closed):
-    """What a pull would bring (`dry_run`). `files` with `total_bytes` lie at the hub, of which
-    `fetch_bytes` are still to come; from `sources`, nodes that have the model, where there are any.
-    `fits` is `now`, `later` (once others have left), `never`, or `unknown`; `why` says it, where it
-    is not `now`. `placement` is what placing it would do now, with `tokens_per_s`, a prediction
-    for one stream; `no_speed` says why that is not known. `blocked` are nodes that could not run
-    it, by name. `note` says that it is here already."""
+    """The plan of a pull (`dry_run`). The hub has `files` of `total_bytes`; the node lacks
+    `fetch_bytes` of them. `sources` are nodes that have the model, if any. `fits` is `now`, `later`
+    (once other models are unloaded), `never` or `unknown`; `why` explains the last three.
+    `placement` is the placement that would be used now. `tokens_per_s` predicts the speed of one
+    stream; `no_speed` says why it is unknown. `blocked` maps the name of each node that cannot run
+    the model to the reason. `note` says if the model is already on disk."""
 
     model: str
     node: str
@@ -85,7 +85,7 @@ class PullPlan(Closed):
 
 
 async def plan_of(fitting: Fitting, node: NodeId, target: PullTarget) -> PullPlan:
-    """Return what a pull to a node would bring. Raises HttpFaultRaised where it would fail."""
+    """Return the plan of a pull to a node. Raises HttpFaultRaised if the pull would fail."""
     try:
         held = await fitting.forecast(node, target)
     except OwnerSilent as silent:
@@ -113,17 +113,17 @@ def _plan(held: HeldPull, node: NodeId, target: PullTarget) -> PullPlan:
         disk=None if forecast is None else _disk(forecast),
         fits=fit.verdict,
         why=fit.why,
-        bill=None if fit.bill is None else PullBill(**_told(PullBill, fit.bill)),
+        bill=None if fit.bill is None else PullBill(**_fields_of(PullBill, fit.bill)),
         placement=None if fit.plan is None else dict(fit.plan),
         tokens_per_s=speed,
         no_speed=no_speed,
-        nodes=[PullNode(**_told(PullNode, one)) for one in fit.nodes],
+        nodes=[PullNode(**_fields_of(PullNode, node_fit)) for node_fit in fit.nodes],
         blocked=dict(fit.blocked),
     )
 
 
 def _speed(fit: Fit, no_speed: str) -> tuple[float | None, str]:
-    """Return the predicted speed, or None and why there is none."""
+    """Return the predicted tokens per second, or None and the reason."""
     if fit.verdict == "unknown":
         return None, "its memory could not be estimated"
     if fit.plan is None:
@@ -137,6 +137,6 @@ def _disk(forecast: PullForecast) -> PullDisk:
     return PullDisk(free_bytes=free_bytes, margin_bytes=DISK_MARGIN_BYTES, missing_bytes=missing)
 
 
-def _told(answer: type[Closed], said: Any) -> dict[str, Any]:
-    """Return of what was said the fields that an answer has."""
-    return {name: said[name] for name in answer.model_fields}
+def _fields_of(answer: type[Closed], source: Any) -> dict[str, Any]:
+    """Return those fields of `source` that the answer has."""
+    return {name: source[name] for name in answer.model_fields}

@@ -1,7 +1,7 @@
-"""Talks to clients who have a node pull a model: in Ollama's words, and in our own.
+"""Talks to clients who have a node pull a model, through Ollama's API or our own.
 
-A client that hangs up stops the pull, unless others wait for it; what came is kept, and pulling
-again goes on with it. The answer ends once this process lists the model.
+A client that hangs up stops the pull, unless other clients wait for it. The received bytes are
+kept, and the next pull resumes. The answer ends once this process lists the model.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ NAME_CHARACTERS = 400
 
 
 class PullBody(Closed):
-    """`POST /models/pull`: `to` is a node, by its id or name; without, the one that is asked.
-    `dry_run`: only what would come is told, and whether it would fit. `anyway`: pulled even where
-    no nodes could ever hold it in memory."""
+    """`POST /models/pull`: `to` is a node, by id or name; by default this node. `dry_run` only
+    answers with the plan and whether the model would fit. `anyway` pulls a model even if no nodes
+    can hold it in memory."""
 
     model: str = Field(min_length=1, max_length=NAME_CHARACTERS)
     revision: str = Field(default="", max_length=200)
@@ -52,8 +52,8 @@ class PullBody(Closed):
 
 
 class AddBody(Closed):
-    """`POST /models/add`: `model_id` is OWNER/NAME at the hub, or a name that stands for one; it
-    comes to `to`, a node by its id or name, without to the one that is asked."""
+    """`POST /models/add`: `model_id` is OWNER/NAME at the hub, or a short name for it. `to` is a
+    node, by id or name; by default this node."""
 
     model_id: str = Field(min_length=1, max_length=NAME_CHARACTERS)
     revision: str = Field(default="", max_length=200)
@@ -62,10 +62,10 @@ class AddBody(Closed):
 
 
 class PullEvent(Closed):
-    """A line of the stream of `POST /models/pull`, and, with the last `status`, its answer of one
-    piece. `eta_s` is known while bytes come; `sources` are the nodes that it is copied from;
-    `known_as` is the name of the table that stands for `model`. `unreckoned`: why it could not be
-    told whether the model fits into the memory of the cluster; it is pulled all the same."""
+    """A line of the stream of `POST /models/pull`; with the last `status` also its whole answer.
+    `eta_s` is null unless bytes arrive; `sources` are the nodes that it is copied from; `known_as`
+    is the short name of `model`. `unreckoned`: why shoal cannot say whether the model fits into the
+    cluster's memory; it is pulled anyway."""
 
     status: PullPhase
     model: str
@@ -86,35 +86,34 @@ class PullEvent(Closed):
 
 
 class PullAnswer(RootModel[PullEvent | PullPlan]):
-    """What `POST /models/pull` answers whole: the end of a pull, or with `dry_run` what one would
-    bring."""
+    """The whole answer of `POST /models/pull`: the end of a pull, or with `dry_run` its plan."""
 
 
 @dataclass(frozen=True)
 class ModelToFetch(Resource):
-    """A path of an API by which clients have this node pull a model."""
+    """A path of an API that has this node pull a model."""
 
     endpoint: api_table.FetchesModel
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer that the model is here, or pull it."""
+        """Pull the model, unless it is already here. 404 if its name is no hub name."""
         options, endpoint = self.service.options, self.endpoint
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
-        asked = endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, endpoint.path, asked.ignored)
+        request = endpoint.parse(body, limits)
+        tell_ignored(self.service, resp, endpoint.path, request.ignored)
         await self.service.catalog.wait_known()
         catalog = self.service.catalog
-        if _is_here(catalog, asked.name):
+        if _is_here(catalog, request.name):
             resp.data = endpoint.answer()
-            if asked.stream:
+            if request.stream:
                 resp.content_type = endpoint.streams
                 resp.data += b"\n"
             return
         try:
-            target = pull_target(asked.name, "", options.pull_names)
+            target = pull_target(request.name, "", options.pull_names)
         except BadRequest as error:
-            # clients of this API know a name that means nothing by its 404
+            # clients of this API expect 404 for an unknown name
             fault = HttpFault(404, "model_not_found", error.message, error.field)
             raise HttpFaultRaised(fault) from None
         states = _fitting(self.service).pull(self.service.bus.speaker.node, target, anyway=False)
@@ -126,7 +125,7 @@ class ModelToFetch(Resource):
                 faults.of_pull, endpoint.line, endpoint.error_line, endpoint.streams, listed=listed
             ),
         )
-        if not asked.stream:
+        if not request.stream:
             await running.whole()
             resp.data = endpoint.answer()
             return
@@ -134,7 +133,7 @@ class ModelToFetch(Resource):
 
 
 def _is_here(catalog: ModelCatalog, name: str) -> bool:
-    """Return whether a name means a model on disk, an adapter of one, or a derived model."""
+    """Return whether a name means a model on a disk, its adapter, or a derived model."""
     names = catalog.names()
     if model_named(name, names) or catalog.derived(name):
         return True
@@ -146,19 +145,17 @@ class PullModel(Resource):
     """`POST /models/pull`: have a node pull a model."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Pull it to the node that is named, or to this one."""
+        """Pull the model to the node of the body, by default to this node."""
         await answer_pull(self.service, req, resp, await self.read(req, PullBody))
 
 
 class AddModel(Resource):
-    """`POST /models/add`: have a node pull a model, which is what makes the cluster know one."""
+    """`POST /models/add`: have a node pull a model, so that the cluster lists it."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer as `POST /models/pull` does; whole, unless a stream is asked for."""
-        asked = await self.read(req, AddBody, empty=b"")
-        pull = PullBody(
-            model=asked.model_id, revision=asked.revision, to=asked.to, stream=asked.stream
-        )
+        """Answer as `POST /models/pull` does, but by default without a stream."""
+        body = await self.read(req, AddBody, empty=b"")
+        pull = PullBody(model=body.model_id, revision=body.revision, to=body.to, stream=body.stream)
         try:
             await answer_pull(self.service, req, resp, pull)
         except (BadRequest, HttpFaultRaised) as error:
@@ -168,35 +165,34 @@ class AddModel(Resource):
             raise HttpFaultRaised(replace(fault, field="model_id")) from error
 
 
-async def answer_pull(service: HttpService, req: Request, resp: Response, asked: PullBody) -> None:
-    """Have a node pull what is asked for, and answer with how far it is. Raises HttpFaultRaised,
-    BadRequest."""
+async def answer_pull(service: HttpService, req: Request, resp: Response, body: PullBody) -> None:
+    """Have a node pull a model, and answer with its progress, or with `dry_run` with the plan.
+    Raises HttpFaultRaised, BadRequest."""
     await service.catalog.wait_known()
-    here = None if asked.revision else model_named(asked.model, service.catalog.names())
+    here = None if body.revision else model_named(body.model, service.catalog.names())
     if here is not None and "/" not in here:
         text = f"{here} is already here; hub models are named OWNER/NAME"
         raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
-    target = pull_target(asked.model, asked.revision, service.options.pull_names)
+    target = pull_target(body.model, body.revision, service.options.pull_names)
     node = service.bus.speaker.node
-    if asked.to is not None:
-        node = node_named(service, asked.to, "to")
+    if body.to is not None:
+        node = node_named(service, body.to, "to")
 
-    def told(state: PullState) -> bytes:
-        """Return a line."""
+    def render(state: PullState) -> bytes:
         return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
 
-    if asked.dry_run:
-        found = await plan_of(_fitting(service), node, target)
-        resp.data = json_bytes(found.model_dump(mode="json"))
+    if body.dry_run:
+        plan = await plan_of(_fitting(service), node, target)
+        resp.data = json_bytes(plan.model_dump(mode="json"))
         return
-    states = _fitting(service).pull(node, target, anyway=asked.anyway)
+    states = _fitting(service).pull(node, target, anyway=body.anyway)
     listed = partial(_listed, service, target)
-    telling = Telling(faults.of_pull, told, error_line, listed=listed)
+    telling = Telling(faults.of_pull, render, error_line, listed=listed)
     running = RunningWork(req, states, telling)
-    if asked.stream:
+    if body.stream:
         await running.stream(resp)
     else:
-        resp.data = told(await running.whole())
+        resp.data = render(await running.whole())
 
 
 def _fitting(service: HttpService) -> Fitting:
@@ -204,7 +200,7 @@ def _fitting(service: HttpService) -> Fitting:
 
 
 async def _listed(service: HttpService, target: PullTarget) -> None:
-    """Wait until this process knows of the model, for a while."""
+    """Wait until this process lists the model, at most `NOTICED_S`."""
     give_up_at = service.reactor.now() + NOTICED_S
     while target.model not in service.catalog.names():
         if service.reactor.now() > give_up_at:

@@ -1,9 +1,8 @@
-"""Talks to clients about what a worker does for them for as long as they wait: a line for each
-state, or one answer at the end.
+"""Talks to clients about work that a worker does while they wait: a stream of states, or one answer
+at the end.
 
-A stream begins once it is known that there is something to do, or after a moment: what is refused
-before that is refused with a status. A client that hangs up lets go of the work, which then stops,
-unless others wait for it.
+A stream begins once the work has begun, or after `QUICK_S`. Until then a refusal gets an HTTP
+status. A client that hangs up abandons the work, which stops unless other clients wait for it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ from gateway.http.middleware import receive_of
 from gateway.http.running import hung_up
 
 QUICK_S = 5.0
-"""So long a streamed answer waits for its status."""
+"""A stream waits this long for the work to begin, so that a refusal gets an HTTP status."""
 AGAIN_S = 4.0
+"""An unchanged line is sent again after this long."""
 CONTENT_TYPE = "application/x-ndjson"
 UNDECIDED = ("waiting", "listing")
 
 
 class WorkState(Protocol):
-    """How far the work of a worker is; it ends with `done` or `failed`."""
+    """The progress of a worker's work; its last phase is `done` or `failed`."""
 
     @property
-    def phase(self) -> str:
-        """Return the phase."""
-        ...
+    def phase(self) -> str: ...
 
 
 State = TypeVar("State", bound=WorkState)
@@ -44,8 +42,8 @@ State = TypeVar("State", bound=WorkState)
 
 @dataclass(frozen=True, slots=True)
 class Telling(Generic[State]):
-    """How the states of a work are told: `fault` of a failed one, `line` of another one,
-    `error_line` of a fault behind the first line. `listed` is awaited when all is done."""
+    """Renderers of states: `fault` for a failed one, `line` for any other, `error_line` for a fault
+    in a stream that has begun. `listed` is awaited when the work is done."""
 
     fault: Callable[[State], HttpFault]
     line: Callable[[State], bytes]
@@ -55,8 +53,8 @@ class Telling(Generic[State]):
 
 
 class RunningWork(Generic[State]):
-    """One client's work at a worker. Raises HttpFaultRaised where it fails before a word is
-    said."""
+    """Work that one client waits for. Raises HttpFaultRaised if it fails before anything is
+    sent."""
 
     def __init__(
         self, req: Request, states: AsyncGenerator[State], telling: Telling[State]
@@ -67,7 +65,7 @@ class RunningWork(Generic[State]):
         self._next: asyncio.Future[State] | None = None
 
     async def whole(self) -> State:
-        """Return the last state, once all is done."""
+        """Return the last state, once the work is done. Raises HttpFaultRaised."""
         async with contextlib.aclosing(self._until_end()) as states:
             last = None
             async for state in states:
@@ -77,13 +75,13 @@ class RunningWork(Generic[State]):
         return last
 
     async def stream(self, resp: Response) -> None:
-        """Answer with a line for each state, the last of which is the end."""
+        """Answer with a line for each state. Raises HttpFaultRaised for an early failure."""
         states = self._until_end()
         first: list[State] = []
         with contextlib.suppress(TimeoutError, StopAsyncIteration):
             async with asyncio.timeout(QUICK_S):
                 while not first or first[-1].phase in UNDECIDED:
-                    # shielded: the time is up for us, not for what is waited for
+                    # shielded: the timeout must not cancel the state, which `_lines` awaits
                     self._next = self._next or asyncio.ensure_future(anext(states))
                     state = await asyncio.shield(self._next)
                     self._next = None
@@ -95,7 +93,7 @@ class RunningWork(Generic[State]):
     async def _lines(
         self, states: AsyncGenerator[State], first: list[State]
     ) -> AsyncGenerator[bytes]:
-        said, said_at, now = b"", 0.0, asyncio.get_running_loop().time
+        sent, sent_at, now = b"", 0.0, asyncio.get_running_loop().time
         try:
             while True:
                 if first:
@@ -103,11 +101,11 @@ class RunningWork(Generic[State]):
                 else:
                     state = await (self._next or anext(states))
                     self._next = None
-                # what has not changed is said now and then, so that nobody takes us for dead
-                told = self._telling.line(state)
-                if told != said or now() - said_at >= AGAIN_S:
-                    said, said_at = told, now()
-                    yield told
+                # repeat an unchanged line now and then as a sign of life
+                line = self._telling.line(state)
+                if line != sent or now() - sent_at >= AGAIN_S:
+                    sent, sent_at = line, now()
+                    yield line
         except StopAsyncIteration:
             return
         except HttpFaultRaised as refused:
@@ -123,7 +121,7 @@ class RunningWork(Generic[State]):
         await states.aclose()
 
     async def _until_end(self) -> AsyncGenerator[State]:
-        """Yield states until all is done, or the client is gone. Raises HttpFaultRaised."""
+        """Yield states until the work is done or the client is gone. Raises HttpFaultRaised."""
         try:
             async with contextlib.aclosing(self._states) as states:
                 async for state in states:
@@ -147,7 +145,7 @@ def owner_silent(silent: OwnerSilent) -> HttpFault:
 
 
 def error_line(fault: HttpFault) -> bytes:
-    """Return what is told of a fault in our own streams."""
+    """Return the line for a fault in a stream of our own API."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message, "status": fault.status}
     if fault.retry_after_s is not None:
         error["retry_after_s"] = fault.retry_after_s

@@ -1,4 +1,4 @@
-"""Talks to clients who look for models on the hub, and to this node's worker, which asks it."""
+"""Talks to clients who search the hub for models, and to this node's worker, which asks the hub."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from gateway.http.resources.pulls.running import owner_silent
 from gateway.service import HttpService
 
 ANSWER_S = 90.0
-"""A worker has found out, or given up, within this."""
+"""A worker answers, or gives up, within this."""
 LIMIT = 20
 
 
 class SearchedModel(Closed):
-    """A model of the hub that runs here as far as its list tells. What it does not tell is null.
-    `for_mlx`: it was made for MLX. `here` are the nodes that have it."""
+    """A model of the hub that, by the hub's list, can run here. Facts missing in the list are null.
+    `for_mlx`: it was made for MLX. `here` are the names of the nodes that have it."""
 
     model: str
     for_mlx: bool
@@ -49,7 +49,7 @@ class SearchedModel(Closed):
 
 
 class SearchAnswer(Closed):
-    """What `GET /models/search` answers; `left_out` more were found that do not run here."""
+    """The answer of `GET /models/search`; `left_out` counts the results that cannot run here."""
 
     query: str
     author: str
@@ -59,38 +59,38 @@ class SearchAnswer(Closed):
 
 
 class SearchModels(Resource):
-    """`GET /models/search?query=&author=&limit=`: models of the hub, by words."""
+    """`GET /models/search?query=&author=&limit=`: search the hub for models."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Have the hub asked, and answer with what it has that runs here."""
-        asked = AskSearch(
+        """Search the hub, and answer with the models that can run here."""
+        question = AskSearch(
             words=_text_of(req, "query"),
             author=_text_of(req, "author"),
             limit=int(number_of(req, "limit", LIMIT, least=1, most=MOST_FOUND)),
         )
-        if not asked.words and not asked.author:
+        if not question.words and not question.author:
             raise bad_field("query", "words of a model's name, such as qwen3")
         service = self.service
-        found = await _found(service, asked)
+        result = await _search(service, question)
         await service.catalog.wait_known()
-        told = [_told(service, model).model_dump(mode="json") for model in found.models]
+        models = [_searched(service, model).model_dump(mode="json") for model in result.models]
         answer_json(
             resp,
             {
-                "query": asked.words,
-                "author": asked.author,
-                "hub": found.hub,
-                "left_out": found.left_out,
-                "models": told,
+                "query": question.words,
+                "author": question.author,
+                "hub": result.hub,
+                "left_out": result.left_out,
+                "models": models,
             },
         )
 
 
-async def _found(service: HttpService, asked: AskSearch) -> SearchFound:
-    """Return what this node's worker found. Raises HttpFaultRaised."""
+async def _search(service: HttpService, question: AskSearch) -> SearchFound:
+    """Return the results of this node's worker. Raises HttpFaultRaised."""
     address = service.bus.endpoints.worker
     try:
-        answer = await ask(service.bus.speaker, service.reactor, address, asked, ANSWER_S)
+        answer = await ask(service.bus.speaker, service.reactor, address, question, ANSWER_S)
     except Unavailable:
         silent = OwnerSilent(f"the worker of node {service.options.node}", ANSWER_S)
         raise HttpFaultRaised(owner_silent(silent)) from None
@@ -112,13 +112,13 @@ def _text_of(req: Request, name: str) -> str:
     return text
 
 
-def _told(service: HttpService, one: FoundModel) -> SearchedModel:
-    fields: dict[str, Any] = one.model_dump(mode="json")
+def _searched(service: HttpService, model: FoundModel) -> SearchedModel:
+    fields: dict[str, Any] = model.model_dump(mode="json")
     unknown = ("family", "quantization", "size_bytes", "parameters", "changed_at")
-    told = {name: fields[name] or None for name in unknown}
+    optional = {name: fields[name] or None for name in unknown}
     cards = service.readings.cards(service.reactor.now())
-    folded = one.model.casefold()
+    folded = model.model.casefold()
     here = sorted(
         card.name for card in cards if any(own.model.casefold() == folded for own in card.models)
     )
-    return SearchedModel.model_validate({**fields, **told, "here": here})
+    return SearchedModel.model_validate({**fields, **optional, "here": here})

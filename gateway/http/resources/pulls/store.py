@@ -1,8 +1,8 @@
-"""Talks to clients about what lies on nodes' disks: how much of it shoal fetched, what would be let
-go next, where each model lies, and the word to let go now all that may.
+"""Talks to clients about the models on nodes' disks: their sizes and nodes, how much shoal fetched,
+and which model would be deleted next. Also deletes all models that may be deleted.
 
-Who may have models let go is who may delete them. A node that is asked goes by its own rules; a dry
-run tells what its worker said last.
+Deleting needs the same permission as any deletion of models. Each node applies its own rules. A dry
+run uses the latest report of its worker.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from gateway.service import HttpService
 
 ALL = "all"
 DOWNLOAD = "/download"
-"""What some put behind a model that is to come."""
+"""Suffix that some clients append to the path of the model."""
 OF_STORES = ("disk_full", "disk_low", "download_failed")
-"""Findings of a node's health that are about its store."""
+"""Codes of the health findings about a node's store."""
 NOT_TOLD = {
     "level": "warn",
     "code": "store_untold",
@@ -58,16 +58,16 @@ NOT_TOLD = {
 
 
 class PurgeBody(Closed):
-    """`POST /store/purge-staging`: `node` is a node by its id or name, `all` are all of them, one
-    after the other; without, the one that is asked. `dry_run`: nothing is deleted."""
+    """`POST /store/purge-staging`: `node` is a node, by id or name, or `all` for all nodes in turn;
+    by default this node. `dry_run`: nothing is deleted."""
 
     node: str | None = None
     dry_run: bool = False
 
 
 class DownloadBody(Closed):
-    """`POST /store/models/{name}`: the model comes to `to`, a node by its id or name; without, to
-    the one that is asked. No body is an empty one."""
+    """`POST /store/models/{name}`: the node `to`, by id or name, pulls the model; by default this
+    node. A missing body equals an empty one."""
 
     to: str | None = None
     revision: str = Field(default="", max_length=200)
@@ -75,25 +75,26 @@ class DownloadBody(Closed):
 
 
 class StorageResource(Resource):
-    """`GET /store/storage`: what lies on the disks of all nodes."""
+    """`GET /store/storage`: the models on the disks of all nodes."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with each node's bytes by kind, its limit, and its models."""
-        told = _readings(self.service)
-        answer: StorageAnswer = {"nodes": [_storage(self.service, one) for one in told]}
+        """Answer with each node's bytes by origin, its limit, and its models."""
+        readings = _readings(self.service)
+        nodes = [_storage(self.service, reading) for reading in readings]
+        answer: StorageAnswer = {"nodes": nodes}
         answer_json(resp, answer)
 
 
 class StoreHealth(Resource):
-    """`GET /store/health`: whether there is room for models on each node."""
+    """`GET /store/health`: whether each node has disk space for models."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what is wrong with each node's store, and with the worst of all."""
+        """Answer with the problems of each node's store, and with the worst level of all nodes."""
         service = self.service
         readings, now = service.readings, service.reactor.now()
-        told = {one.node: one for one in _readings(service)}
+        storage_of_nodes = {storage.node: storage for storage in _readings(service)}
         measured = {reading.node: reading for reading, _ in readings.nodes(now)}
-        found: list[NodeStoreHealth] = []
+        nodes: list[NodeStoreHealth] = []
         for card in readings.cards(now):
             reading = measured.get(card.node)
             findings = () if reading is None else reading.findings
@@ -102,22 +103,22 @@ class StoreHealth(Resource):
                 for finding in findings
                 if finding.node == card.node and finding.code in OF_STORES
             ]
-            stored = told.get(card.node)
+            stored = storage_of_nodes.get(card.node)
             if stored is None:
                 wrong.append(NOT_TOLD)
             free_bytes = 0 if stored is None else stored.disk_free_bytes
-            found.append(
+            nodes.append(
                 {
                     "node": card.node,
                     "name": card.name,
-                    "status": _worst(one["level"] for one in wrong),
+                    "status": _worst(finding["level"] for finding in wrong),
                     "disk_free_bytes": free_bytes,
                     "findings": wrong,
                 }
             )
         answer: StoreHealthAnswer = {
-            "status": _worst(one["status"] for one in found),
-            "nodes": found,
+            "status": _worst(node["status"] for node in nodes),
+            "nodes": nodes,
         }
         answer_json(resp, answer)
 
@@ -126,20 +127,21 @@ class StoreRegistry(Resource):
     """`GET /store/registry`: each model on any node's disk."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the models, by name, and where each lies."""
+        """Answer with the models, ordered by name, and the nodes that have each."""
         await self.service.catalog.wait_known()
         cards = self.service.catalog.cards()
-        lying = [_registered(self.service, cards[name]) for name in sorted(cards)]
-        answer: RegistryAnswer = {"models": lying}
+        models = [_registered(self.service, cards[name]) for name in sorted(cards)]
+        answer: RegistryAnswer = {"models": models}
         answer_json(resp, answer)
 
 
 class ModelInStore(ModelEverywhere):
-    """`/store/models/{name}`: what is known of a model on the disks of all nodes; has one get it,
-    deletes it there."""
+    """`/store/models/{name}`: shows a model on the disks of all nodes, has a node pull it, deletes
+    it from all nodes."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with where it lies, and with the files of this node's copy. 404 for none."""
+        """Answer with the nodes that have the model, and the files of this node's copy. 404 for an
+        unknown model."""
         service = self.service
         await service.catalog.wait_known()
         model = service.catalog.named(name)
@@ -148,76 +150,79 @@ class ModelInStore(ModelEverywhere):
             raise HttpFaultRaised(unknown_model(name, sorted(service.catalog.names())))
         here = service.catalog.card_here(model)
         files = [] if here is None else await asyncio.to_thread(files_on_disk, Path(here.path))
-        held = service.removals.held(model)
-        told: ModelInStoreAnswer = {
+        hold = service.removals.held(model)
+        answer: ModelInStoreAnswer = {
             **_registered(service, card),
-            "held": held.words if held else "",
+            "held": hold.words if hold else "",
             "files_here": cast(list[FileOnDisk], files),
         }
-        answer_json(resp, told)
+        answer_json(resp, answer)
 
     async def on_post(self, req: Request, resp: Response, name: str) -> None:
-        """Have a node get it, as `POST /models/pull` does. Raises HttpFaultRaised, BadRequest."""
-        asked = await self.read(req, DownloadBody)
+        """Have a node pull the model, as `POST /models/pull` does. Raises HttpFaultRaised,
+        BadRequest."""
+        body = await self.read(req, DownloadBody)
         if name.count("/") > 1:
             name = name.removesuffix(DOWNLOAD)
         pull = PullBody(
-            model=name[:NAME_CHARACTERS], revision=asked.revision, to=asked.to, stream=asked.stream
+            model=name[:NAME_CHARACTERS], revision=body.revision, to=body.to, stream=body.stream
         )
         await answer_pull(self.service, req, resp, pull)
 
 
 class PurgeStaging(Resource):
-    """`POST /store/purge-staging`: let go now what may go."""
+    """`POST /store/purge-staging`: delete all fetched models that may be deleted."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Have it done, and answer with what went, what stays, and why."""
-        asked = await self.read(req, PurgeBody)
+        """Delete the models. Answer with the deleted ones and the remaining ones, with the
+        reasons."""
+        body = await self.read(req, PurgeBody)
         service = self.service
         await service.catalog.wait_known()
-        told = self._nodes(asked.node)
-        found: list[PurgedNode] = []
-        for reading in told:
-            if asked.dry_run:
+        readings = self._nodes(body.node)
+        results: list[PurgedNode] = []
+        for reading in readings:
+            if body.dry_run:
                 going, stays = _fetched(reading)
                 state = PurgeState(phase="done", stays=tuple(stays))
             else:
                 going, state = [], await self._purged(reading.node)
-            found.append(_outcome(service, reading.node, state, going))
-        answer: PurgeAnswer = {"dry_run": asked.dry_run, "nodes": found}
+            results.append(_outcome(service, reading.node, state, going))
+        answer: PurgeAnswer = {"dry_run": body.dry_run, "nodes": results}
         answer_json(resp, answer)
 
     def _nodes(self, word: str | None) -> Sequence[StorageReading]:
-        """Return what the nodes that are meant told last. Raises HttpFaultRaised (404, 503)."""
-        service, told = self.service, _readings(self.service)
+        """Return the latest storage readings of the nodes that `word` names. Raises HttpFaultRaised
+        (404, 503)."""
+        service, readings = self.service, _readings(self.service)
         if word == ALL:
-            return told
+            return readings
         own = service.bus.speaker.node
         node = own if word is None else node_named(service, word, "node")
-        mine = [one for one in told if one.node == node]
+        mine = [reading for reading in readings if reading.node == node]
         if not mine:
             text = "the node has not reported its disk yet; check that its worker is running"
             raise HttpFaultRaised(HttpFault(503, "unavailable", text, retry_after_s=2.0))
         return mine
 
     async def _purged(self, node: NodeId) -> PurgeState:
-        """Return the end of a node's purge. Raises HttpFaultRaised (504)."""
+        """Purge a node, and return its final state. Raises HttpFaultRaised (504)."""
         service, state = self.service, PurgeState(phase="waiting")
         try:
-            async for told in Workers(service.bus, service.readings).purge(node):
-                state = told
+            async for latest in Workers(service.bus, service.readings).purge(node):
+                state = latest
         except OwnerSilent as silent:
             raise HttpFaultRaised(owner_silent(silent.owner, silent.waited_s)) from None
         return state
 
 
 def _worst(levels: Iterable[str]) -> Literal["ok", "warn", "error"]:
-    found = set(levels)
-    return "error" if "error" in found else "warn" if "warn" in found else "ok"
+    distinct = set(levels)
+    return "error" if "error" in distinct else "warn" if "warn" in distinct else "ok"
 
 
 def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
-    """Return a model, and what each node that has it, whole or in part, says of its copy."""
+    """Return a model, and the copy of each node that has it, whole or in part."""
     stored = {
         (reading.node, model.model): model
         for reading in _readings(service)
@@ -226,7 +231,7 @@ def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
     nodes: list[CopyOnNode] = []
     for node in service.removals.lies_at(card.model):
         copy = next((model for model in node.models if model.model == card.model), None)
-        said = stored.get((node.node, card.model))
+        stored_copy = stored.get((node.node, card.model))
         nodes.append(
             {
                 "node": node.node,
@@ -234,7 +239,7 @@ def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
                 "whole": copy is not None,
                 "origin": "" if copy is None else copy.origin,
                 "sources": [] if copy is None else list(copy.sources),
-                "stored": None if said is None else said.model_dump(mode="json"),
+                "stored": None if stored_copy is None else stored_copy.model_dump(mode="json"),
             }
         )
     return {
@@ -248,7 +253,8 @@ def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
 
 
 def _readings(service: HttpService) -> list[StorageReading]:
-    return sorted(storage_of(service.readings, service.reactor.now()), key=lambda one: one.node)
+    latest = storage_of(service.readings, service.reactor.now())
+    return sorted(latest, key=lambda reading: reading.node)
 
 
 def _named(service: HttpService, node: NodeId) -> NodeNamed:
@@ -258,9 +264,9 @@ def _named(service: HttpService, node: NodeId) -> NodeNamed:
 
 
 def _fetched(reading: StorageReading) -> tuple[list[StoredModel], list[StoredModel]]:
-    """Return what was fetched and may go, in order, and what of it stays."""
+    """Return the fetched models that may be deleted, in deletion order, and the other ones."""
     fetched = [model for model in reading.models if model.what == "fetched"]
-    return [one for one in fetched if not one.why], [one for one in fetched if one.why]
+    return [model for model in fetched if not model.why], [model for model in fetched if model.why]
 
 
 def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
@@ -281,7 +287,7 @@ def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
         "next": going[0].model if going else None,
         "models": [model.model_dump(mode="json") for model in reading.models],
         "more": reading.more,
-        "let_go": [one.model_dump(mode="json") for one in reading.let_go],
+        "let_go": [model.model_dump(mode="json") for model in reading.let_go],
     }
 
 
@@ -290,8 +296,8 @@ def _outcome(
 ) -> PurgedNode:
     return {
         **_named(service, node),
-        "let_go": [one.model_dump(mode="json") for one in state.let_go],
-        "would_go": [one.model_dump(mode="json") for one in going],
-        "stays": [stay.model_dump(mode="json") for stay in state.stays],
-        "bytes": sum(one.size_bytes for one in (*state.let_go, *going)),
+        "let_go": [model.model_dump(mode="json") for model in state.let_go],
+        "would_go": [model.model_dump(mode="json") for model in going],
+        "stays": [model.model_dump(mode="json") for model in state.stays],
+        "bytes": sum(model.size_bytes for model in (*state.let_go, *going)),
     }

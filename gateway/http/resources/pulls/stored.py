@@ -1,6 +1,6 @@
-"""What is told of models on nodes' disks, as types.
+"""Types of the answers about models on nodes' disks.
 
-Pure. The OpenAPI document shows these.
+Pure. The OpenAPI document shows these types.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ StoredTold = Annotated[dict[str, Any], Dump(StoredModel)]
 
 
 class NodeNamed(TypedDict):
-    """A node, and its name."""
+    """A node's id and name."""
 
     node: str
     name: str
 
 
 class BytesByKind(TypedDict):
-    """Bytes of models, by where they come from."""
+    """Bytes of models by origin; `put` models were added by the user."""
 
     fetched: int
     put: int
@@ -33,8 +33,8 @@ class BytesByKind(TypedDict):
 
 
 class NodeStorage(NodeNamed):
-    """What lies on a node's disk. `store_bytes` limits what is fetched (below 0: nothing does), of
-    which `over_bytes` are too many; `next` would go first, null where nothing may go."""
+    """The models on a node's disk. `store_bytes` limits the fetched models (below 0: no limit);
+    they exceed it by `over_bytes`. `next` is the model to delete next, null if there is none."""
 
     store_bytes: int
     store: bool
@@ -48,13 +48,13 @@ class NodeStorage(NodeNamed):
 
 
 class StorageAnswer(TypedDict):
-    """What lies on the disks of all nodes."""
+    """The models on the disks of all nodes."""
 
     nodes: list[NodeStorage]
 
 
 class NodeStoreHealth(NodeNamed):
-    """Whether there is room for models on a node, and what is wrong."""
+    """Whether a node has disk space for models, and its problems."""
 
     status: Literal["ok", "warn", "error"]
     disk_free_bytes: int
@@ -62,14 +62,14 @@ class NodeStoreHealth(NodeNamed):
 
 
 class StoreHealthAnswer(TypedDict):
-    """Whether there is room for models; `status` is the worst of all nodes'."""
+    """Whether nodes have disk space for models; `status` is the worst of all nodes."""
 
     status: Literal["ok", "warn", "error"]
     nodes: list[NodeStoreHealth]
 
 
 class CopyOnNode(NodeNamed):
-    """A node's copy of a model; `stored` is what its worker says of it, null where"""
+    """A node's copy of a model; `stored` is its worker's report, null if there is none."""
 
     whole: bool
     origin: str
@@ -78,7 +78,7 @@ class CopyOnNode(NodeNamed):
 
 
 class RegisteredModel(TypedDict):
-    """A model, and where it lies."""
+    """A model, and its copies on nodes' disks."""
 
     model: str
     digest: str
@@ -89,13 +89,13 @@ class RegisteredModel(TypedDict):
 
 
 class RegistryAnswer(TypedDict):
-    """The models on any node's disk, by name."""
+    """The models on any node's disk, ordered by name."""
 
     models: list[RegisteredModel]
 
 
 class FileOnDisk(TypedDict):
-    """A file of a model; `hash` is what it came with, empty for none."""
+    """A file of a model; `hash` came with the model, empty if it has none."""
 
     path: str
     size_bytes: int
@@ -103,14 +103,16 @@ class FileOnDisk(TypedDict):
 
 
 class ModelInStoreAnswer(RegisteredModel):
-    """A model, why it cannot be deleted now (empty: it can), and its files on this node."""
+    """A model and its files on this node; `held` says why it cannot be deleted now (empty: it
+    can)."""
 
     held: str
     files_here: list[FileOnDisk]
 
 
 class PurgedNode(NodeNamed):
-    """What went of a node's disk, would go, or stays."""
+    """The result of a purge of one node: models deleted (`let_go`), models that a real run would
+    delete, and models that stay."""
 
     let_go: list[StoredTold]
     would_go: list[StoredTold]
@@ -119,7 +121,7 @@ class PurgedNode(NodeNamed):
 
 
 class PurgeAnswer(TypedDict):
-    """What came of letting go what may go."""
+    """The result of a purge, for each node."""
 
     dry_run: bool
     nodes: list[PurgedNode]

@@ -1,8 +1,8 @@
-"""Talks to clients who have nodes copy models from others that have them: `POST /models/sync`.
+"""Talks to clients who have nodes copy models from other nodes: `POST /models/sync`.
 
-All is looked at before anything moves: names, nodes, what is there already, room on the disks. One
-copy that fails ends none of the others, and is named at the end. A client that hangs up stops what
-has not ended; what came is kept, and asking again goes on with it.
+shoal first checks everything: model names, nodes, copies that exist already, and disk space. A copy
+that fails does not stop the others; the end reports it. A client that hangs up stops the open
+copies. The received bytes are kept, and the next request resumes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Name = Annotated[str, Field(min_length=1, max_length=400)]
 
 
 class SyncBody(Closed):
-    """`POST /models/sync`: `models` that lie on any node's disk; none named: all on the disk of the
-    node that is asked, but what comes with shoal. `to` is a node, by its id or name, or `all`."""
+    """`POST /models/sync`: `models` on any node's disk; by default all models on this node's disk
+    except the bundled one. `to` is a node, by id or name, or `all`."""
 
     models: list[Name] = Field(default=[], max_length=MOST_MODELS)
     to: str = Field(min_length=1, max_length=200)
@@ -53,8 +53,8 @@ class SyncBody(Closed):
 
 
 class SyncEvent(Closed):
-    """A line of the stream of `POST /models/sync`: how far one copy is. `sources` are the nodes
-    that it comes from; a copy that `failed` has a `message`."""
+    """A line of the stream of `POST /models/sync`: the progress of one copy. `sources` are the
+    nodes that it is copied from; a `failed` copy has a `message`."""
 
     status: PullPhase
     model: str
@@ -76,8 +76,8 @@ class SyncedModel(Closed):
 
 
 class SyncPlanned(Closed):
-    """The first line of the stream of `POST /models/sync`: what is to come, in all `total` bytes,
-    and what is `there` already."""
+    """The first line of the stream of `POST /models/sync`: the planned copies with their `total`
+    bytes, and the models that are `there` already."""
 
     status: Literal["planned"] = "planned"
     copies: list[SyncedModel]
@@ -86,8 +86,8 @@ class SyncPlanned(Closed):
 
 
 class SyncEnd(Closed):
-    """What `POST /models/sync` answers whole, and the last line of its stream: what came, and what
-    was `there` already."""
+    """The whole answer of `POST /models/sync`, and the last line of its stream: the finished
+    copies, and the models that were `there` already."""
 
     status: Literal["done"] = "done"
     copied: list[SyncedModel]
@@ -100,8 +100,8 @@ class SyncLine(RootModel[SyncPlanned | SyncEvent | SyncEnd]):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A line that is to be told; the whole has failed for the reason of `failed`, the first copy
-    that did, and with `message`."""
+    """A line of the stream; or the failure of the whole request, with `message` and the reason of
+    `failed`, the first failed copy."""
 
     phase: Literal["copying", "done", "failed"]
     line: SyncPlanned | SyncEvent | SyncEnd | None = None
@@ -113,14 +113,14 @@ class SyncModels(Resource):
     """`POST /models/sync`: have nodes copy models from each other."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Copy what is lacking to the node that is named, or to all."""
-        asked = await self.read(req, SyncBody)
+        """Copy the missing models to the node of the body, or to all nodes."""
+        body = await self.read(req, SyncBody)
         service = self.service
         await service.catalog.wait_known()
-        plan = self._plan(asked)
+        plan = self._plan(body)
 
         async def listed() -> None:
-            """Wait until this process knows that the copies are there, for a while."""
+            """Wait until this process lists the copies, at most `LISTED_S`."""
             give_up_at = service.reactor.now() + LISTED_S
             while not _is_known(service, plan) and service.reactor.now() < give_up_at:
                 await asyncio.sleep(LISTED_LOOK_S)
@@ -128,69 +128,70 @@ class SyncModels(Resource):
         ask = Workers(service.bus, service.readings).copy
         steps = _steps(ask, plan, _names(service))
         running = RunningWork(req, steps, Telling(_fault, _line, error_line, listed=listed))
-        if asked.stream:
+        if body.stream:
             await running.stream(resp)
         else:
             resp.data = _line(await running.whole())
 
-    def _plan(self, asked: SyncBody) -> SyncPlan:
-        """Return what is to be copied. Raises HttpFaultRaised where that cannot be."""
+    def _plan(self, body: SyncBody) -> SyncPlan:
+        """Return the copies to make. Raises HttpFaultRaised if a check fails."""
         service, now = self.service, self.service.reactor.now()
         cards = service.readings.cards(now)
-        if asked.to == ALL:
+        if body.to == ALL:
             targets = sorted(card.node for card in cards)
         else:
-            targets = [node_named(service, asked.to, "to")]
+            targets = [node_named(service, body.to, "to")]
         if len(cards) == 1:
             raise HttpFaultRaised(_refused("to", "there is no other node; see `shoal nodes`"))
         free_bytes = {
             reading.node: reading.disk_free_bytes
             for reading in service.readings.fresh(NodeReading, now)
         }
-        plan = sync_plan(self._models(asked), targets, cards, free_bytes)
+        plan = sync_plan(self._models(body), targets, cards, free_bytes)
         if isinstance(plan, Refusal):
             raise HttpFaultRaised(faults.of_refusal(plan))
         return plan
 
-    def _models(self, asked: SyncBody) -> list[ModelId]:
+    def _models(self, body: SyncBody) -> list[ModelId]:
         catalog = self.service.catalog
-        if asked.models:
-            return [catalog.named(name) for name in asked.models]
+        if body.models:
+            return [catalog.named(name) for name in body.models]
         own, now = self.service.bus.speaker.node, self.service.reactor.now()
         here = (card.models for card in self.service.readings.cards(now) if card.node == own)
-        found = sorted(model.model for models in here for model in models if not model.bundled)
-        if not found:
+        names = sorted(model.model for models in here for model in models if not model.bundled)
+        if not names:
             text = "this node has only the bundled model; name a model of another node"
             raise HttpFaultRaised(_refused("models", text))
-        return found
+        return names
 
 
 async def _steps(
     ask: AskForCopy, plan: SyncPlan, names: dict[NodeId, str]
 ) -> AsyncGenerator[_Step]:
-    """Have it done, and yield each line; the last is the end."""
-    there = [_told(one) for one in plan.there]
-    total = sum(one.size_bytes for one in plan.wanted)
-    planned = SyncPlanned(copies=[_told(one) for one in plan.wanted], there=there, total=total)
+    """Make the copies, and yield each line; the last one is the end."""
+    there = [_synced(copy) for copy in plan.there]
+    total = sum(copy.size_bytes for copy in plan.wanted)
+    planned = SyncPlanned(copies=[_synced(copy) for copy in plan.wanted], there=there, total=total)
     yield _Step("copying", planned)
     came: list[CopyAt] = []
-    failed: list[CopyState] = []
-    async with contextlib.aclosing(copied(ask, plan.wanted)) as told:
-        async for one in told:
-            if one.state.phase == "done":
-                came.append(one.copy)
-            elif one.state.phase == "failed":
-                failed.append(one)
-            yield _Step("copying", _event(one))
-    if failed:
-        said = "; ".join(
-            f"{one.copy.model} to {names.get(one.copy.node, one.copy.node)}: {one.state.message}"
-            for one in failed
+    failures: list[CopyState] = []
+    async with contextlib.aclosing(copied(ask, plan.wanted)) as updates:
+        async for update in updates:
+            if update.state.phase == "done":
+                came.append(update.copy)
+            elif update.state.phase == "failed":
+                failures.append(update)
+            yield _Step("copying", _event(update))
+    if failures:
+        reasons = "; ".join(
+            f"{failure.copy.model} to {names.get(failure.copy.node, failure.copy.node)}: "
+            f"{failure.state.message}"
+            for failure in failures
         )
-        text = f"{len(failed)} of {len(plan.wanted)} copies failed: {said}"
-        yield _Step("failed", failed=failed[0].state, message=text)
+        text = f"{len(failures)} of {len(plan.wanted)} copies failed: {reasons}"
+        yield _Step("failed", failed=failures[0].state, message=text)
     else:
-        yield _Step("done", SyncEnd(copied=[_told(one) for one in came], there=there))
+        yield _Step("done", SyncEnd(copied=[_synced(copy) for copy in came], there=there))
 
 
 def _names(service: HttpService) -> dict[NodeId, str]:
@@ -199,8 +200,8 @@ def _names(service: HttpService) -> dict[NodeId, str]:
 
 def _is_known(service: HttpService, plan: SyncPlan) -> bool:
     cards = service.readings.cards(service.reactor.now())
-    lying = {(card.node, model.model) for card in cards for model in card.models}
-    return all((one.node, one.model) in lying for one in plan.wanted)
+    listed = {(card.node, model.model) for card in cards for model in card.models}
+    return all((copy.node, copy.model) in listed for copy in plan.wanted)
 
 
 def _refused(field: str, text: str) -> HttpFault:
@@ -208,27 +209,27 @@ def _refused(field: str, text: str) -> HttpFault:
 
 
 def _fault(step: _Step) -> HttpFault:
-    assert step.failed is not None, "what failed says why"
+    assert step.failed is not None, "a failed step has a reason"
     return faults.of_pull(step.failed.model_copy(update={"message": step.message}))
 
 
 def _line(step: _Step) -> bytes:
-    assert step.line is not None, "what has not failed has a line"
+    assert step.line is not None, "any other step has a line"
     return json_bytes(step.line.model_dump(mode="json")) + b"\n"
 
 
-def _told(one: CopyAt) -> SyncedModel:
-    return SyncedModel(model=one.model, node=one.node, bytes=one.size_bytes)
+def _synced(copy: CopyAt) -> SyncedModel:
+    return SyncedModel(model=copy.model, node=copy.node, bytes=copy.size_bytes)
 
 
-def _event(one: CopyState) -> SyncEvent:
-    state = one.state
-    total = state.total_bytes or one.copy.size_bytes
+def _event(progress: CopyState) -> SyncEvent:
+    state = progress.state
+    total = state.total_bytes or progress.copy.size_bytes
     knows = state.phase == "copying" and state.bytes_per_s > 0
     return SyncEvent(
         status=state.phase,
-        model=one.copy.model,
-        node=one.copy.node,
+        model=progress.copy.model,
+        node=progress.copy.node,
         completed=state.done_bytes,
         total=total,
         bytes_per_s=round(state.bytes_per_s, 1),

@@ -1,4 +1,4 @@
-"""Talks to clients about the node that they name, by its id or name, for what a worker is to do."""
+"""Talks to clients about the node, given by id or name, whose worker is to do something."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from gateway.service import HttpService
 
 
 def node_named(service: HttpService, word: str, field: str) -> NodeId:
-    """Return the node that is meant. Raises HttpFaultRaised (404) unless it is one."""
+    """Return the node with this id or name. Raises HttpFaultRaised (404) if there is none, or more
+    than one."""
     cards = service.readings.cards(service.reactor.now())
-    found = {card.node for card in cards if word in (card.node, card.name)}
-    if len(found) != 1:
+    nodes = {card.node for card in cards if word in (card.node, card.name)}
+    if len(nodes) != 1:
         names = ", ".join(sorted(f"{card.name} ({card.node})" for card in cards))
-        what = "more than one node is" if found else "no node is"
+        what = "more than one node is" if nodes else "no node is"
         text = f"{what} named {word[:80]!r}; the nodes are {names}"
         raise HttpFaultRaised(HttpFault(404, "node_not_found", text, field=field))
-    return found.pop()
+    return nodes.pop()

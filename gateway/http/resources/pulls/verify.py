@@ -1,7 +1,8 @@
-"""Talks to clients who have a node verify a model that lies on its disk.
+"""Talks to clients who have a node verify a model on its disk.
 
-The model is read whole, and held against the hashes that it came with; what a person put there has
-none, and is only read. A client that hangs up stops it, unless others wait for it.
+The node reads all files and compares them with the hashes that the model came with. A model added
+by the user has no hashes; its files are only read. A client that hangs up stops the check, unless
+other clients wait for it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ RETRY_S = 5.0
 
 
 class VerifyBody(Closed):
-    """`POST /models/verify`: `node` is a node that has the model, by its id or name; without, the
-    one that is asked, where it has it, else another."""
+    """`POST /models/verify`: `node` is a node that has the model, by id or name; by default this
+    node if it has the model, else another."""
 
     model: str = Field(min_length=1, max_length=400)
     node: str | None = None
@@ -34,17 +35,17 @@ class VerifyBody(Closed):
 
 
 class WrongFileTold(Closed):
-    """A file that is not as it has to be, and what is wrong with it."""
+    """A damaged file, and what is wrong with it."""
 
     path: str
     what: str
 
 
 class VerifyEvent(Closed):
-    """A line of the stream of `POST /models/verify`, and, with the `status` `done`, its answer of
-    one piece: `intact` is the verdict then. `against` is `hashes`, or `headers` for a model that
-    came with none and was only read. `wrong` are the first 20 of `wrong_count` files; `unlisted`
-    were added to a model since it came, and were only read."""
+    """A line of the stream of `POST /models/verify`; with the `status` `done` also its whole
+    answer, in which `intact` is the verdict. `against` is `hashes`, or `headers` for a model that
+    has no hashes and is only read. `wrong` are the first 20 of `wrong_count` damaged files.
+    `unlisted` counts files added to the model since it came; they are only read."""
 
     status: VerifyPhase
     model: str
@@ -65,32 +66,31 @@ class VerifyModel(Resource):
     """`POST /models/verify`: have a node verify a model."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Verify it at the node that is named, or at one that has it."""
-        asked = await self.read(req, VerifyBody)
+        """Verify the model at the node of the body, by default at a node with a whole copy."""
+        body = await self.read(req, VerifyBody)
         service = self.service
         await service.catalog.wait_known()
-        model = service.catalog.named(asked.model)
-        node = self._node(model, asked.node)
+        model = service.catalog.named(body.model)
+        node = self._node(model, body.node)
         states: AsyncGenerator[VerifyState] = Workers(service.bus, service.readings).verify(
             node, model
         )
 
-        def told(state: VerifyState) -> bytes:
-            """Return a line."""
+        def line(state: VerifyState) -> bytes:
             return json_bytes(_event(state, node).model_dump(mode="json")) + b"\n"
 
-        running = RunningWork(req, states, Telling(_fault, told, error_line))
-        if asked.stream:
+        running = RunningWork(req, states, Telling(_fault, line, error_line))
+        if body.stream:
             await running.stream(resp)
         else:
-            resp.data = told(await running.whole())
+            resp.data = line(await running.whole())
 
     def _node(self, model: ModelId, word: str | None) -> NodeId:
-        """Return the node that is to verify a model. Raises HttpFaultRaised (404) where the one
-        that is named has none of it."""
+        """Return the node that is to verify a model. Raises HttpFaultRaised (404) if `word` names a
+        node without the model."""
         service = self.service
         cards = service.readings.cards(service.reactor.now())
-        models = {card.node: {one.model for one in card.models} for card in cards}
+        models = {card.node: {model_card.model for model_card in card.models} for card in cards}
         having = {card.node: card.name for card in cards if model in models[card.node]}
         own = service.bus.speaker.node
         if word is None:
@@ -128,7 +128,7 @@ def _event(state: VerifyState, node: NodeId) -> VerifyEvent:
         against=state.against,
         files=state.files,
         intact=state.phase == "done" and not state.wrong_count,
-        wrong=[WrongFileTold(path=one.path, what=one.what) for one in state.wrong],
+        wrong=[WrongFileTold(path=file.path, what=file.what) for file in state.wrong],
         wrong_count=state.wrong_count,
         unlisted=state.unlisted,
     )

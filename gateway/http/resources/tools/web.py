@@ -1,6 +1,6 @@
-"""Talks to clients that have this node look at the web for them: open a page, read it, search.
+"""Talks to clients that use this node's web tools: open a page, extract its text, search.
 
-Each refusal names its rule. Failures are OpenAI's.
+Each refusal names its rule. Errors have OpenAI's shape.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST_RESULTS = 50
 _OF_SERVERS: frozenset[FetchRule] = frozenset(
     ("not_allowed", "address", "unresolved", "unreachable", "broken", "late")
 )
-"""Rules whose words name the server that was asked; those of others may quote what a client sent,
-and stand in no log."""
+"""Rules whose messages name the web server. Messages of other rules may quote the client, so they
+are not logged."""
 STATUSES: Mapping[FetchRule, int] = {
     **dict.fromkeys(get_args(UrlRule), 400),
     **dict.fromkeys(get_args(PolicyRule), 403),
@@ -57,7 +57,7 @@ class OpenUrlBody(Closed):
 
 
 class ExtractPageBody(Closed):
-    """`POST /v1/tools/extract_page`: one of `url` and `html`."""
+    """`POST /v1/tools/extract_page`: either `url` or `html`."""
 
     url: str | None = None
     html: str | None = None
@@ -78,11 +78,11 @@ class OpenUrl(Resource):
     answer: ClassVar = OpenedPage
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with a page's title and text, as text."""
-        asked = await self.read(req, OpenUrlBody)
-        with _told(self, asks_url=True):
+        """Answer with a page's title and its content as plain text."""
+        body = await self.read(req, OpenUrlBody)
+        with _counted(self, asks_url=True):
             page = await self.service.tools.open_url(
-                asked.url, asked.max_characters, _asker(self, req)
+                body.url, body.max_characters, _asker(self, req)
             )
         answer_json(resp, page.model_dump())
 
@@ -95,36 +95,36 @@ class ExtractPage(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with the main text of the page at `url`, or of `html`."""
-        asked = await self.read(req, ExtractPageBody)
-        if (asked.url is None) == (asked.html is None):
+        body = await self.read(req, ExtractPageBody)
+        if (body.url is None) == (body.html is None):
             raise bad_field("url", "send either 'url' or 'html'")
         tools, asker = self.service.tools, _asker(self, req)
-        with _told(self, asks_url=asked.url is not None):
-            if asked.url is not None:
-                page = await tools.extract_url(asked.url, asked.max_characters, asker)
+        with _counted(self, asks_url=body.url is not None):
+            if body.url is not None:
+                page = await tools.extract_url(body.url, body.max_characters, asker)
             else:
-                page = await tools.extract_html(asked.html or "", asked.max_characters, asker)
+                page = await tools.extract_html(body.html or "", body.max_characters, asker)
         answer_json(resp, page.model_dump())
 
 
 class WebSearch(Resource):
-    """`POST /v1/tools/web_search`: pages that a search engine finds."""
+    """`POST /v1/tools/web_search`: results of a search engine."""
 
     body: ClassVar = WebSearchBody
     answer: ClassVar = FoundPages
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with titles, URLs and snippets. 403 where no engine is configured."""
-        asked = await self.read(req, WebSearchBody)
-        if not asked.query.strip():
+        """Answer with titles, URLs and snippets. 403 if no engine is configured."""
+        body = await self.read(req, WebSearchBody)
+        if not body.query.strip():
             raise bad_field("query", "the query is empty")
-        with _told(self, asks_url=False):
-            found = await self.service.tools.search(asked.query, asked.count, _asker(self, req))
-        answer_json(resp, FoundPages(results=tuple(found)).model_dump())
+        with _counted(self, asks_url=False):
+            pages = await self.service.tools.search(body.query, body.count, _asker(self, req))
+        answer_json(resp, FoundPages(results=tuple(pages)).model_dump())
 
 
 def fault_of(refused: FetchRefused, field: str | None) -> HttpFault:
-    """Return the fault of a refusal: one code, and the rule beside it."""
+    """Return the fault of a refusal: always the code `fetch_refused`, with the rule as a detail."""
     return HttpFault(
         STATUSES[refused.rule],
         "fetch_refused",
@@ -136,8 +136,9 @@ def fault_of(refused: FetchRefused, field: str | None) -> HttpFault:
 
 
 @contextmanager
-def _told(resource: Resource, *, asks_url: bool) -> Generator[None]:
-    """Count what runs, so that a gateway that ends waits for it; tell refusals as faults."""
+def _counted(resource: Resource, *, asks_url: bool) -> Generator[None]:
+    """Count the tool as running, so that the gateway waits for it at shutdown. Turn refusals into
+    faults."""
     service = resource.service
     service.running += 1
     try:
@@ -151,6 +152,6 @@ def _told(resource: Resource, *, asks_url: bool) -> Generator[None]:
 
 
 def _asker(resource: Resource, req: Request) -> str:
-    """Return who asks: an API key by its id where there are several, and an address."""
+    """Return the id of the client's API key; without a key its address."""
     key, _, address, _ = sharer_of(req, resource.service.options, None)
     return key or address
