@@ -40,7 +40,7 @@ LOOKED_S = 0.05
 LABELS_BYTES = 64 << 10
 
 
-async def recalled(
+async def recall(
     service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
     """Return a body completed by its previous answer, its conversation and the items that it
@@ -56,7 +56,7 @@ async def recalled(
     if to_keep.previous is not None:
         previous = await found_answer(service, owner, request_id_of(to_keep.previous))
         if previous is None or previous.listed:
-            raise HttpFaultRaised(await _not_gone_on_from(service, owner, to_keep.previous))
+            raise HttpFaultRaised(await _continuation_fault(service, owner, to_keep.previous))
     named = await named_items(service, made_by.item_named, to_keep.named, owner)
     limits = service.parse_context().limits
     before = () if previous is None else previous.items
@@ -70,10 +70,10 @@ async def recalled(
     )
 
 
-async def _not_gone_on_from(service: HttpService, owner: str, answer_id: str) -> HttpFault:
+async def _continuation_fault(service: HttpService, owner: str, answer_id: str) -> HttpFault:
     """Return the fault for an answer that cannot be continued: it is missing, it still runs in the
     background, or it failed there."""
-    with records_told():
+    with record_faults():
         job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
     if job is None or job.kind != "response" or job.state == "done":
         return faults.answer_not_found("Response", answer_id, "previous_response_id")
@@ -110,7 +110,7 @@ async def items_before(
     HttpFaultRaised (400, 404, 413)."""
     conversation = request_id_of(conversation_id)
     job = job_of_run(parsed.requests[0].request_id)
-    with records_told():
+    with record_faults():
         items = await service.conversations.items(owner, conversation, job)
     if items is None:
         fault = conversation_not_found(conversation_id, "conversation")
@@ -148,7 +148,7 @@ class AnswerResource(Resource):
         """Delete the answer. 404 if it is not stored."""
         owner = await owner_of_kept(req, self.service.options)
         await _stored_answer(self.service, req, self.endpoint, answer_id)
-        with records_told():
+        with record_faults():
             was_removed = await self.service.answers.remove(owner, request_id_of(answer_id))
         if not was_removed:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
@@ -158,7 +158,7 @@ class AnswerResource(Resource):
         """Replace the labels of a stored answer, and return it. Raises HttpFaultRaised (404)."""
         owner = await owner_of_kept(req, self.service.options)
         await _stored_answer(self.service, req, self.endpoint, answer_id)
-        with records_told():
+        with record_faults():
             await self.service.answers.label(owner, request_id_of(answer_id), labels)
         return await _stored_answer(self.service, req, self.endpoint, answer_id)
 
@@ -204,7 +204,7 @@ class AnswerCancel(Resource):
 
     async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
         service = self.service
-        with records_told():
+        with record_faults():
             stopped = await service.answers.stop(owner, request)
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
@@ -228,7 +228,7 @@ async def _stored_answer(
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersTold:
+class AnswersPage:
     """A page of answers, whether more follow, and which nodes did not reply, with the reasons."""
 
     answers: tuple[dialect.KeptAnswer, ...]
@@ -240,7 +240,7 @@ async def listed_answers(
     service: HttpService,
     owner: str,
     page: api_table.AskedList,
-) -> AnswersTold:
+) -> AnswersPage:
     """Return a page of this owner's answers on all nodes, without answers deleted meanwhile. Raises
     BadRequest if the answer of `page.after` does not exist."""
     after = None
@@ -252,12 +252,12 @@ async def listed_answers(
     query = ListedQuery(
         page.limit + 1, page.descends, after, page.model, tuple(page.labels.items())
     )
-    with records_told():
+    with record_faults():
         listed = await service.answers.listed(owner, query)
         shown = listed.requests[: page.limit]
         replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
     gone = {missing_of(reply): None for reply in replies if isinstance(reply, RecordsElsewhere)}
-    return AnswersTold(
+    return AnswersPage(
         tuple(reply for reply in replies if isinstance(reply, dialect.KeptAnswer)),
         len(listed.requests) > page.limit,
         tuple({**dict.fromkeys(listed.missing), **gone}),
@@ -278,12 +278,12 @@ async def found_answer(
     service: HttpService, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | None:
     """Return an answer of this owner, of any path; None if none is stored."""
-    with records_told():
+    with record_faults():
         return await service.answers.find(owner, job_of_run(request))
 
 
 @contextmanager
-def records_told() -> Generator[None]:
+def record_faults() -> Generator[None]:
     """Raise HttpFaultRaised (503, 504) if records cannot be read or changed."""
     try:
         yield

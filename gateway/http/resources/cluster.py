@@ -43,7 +43,7 @@ from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
-KEPT_BACK = frozenset({"api_keys"})
+WITHHELD = frozenset({"api_keys"})
 """Fields of the state that are never sent to clients."""
 NO_KEY = (
     "this node has no API key, so only its owner can send requests; create one with "
@@ -72,7 +72,7 @@ class StateAnswer(TypedDict):
     """The mirrored state without API keys, the latest readings, and the health of each node.
     `live`: the state follows the leader's."""
 
-    state: Annotated[dict[str, Any], Dump(ClusterState, without=KEPT_BACK)]
+    state: Annotated[dict[str, Any], Dump(ClusterState, without=WITHHELD)]
     node: str
     holder: str | None
     live: bool
@@ -144,7 +144,7 @@ HealthAnswer = HealthInFull | HealthWord
 
 
 class CancelAnswer(TypedDict):
-    """A request was stopped."""
+    """A stopped request."""
 
     id: str
     cancelled: Literal[True]
@@ -170,7 +170,7 @@ class StateResource(Resource):
         hardware = hardware_of(readings, now)
         amiss = await service.http_processes.record_problems(service.options.processes)
         answer: StateAnswer = {
-            "state": state.model_dump(mode="json", exclude=set(KEPT_BACK)),
+            "state": state.model_dump(mode="json", exclude=set(WITHHELD)),
             "node": service.options.node,
             "holder": service.bus.mirror.holder,
             "live": service.bus.mirror.live,

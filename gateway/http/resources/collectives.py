@@ -14,7 +14,7 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.collectives import standing_of
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import acknowledged, known_nodes
+from gateway.http.resources.instances import acknowledgement, known_nodes
 
 
 class CollectiveTestBody(Closed):
@@ -39,15 +39,15 @@ class CollectiveTests(Resource):
             **body.model_dump(exclude={"nodes"}),
             nodes=known_nodes(service, body.nodes, field="nodes"),
         )
-        answer_json(resp, acknowledged(await service.command(command)))
+        answer_json(resp, acknowledgement(await service.command(command)))
 
 
 class CollectiveTestResource(Resource):
     """`/rdma-test/{instance}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """Answer with the test's progress and the results of all ranks. 404 ten minutes after its
-        end."""
+        """Answer with the test's progress and the results of all ranks. 404 from ten minutes after
+        its end."""
         service = self.service
         readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)

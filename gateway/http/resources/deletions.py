@@ -45,17 +45,17 @@ class ModelToDelete(Resource):
         )
         await self.service.catalog.wait_known()
         catalog = self.service.catalog
-        if await _forgot_derived(self.service, request.name):
+        if await _forget_derived(self.service, request.name):
             return
         model = catalog.named(request.name)
         _check_no_adapter(self.service, request.name, model)
         card = self._card_here(model)
-        await self._unloaded(model)
+        await self._wait_until_unloaded(model)
         try:
             await self.service.removals.here(model)
         except FolderKept as error:
             raise _conflict(f"{error.message}; {error.remedy}".removesuffix("; ")) from error
-        await self._noticed(model, card)
+        await self._wait_until_unlisted(model, card)
 
     def _card_here(self, model: ModelId) -> ModelCard:
         """Return the card of the model on this disk. Raises HttpFaultRaised (409) if the model
@@ -71,7 +71,7 @@ class ModelToDelete(Resource):
             raise _conflict("this gateway has no models folder")
         return card
 
-    async def _unloaded(self, model: ModelId) -> None:
+    async def _wait_until_unloaded(self, model: ModelId) -> None:
         """Wait for instances that are being unloaded. Raises HttpFaultRaised (409) if one stays."""
         give_up_at = self.service.reactor.now() + UNLOADED_S
         while True:
@@ -89,7 +89,7 @@ class ModelToDelete(Resource):
                 raise _conflict(f"{text}a request without a prompt and with keep_alive 0")
             await asyncio.sleep(LOOK_S)
 
-    async def _noticed(self, model: ModelId, card: ModelCard) -> None:
+    async def _wait_until_unlisted(self, model: ModelId, card: ModelCard) -> None:
         """Wait until the node no longer lists the folder, at most `NOTICED_S`."""
         give_up_at = self.service.reactor.now() + NOTICED_S
         while self.service.reactor.now() < give_up_at:
@@ -131,14 +131,14 @@ class CustomModel(ModelEverywhere):
         """Delete a derived model from the cluster's log. Delete any other model from all nodes, as
         `DELETE /store/models/{name}` does."""
         await self.service.catalog.wait_known()
-        if await _forgot_derived(self.service, name):
+        if await _forget_derived(self.service, name):
             answer: DeletedAnswer = {"model": name, "nodes": []}
             answer_json(resp, answer)
             return
         await super().on_delete(req, resp, name)
 
 
-async def _forgot_derived(service: HttpService, name: str) -> bool:
+async def _forget_derived(service: HttpService, name: str) -> bool:
     """Delete a derived model from the cluster's log; return False if there is none of that name.
     Raises HttpFaultRaised (409) for an alias of a `card.toml`."""
     derived = service.catalog.derived(name)

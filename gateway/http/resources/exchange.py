@@ -43,7 +43,7 @@ from gateway.http.middleware import (
 )
 from gateway.http.resources.answers import (
     listed_answers,
-    recalled,
+    recall,
 )
 from gateway.http.resources.jobs import answer_in_background
 from gateway.http.resources.keep_alive import load_or_unload
@@ -263,7 +263,7 @@ async def _recalled(
     # only a RecallingDialect sets `to_keep`
     recalling = cast(RecallingDialect, dialect)
     facts.owner = await owner_of_kept(req, service.options)
-    return await recalled(service, recalling, parsed, facts.owner)
+    return await recall(service, recalling, parsed, facts.owner)
 
 
 def _thinks(service: HttpService, parsed: Parsed) -> bool:

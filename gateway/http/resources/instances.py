@@ -100,7 +100,7 @@ class PlaceInstance(Resource):
         service = self.service
         body = await self.read(req, PlaceBody, empty=b"")
         await service.catalog.wait_known()
-        answer_json(resp, await _placed(service, body))
+        answer_json(resp, await _place(service, body))
 
 
 class NewInstance(Resource):
@@ -111,7 +111,7 @@ class NewInstance(Resource):
         service = self.service
         body = await self.read(req, InstanceBody, empty=b"")
         await service.catalog.wait_known()
-        answer_json(resp, await _placed(service, _by_hand(service, body)))
+        answer_json(resp, await _place(service, _by_hand(service, body)))
 
 
 class PlacementPlan(Resource):
@@ -119,7 +119,7 @@ class PlacementPlan(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         await self.service.catalog.wait_known()
-        answer_json(resp, await _placed(self.service, _query_body(req)))
+        answer_json(resp, await _place(self.service, _query_body(req)))
 
 
 class PlacementPreviews(Resource):
@@ -160,13 +160,13 @@ class InstanceResource(Resource):
             drain_s=drain_s,
             why="deleted through the HTTP API",
         )
-        answer_json(resp, acknowledged(await service.command(command)))
+        answer_json(resp, acknowledgement(await service.command(command)))
 
 
-async def _placed(service: HttpService, body: PlaceBody) -> PlacedAnswer:
+async def _place(service: HttpService, body: PlaceBody) -> PlacedAnswer:
     command = _command(service, body)
     answer = await service.command(command)
-    return {"model": command.model, **acknowledged(answer)}
+    return {"model": command.model, **acknowledgement(answer)}
 
 
 def _command(service: HttpService, body: PlaceBody) -> PlaceModel:
@@ -247,7 +247,7 @@ def _query_body(req: Request) -> PlaceBody:
     )
 
 
-def acknowledged(answer: Acknowledged) -> CommandDone:
+def acknowledgement(answer: Acknowledged) -> CommandDone:
     """Return the leader's acknowledgement, for JSON."""
     fields: CommandDone = {
         "command_id": answer.command_id,

@@ -11,7 +11,7 @@ from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import CommandDone, acknowledged
+from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.service import HttpService
 
 ACTS = ("rename", "drain", "undrain", "forget", "remember")
@@ -34,12 +34,12 @@ class NodeResource(Resource):
     """`/node/{node}/{act}`; `node` is an id or a name."""
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
-        """Answer with the command's place in the log."""
+        """Change the node, and answer with the command's position in the log."""
         service = self.service
         body = await self.read(req, NodeBody)
         await service.catalog.wait_known()
         answer = await service.command(_command(service, node, act, body))
-        changed: NodeAnswer = {"node": node, **acknowledged(answer)}
+        changed: NodeAnswer = {"node": node, **acknowledgement(answer)}
         answer_json(resp, changed)
 
 

@@ -16,7 +16,7 @@ from bus.wire.messages import commands
 from bus.wire.messages.weights import USUAL_GROUP, Bits, GroupSize, Quantizing, usual_name
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import acknowledged, known_nodes
+from gateway.http.resources.instances import acknowledgement, known_nodes
 
 
 class QuantizeBody(Closed):
@@ -59,7 +59,7 @@ class QuantizeModels(Resource):
             quantizing=Quantizing(source=source, bits=body.bits, group_size=body.group_size),
             node=self._node(body.node, source),
         )
-        answer = acknowledged(await service.command(command))
+        answer = acknowledgement(await service.command(command))
         card = service.catalog.cards().get(source)
         size_bytes = 0 if card is None else card.size_bytes
         answer_json(resp, {"model": name, "source": source, "source_bytes": size_bytes, **answer})

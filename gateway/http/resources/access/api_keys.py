@@ -18,7 +18,7 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised, key_not_found
 from gateway.http.auth import hashed
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import CommandDone, acknowledged
+from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.service import HttpService
 
 LONGEST_S = 100 * 365 * 86_400.0
@@ -137,7 +137,7 @@ class KeyList(Resource):
             **_fields(service, key),
             "key": secret,
             "was_asked_for": was_asked_for,
-            **acknowledged(answer),
+            **acknowledgement(answer),
         }
         answer_json(resp, new_key)
 
@@ -155,7 +155,7 @@ class KeyResource(Resource):
             "id": removed.id,
             "name": removed.name,
             **_key_demand(service),
-            **acknowledged(answer),
+            **acknowledgement(answer),
         }
         answer_json(resp, removal)
 
@@ -177,7 +177,11 @@ class KeyRotation(Resource):
         await service.noticed(answer)
         resp.set_header(*_UNSTORED)
         latest = service.api_keys.book.keys.get(rotated.id, rotated)
-        rotation: RotatedKey = {**_fields(service, latest), "key": secret, **acknowledged(answer)}
+        rotation: RotatedKey = {
+            **_fields(service, latest),
+            "key": secret,
+            **acknowledgement(answer),
+        }
         answer_json(resp, rotation)
 
 

@@ -17,7 +17,7 @@ from gateway.http.middleware import Resource, read_aside, read_body, tell_ignore
 from gateway.http.resources.answers import (
     LABELS_BYTES,
     named_items,
-    records_told,
+    record_faults,
 )
 from gateway.records import MOST_BYTES, Conversation, conversation_not_found
 from gateway.service import HttpService
@@ -58,7 +58,7 @@ class ConversationList(ConversationResource):
         """Create a conversation; it is on disk before the answer."""
         content, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
         owner = await owner_of_kept(req, self.service.options)
-        with records_told():
+        with record_faults():
             begun = await self.service.conversations.begin(
                 owner, content.request, content.labels, items
             )
@@ -81,7 +81,7 @@ class OneConversation(ConversationResource):
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
         labels = self.endpoint.shapes.labels(body, service.parse_context().limits)
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with records_told():
+        with record_faults():
             await service.conversations.label(owner, request, labels)
         await self.on_get(req, resp, conversation_id)
 
@@ -90,7 +90,7 @@ class OneConversation(ConversationResource):
         exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with records_told():
+        with record_faults():
             removed = await service.conversations.remove(owner, request)
         if not removed:
             raise HttpFaultRaised(conversation_not_found(conversation_id))
@@ -102,7 +102,7 @@ async def found_conversation(
 ) -> Conversation:
     """Return a conversation of the client. Raises HttpFaultRaised (404, 503, 504)."""
     owner = await owner_of_kept(req, service.options)
-    with records_told():
+    with record_faults():
         conversation = await service.conversations.find(owner, request_id_of(conversation_id))
     if conversation is None:
         raise HttpFaultRaised(conversation_not_found(conversation_id))

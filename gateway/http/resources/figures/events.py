@@ -23,11 +23,12 @@ from gateway.http.resources.figures.streaming import Gone, answer_streamed
 
 LIMIT, MOST = 100, 1000
 _PLACE = re.compile(r"(?:([0-9]{1,15}):)?([0-9]{1,15})")
-_NO_PLACE = "an event's index (90), or the id that a stream gives it (term:index, 3:90)"
+_NO_PLACE = "must be the index of an event (90) or its id in a stream (term:index, such as 3:90)"
 
 
 class EventsAnswer(TypedDict):
-    """Events of the log; `last` is the position of the latest event, null if there is none."""
+    """Events of the log; `last` is the position after which a reader continues, null if none is
+    known."""
 
     node: str
     last: str | None

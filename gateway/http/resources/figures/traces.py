@@ -22,8 +22,8 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
-from gateway.http.resources.answers import records_told
-from gateway.http.resources.instances import CommandDone, acknowledged
+from gateway.http.resources.answers import record_faults
+from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.requests.tracing import chrome_trace, trace_parts
 from gateway.service import HttpService
 
@@ -168,7 +168,7 @@ class Tracing(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the share in force here, the cluster's value and this node's setting."""
-        answer_json(resp, _tracing_told(self.service))
+        answer_json(resp, _tracing_answer(self.service))
 
     async def on_put(self, req: Request, resp: Response) -> None:
         """Set the share on all nodes, and answer like `GET`."""
@@ -181,7 +181,7 @@ class Tracing(Resource):
         ratio = body.ratio if body.on is None else float(body.on)
         answer = await service.command(SetTracing(command_id=service.command_id(), ratio=ratio))
         await service.noticed(answer)
-        setting: TracingSetAnswer = {**_tracing_told(service), **acknowledged(answer)}
+        setting: TracingSetAnswer = {**_tracing_answer(service), **acknowledgement(answer)}
         answer_json(resp, setting)
 
 
@@ -192,7 +192,7 @@ class TraceList(Resource):
         """Answer with the traces of this node, newest first. 503 if they cannot be read."""
         service = self.service
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        with records_told():
+        with record_faults():
             traces = await service.traces.latest(limit, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, **traces})
 
@@ -203,7 +203,7 @@ class ClusterTraces(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the traces of all nodes, newest first, and the nodes that did not reply."""
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        with records_told():
+        with record_faults():
             latest = await self.service.traces.latest_of_all(limit, req.get_param("model"))
         tell_missing(resp, latest.missing)
         answer_json(resp, {"traces": latest.traces, "missing": latest.missing})
@@ -217,7 +217,7 @@ class TraceStats(Resource):
         503 if they cannot be read."""
         service = self.service
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
-        with records_told():
+        with record_faults():
             stats = await service.traces.stats(window_s, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, "window_s": window_s, **stats})
 
@@ -233,7 +233,7 @@ class TraceResource(Resource):
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
         """Delete a trace. 404 if it does not exist."""
         name = request_id_of(request)
-        with records_told():
+        with record_faults():
             is_gone = await self.service.traces.remove(name)
         if not is_gone:
             raise _no_trace(name)
@@ -266,7 +266,7 @@ class TraceRemoval(Resource):
         """Delete traces on all nodes, and answer with the deleted ones and those not found."""
         body = await self.read(req, TracesRemovedBody, empty=b"")
         names = dict.fromkeys(map(request_id_of, body.requests))
-        with records_told():
+        with record_faults():
             removed = [name for name in names if await self.service.traces.remove(name)]
         answer: TracesRemovedAnswer = {
             "removed": [*removed],
@@ -275,7 +275,7 @@ class TraceRemoval(Resource):
         answer_json(resp, answer)
 
 
-def _tracing_told(service: HttpService) -> TracingAnswer:
+def _tracing_answer(service: HttpService) -> TracingAnswer:
     tracing = service.tracing
     ratio = tracing.ratio if tracing.keeps else 0.0
     return {
@@ -290,7 +290,7 @@ def _tracing_told(service: HttpService) -> TracingAnswer:
 async def _stored_trace(service: HttpService, request: str) -> bytes:
     """Return the stored trace of a request. Raises HttpFaultRaised (404, 503, 504)."""
     name = request_id_of(request)
-    with records_told():
+    with record_faults():
         trace = await service.traces.find(name)
     if trace is None:
         raise _no_trace(name)

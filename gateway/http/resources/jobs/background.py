@@ -23,17 +23,17 @@ from gateway.http.resources.answers import (
     AnswerResource,
     found_answer,
     items_query,
-    recalled,
+    recall,
 )
 from gateway.http.resources.jobs.found import (
     JobReader,
+    ask_records,
     check_readers,
     error_of,
     found_job,
-    recorded,
     starting_after,
-    stopped,
-    submitted,
+    stop_job,
+    submit_job,
 )
 from gateway.records import Job, NewJob, mark_of
 from gateway.service import HttpService
@@ -65,14 +65,14 @@ async def answer_in_background(
         ttl_s=service.options.job_ttl_s,
         shown=background.shown,
     )
-    job = await submitted(service, new)
+    job = await submit_job(service, new)
     if parsed.stream:
         _stream(service, req, resp, job, 0)
     else:
         resp.data = background.shown
 
 
-def _manner(path: str) -> api_table.MadeInBackground:
+def _renderers(path: str) -> api_table.MadeInBackground:
     """Return the renderers of a path's background answers."""
     endpoints = (endpoint for api in APIS for endpoint in api.endpoints if endpoint.path == path)
     stored = next(each for each in endpoints if isinstance(each, api_table.KeepsAnswers))
@@ -80,21 +80,21 @@ def _manner(path: str) -> api_table.MadeInBackground:
     return stored.background
 
 
-def _stands(job: Job) -> bytes:
-    return _manner(job.path).stands(job.shown, job.state, error_of(job))
+def _current_state(job: Job) -> bytes:
+    return _renderers(job.path).stands(job.shown, job.state, error_of(job))
 
 
 def _stream(service: HttpService, req: Request, resp: Response, job: Job, first: int) -> None:
     resp.content_type = sse.CONTENT_TYPE
     for name, value in sse.HEADERS:
         resp.set_header(name, value)
-    manner = _manner(job.path)
+    manner = _renderers(job.path)
 
     def last(ended: Job, number: int) -> bytes:
         """Render the end of an answer that no run made. Other answers end with their own event."""
         if manner.is_made(ended.shown) or number > ended.events:
             return b""
-        return manner.last_event(_stands(ended), ended.events)
+        return manner.last_event(_current_state(ended), ended.events)
 
     resp.stream = JobReader(service, req, job, first).read(lambda _number, data: data, last)
 
@@ -110,7 +110,7 @@ class BackgroundAnswer(AnswerResource):
         if job is None:
             await super().on_get(req, resp, answer_id)
         elif (req.get_param("stream") or "false").casefold() in ("false", "0"):
-            resp.data = _stands(job)
+            resp.data = _current_state(job)
         else:
             first = starting_after(req) + 1
             check_readers(service)
@@ -124,9 +124,9 @@ class BackgroundAnswer(AnswerResource):
             await super().on_delete(req, resp, answer_id)
             return
         if job.is_open:
-            job = await stopped(service, job)
-        await recorded(service.jobs.remove(job.request, job.owner))
-        await recorded(service.answers.remove(job.owner, job.request))
+            job = await stop_job(service, job)
+        await ask_records(service.jobs.remove(job.request, job.owner))
+        await ask_records(service.answers.remove(job.owner, job.request))
         resp.data = self.endpoint.deleted(answer_id)
 
 
@@ -141,11 +141,11 @@ class BackgroundCancel(AnswerCancel):
             await super().on_post(req, resp, answer_id)
             return
         if job.is_open:
-            job = await stopped(service, job)
+            job = await stop_job(service, job)
         elif job.state != "cancelled":
             text = f"only a running answer can be cancelled; this one is '{job.state}'"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text))
-        resp.data = _stands(job)
+        resp.data = _current_state(job)
 
 
 class BackgroundItems(AnswerItems):
@@ -157,15 +157,15 @@ class BackgroundItems(AnswerItems):
         service = self.service
         job = await _job(service, req, answer_id)
         if job is not None and await found_answer(service, job.owner, job.request) is None:
-            body = await recorded(service.jobs.body(job.request, job.owner))
+            body = await ask_records(service.jobs.body(job.request, job.owner))
             if body is not None:
-                made_from = await _to_be_made(service, job, body)
+                made_from = await _unfinished_input(service, job, body)
                 resp.data = self.endpoint.items(made_from, items_query(req))
                 return
         await super().on_get(req, resp, answer_id)
 
 
-async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer:
+async def _unfinished_input(service: HttpService, job: Job, body: bytes) -> KeptAnswer:
     """Return the input of an unfinished answer, parsed as its run parses it. Raises HttpFaultRaised
     (400) if its earlier conversation is gone."""
     endpoint = asked_at(job.path)
@@ -173,7 +173,7 @@ async def _to_be_made(service: HttpService, job: Job, body: bytes) -> KeptAnswer
     dialect = endpoint.dialect
     context = mark_of(job).context(service.parse_context())
     parsed = await read_aside(len(body), partial(dialect.parse, body, context))
-    whole = await recalled(service, cast(RecallingDialect, dialect), parsed, job.owner)
+    whole = await recall(service, cast(RecallingDialect, dialect), parsed, job.owner)
     assert whole.to_keep is not None
     return KeptAnswer(b"", whole.to_keep.items, b"", b"")
 

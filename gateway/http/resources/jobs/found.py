@@ -16,7 +16,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, recor
 from gateway.http.auth import check_scope
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
 from gateway.http.middleware import receive_of
-from gateway.http.resources.answers import records_told
+from gateway.http.resources.answers import record_faults
 from gateway.http.running import hung_up
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
@@ -34,18 +34,18 @@ RenderEvent = Callable[[int, bytes], bytes]
 """Renders an event by its number."""
 
 
-async def recorded(question: Awaitable[_T]) -> _T:
+async def ask_records(question: Awaitable[_T]) -> _T:
     """Return the answer of the records. Raises HttpFaultRaised (503, 504) if they do not answer."""
-    with records_told():
+    with record_faults():
         return await question
 
 
-async def submitted(service: HttpService, new: NewJob) -> Job:
+async def submit_job(service: HttpService, new: NewJob) -> Job:
     """Submit a job, and return it once it is stored durably. Raises HttpFaultRaised (429 at a
     limit, 503 without records)."""
     if not service.options.records_file:
         raise HttpFaultRaised(records_unavailable("this node stores no records and no jobs"))
-    outcome = await recorded(service.jobs.here.submit(new))
+    outcome = await ask_records(service.jobs.here.submit(new))
     if isinstance(outcome, JobsFull):
         bounds = service.jobs.here.bounds
         if outcome.open_of_client >= bounds.per_client:
@@ -65,11 +65,13 @@ async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
     the node's owner or lacks the scope 'admin')."""
     wanted = (req.get_param("all") or "false").casefold()
     if wanted not in ("true", "false", "1", "0"):
-        raise HttpFaultRaised(HttpFault(400, "invalid_value", "all: true or false", field="all"))
+        raise HttpFaultRaised(
+            HttpFault(400, "invalid_value", "all must be true or false", field="all")
+        )
     if wanted in ("false", "0"):
         return await owner_of_kept(req, service.options)
     caller = caller_of(req)
-    assert caller is not None, "no jobs folder is open"
+    assert caller is not None, "paths of jobs are not open to anonymous clients"
     check_scope(caller, "admin", "?all=true")
     await check_owner(req, service.options, "?all=true")
     return None
@@ -80,13 +82,13 @@ async def found_job(service: HttpService, owner: str | None, request: RequestId)
     HttpFaultRaised (503, 504)."""
     if not service.options.records_file and service.jobs.is_here(request):
         return None
-    return await recorded(service.jobs.find(request, owner))
+    return await ask_records(service.jobs.find(request, owner))
 
 
-async def stopped(service: HttpService, job: Job) -> Job:
+async def stop_job(service: HttpService, job: Job) -> Job:
     """Stop an open job. Return it once it has ended, or as it is after `STOPPED_S`. Raises
     HttpFaultRaised (404, 503, 504)."""
-    await recorded(service.jobs.stop(job.request, job.owner))
+    await ask_records(service.jobs.stop(job.request, job.owner))
     service.job_runner.wake()
     give_up_at = service.reactor.now() + STOPPED_S
     while True:
@@ -109,7 +111,10 @@ def starting_after(req: Request) -> int:
     text = req.get_param("starting_after") or "-1"
     if text != "-1" and not (text.isascii() and text.isdigit() and len(text) < 10):
         fault = HttpFault(
-            400, "invalid_value", "starting_after: the number of an event", field="starting_after"
+            400,
+            "invalid_value",
+            "starting_after must be the number of an event",
+            field="starting_after",
         )
         raise HttpFaultRaised(fault)
     return int(text)
@@ -130,8 +135,8 @@ class JobReader:
     async def read(
         self, render: RenderEvent, last: Callable[[Job, int], bytes]
     ) -> AsyncGenerator[bytes]:
-        """Yield each rendered event once. When the job has ended, yield `last(job, number)`, where
-        `number` counts the events so far."""
+        """Yield each rendered event once. When the job has ended, yield `last(job, number)`;
+        `number` is one above that of the last event."""
         service = self._service
         if service.jobs.here.readers >= MOST_READERS:
             yield sse.comment("too many clients read job events; resume later with starting_after")
@@ -193,5 +198,5 @@ class JobReader:
 def check_readers(service: HttpService) -> None:
     """Raise HttpFaultRaised (429) at the limit of readers of job events."""
     if service.jobs.here.readers >= MOST_READERS:
-        text = f"{service.jobs.here.readers} clients read the events of jobs here"
+        text = f"too many clients read job events here; the limit is {MOST_READERS}"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=1.0))

@@ -14,12 +14,12 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.jobs.found import (
     JobReader,
+    ask_records,
     check_readers,
     found_job,
     owner_of_jobs,
-    recorded,
     starting_after,
-    stopped,
+    stop_job,
 )
 from gateway.records import JOB_PREFIX, Job, JobTold, event_payload, job_request, job_told
 from gateway.service import HttpService
@@ -56,7 +56,7 @@ class JobResource(Resource):
         if stored.is_open:
             text = f"the job is {stored.state}; cancel it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
-        await recorded(service.jobs.remove(stored.request, stored.owner))
+        await ask_records(service.jobs.remove(stored.request, stored.owner))
         removed: RemovedJob = {
             "id": f"{JOB_PREFIX}{stored.request}",
             "object": "job",
@@ -73,7 +73,7 @@ class JobCancel(Resource):
         service = self.service
         stored = await _stored_job(service, req, job)
         if stored.is_open:
-            stored = await stopped(service, stored)
+            stored = await stop_job(service, stored)
         elif stored.state != "cancelled":
             text = f"only a job that has not ended can be cancelled; this one is {stored.state}"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
@@ -116,7 +116,7 @@ async def _stored_job(service: HttpService, req: Request, name: str) -> Job:
 
 async def _job_json(service: HttpService, job: Job) -> bytes:
     """Return a job with its result, as JSON."""
-    fields = job_told(job, await recorded(service.jobs.position(job)))
+    fields = job_told(job, await ask_records(service.jobs.position(job)))
     whole: JobAnswer = {**fields, "result": await _result(service, job)}
     return json_bytes(whole)
 
@@ -128,5 +128,5 @@ async def _result(service: HttpService, job: Job) -> dict[str, Any] | None:
         return orjson.loads(job.shown)
     if not job.content_type.startswith("application/json") or not job.events:
         return None
-    _, events = await recorded(service.jobs.more(job.request, job.owner, job.events - 1))
+    _, events = await ask_records(service.jobs.more(job.request, job.owner, job.events - 1))
     return event_payload(events[-1][1]) if events and job.state != "failed" else None

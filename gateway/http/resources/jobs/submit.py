@@ -33,7 +33,7 @@ from gateway.http.middleware import (
     tell_ignored,
     tell_missing,
 )
-from gateway.http.resources.jobs.found import found_job, owner_of_jobs, recorded, submitted
+from gateway.http.resources.jobs.found import ask_records, found_job, owner_of_jobs, submit_job
 from gateway.http.tasks import own_model
 from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
 from gateway.requests.clients import cooldown_of
@@ -84,7 +84,7 @@ class JobList(Resource):
         limits = replace(service.parse_context().limits, strict_fields=True)
         submission, _ = bodies.read_body(JobBody, content, limits)
         owner = await owner_of_kept(req, service.options)
-        parsed, body = await _understood(service, req, submission)
+        parsed, body = await _parse_submission(service, req, submission)
         asking = service.clients.named(sharer_of(req, options, parsed.extras.client_id))
         service.clients.check(asking)
         first = parsed.requests[0] if parsed.requests else None
@@ -102,13 +102,13 @@ class JobList(Resource):
             ttl_s=options.job_ttl_s if submission.ttl_s is None else submission.ttl_s,
             metadata=json_bytes(submission.metadata or {}),
         )
-        job = await submitted(service, new)
+        job = await submit_job(service, new)
         rest_s = cooldown_of(parsed.extras, service.clients.profile(asking))
         service.clients.rests(asking, rest_s)
         tell_ignored(service, resp, "jobs", [f"body.{name}" for name in parsed.extras.ignored])
         resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
-        answer_json(resp, job_told(job, await recorded(service.jobs.position(job))))
+        answer_json(resp, job_told(job, await ask_records(service.jobs.position(job))))
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the client's jobs on all nodes, newest first, without results.
@@ -121,7 +121,7 @@ class JobList(Resource):
             job = await found_job(service, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-        listed = await recorded(service.jobs.listed(owner, limit + 1, job))
+        listed = await ask_records(service.jobs.listed(owner, limit + 1, job))
         tell_missing(resp, listed.missing)
         data = [job_told(job) for job in listed.jobs[:limit]]
         page: JobsAnswer = {
@@ -134,7 +134,7 @@ class JobList(Resource):
         answer_json(resp, page)
 
 
-async def _understood(
+async def _parse_submission(
     service: HttpService, req: Request, submission: JobBody
 ) -> tuple[Parsed, bytes]:
     """Return a job's parsed request, and its body as it will be sent. The body gets the priority
@@ -172,5 +172,5 @@ def _limit_of(req: Request) -> int:
     if text is None:
         return LIMIT
     if not (text.isascii() and text.isdigit() and len(text) < 4 and 1 <= int(text) <= MOST):
-        raise bad_field("limit", f"a number from 1 to {MOST}")
+        raise bad_field("limit", f"must be a number from 1 to {MOST}")
     return int(text)

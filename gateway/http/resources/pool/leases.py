@@ -27,7 +27,7 @@ from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json, receive_of
-from gateway.http.resources.instances import CommandDone, acknowledged, known_nodes
+from gateway.http.resources.instances import CommandDone, acknowledgement, known_nodes
 from gateway.http.running import hung_up
 from gateway.service import HttpService
 
@@ -62,7 +62,7 @@ NamedLease = Annotated[dict[str, Any], Dump(Lease, adds=(("node_name", "string")
 
 
 class LeasesAnswer(TypedDict):
-    """The leases, and the requests waiting for one."""
+    """The leases, and the lease requests that still wait for memory."""
 
     leases: list[NamedLease]
     waits: list[Annotated[dict[str, Any], Dump(PoolWait)]]
@@ -91,8 +91,8 @@ class LeaseList(Resource):
     """`/leases`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the leases, and with the requests waiting for one."""
-        answer_json(resp, leases_told(self.service))
+        """Answer with the leases and the waiting lease requests."""
+        answer_json(resp, leases_answer(self.service))
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with a lease once its memory is free. 503 with the reason if that takes too
@@ -129,7 +129,7 @@ class LeaseResource(Resource):
         """End a lease, so that others can use its memory."""
         service = self.service
         command = EndLease(command_id=service.command_id(), lease=LeaseId(lease))
-        done = acknowledged(await service.command(command))
+        done = acknowledgement(await service.command(command))
         ended: LeaseLetGo = {"lease": lease, **done}
         answer_json(resp, ended)
 
@@ -161,8 +161,8 @@ class LeaseAsking(Resource):
         await _changed(service, resp, command)
 
 
-def leases_told(service: HttpService) -> LeasesAnswer:
-    """Return the leases and the requests waiting for one, for JSON."""
+def leases_answer(service: HttpService) -> LeasesAnswer:
+    """Return the leases and the waiting lease requests, for JSON."""
     state = service.bus.state
     reading = pool_of(service.readings, service.reactor.now())
     waits = () if reading is None else reading.waits
@@ -208,7 +208,7 @@ async def _answer_lease(
     await service.noticed(answer)
     if lease not in service.bus.state.leases:
         raise HttpFaultRaised(faults.not_found(f"lease '{lease}'"))
-    answer_json(resp, {**_lease(service, lease), **acknowledged(answer)})
+    answer_json(resp, {**_lease(service, lease), **acknowledgement(answer)})
 
 
 def _lease(service: HttpService, lease: LeaseId) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json
-from gateway.http.resources.instances import CommandDone, acknowledged
-from gateway.http.resources.pool.leases import NamedLease, leases_told
+from gateway.http.resources.instances import CommandDone, acknowledgement
+from gateway.http.resources.pool.leases import NamedLease, leases_answer
 from gateway.service import HttpService, ServiceHandle
 
 
@@ -56,7 +56,7 @@ class PoolResource(Resource):
         """Answer with the leader's reading of the pool, the pins, the leases, the queue by
         priority, and the loads and unloads of the last hour."""
         service = self.service
-        answer_json(resp, pool_told(service))
+        answer_json(resp, pool_answer(service))
 
 
 class PinResource(Resource):
@@ -83,12 +83,12 @@ class PinResource(Resource):
         pin: PinAnswer = {
             "model": command.model,
             "pinned": self._pinned,
-            **acknowledged(answer),
+            **acknowledgement(answer),
         }
         answer_json(resp, pin)
 
 
-def pool_told(service: HttpService) -> PoolAnswer:
+def pool_answer(service: HttpService) -> PoolAnswer:
     """Return the state of the pool, for JSON. Without a reading from the leader, `holder` is null,
     and `waits` and `copies` are empty."""
     now, state = service.reactor.now(), service.bus.state
@@ -102,7 +102,7 @@ def pool_told(service: HttpService) -> PoolAnswer:
         "waits": fields["waits"],
         "copies": fields["copies"],
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
-        "leases": leases_told(service)["leases"],
+        "leases": leases_answer(service)["leases"],
         "queue": queue_of(service.readings, state.instances, now),
         "loads": service.loads.told(wall()),
     }

@@ -102,7 +102,7 @@ class ModelCardResource(Resource):
         _check_done(card.model, results)
         changed = [result for result in results if result.done]
         newest = newest_of(changed)
-        in_force = await self._noticed(card.model, changed)
+        in_force = await self._wait_until_in_force(card.model, changed)
         resp.set_header("etag", f'"{tag_of(newest)}"')
         self._answer(resp, card.model, results, in_force)
 
@@ -120,7 +120,7 @@ class ModelCardResource(Resource):
             )
         _check_done(card.model, results)
         changed = [result for result in results if result.done]
-        in_force = await self._noticed(card.model, changed)
+        in_force = await self._wait_until_in_force(card.model, changed)
         self._answer(resp, card.model, results, in_force)
 
     async def _model(self, name: str) -> ModelCard:
@@ -155,7 +155,7 @@ class ModelCardResource(Resource):
         except UnicodeEncodeError as error:
             raise BadRequest("invalid card: it contains an unpaired surrogate") from error
 
-    async def _noticed(self, model: ModelId, changed: Sequence[CardOnNode]) -> bool:
+    async def _wait_until_in_force(self, model: ModelId, changed: Sequence[CardOnNode]) -> bool:
         """Wait at most `NOTICED_S` until each of the nodes reports its changed card. Return whether
         all did."""
         give_up_at = self.service.reactor.now() + NOTICED_S

@@ -69,7 +69,7 @@ class SearchModels(Resource):
             limit=int(number_of(req, "limit", LIMIT, least=1, most=MOST_FOUND)),
         )
         if not question.words and not question.author:
-            raise bad_field("query", "words of a model's name, such as qwen3")
+            raise bad_field("query", "give words of a model's name, such as qwen3")
         service = self.service
         result = await _search(service, question)
         await service.catalog.wait_known()
@@ -108,7 +108,7 @@ async def _search(service: HttpService, question: AskSearch) -> SearchFound:
 def _text_of(req: Request, name: str) -> str:
     text = " ".join((req.get_param(name) or "").split())
     if len(text) > WORDS_CHARACTERS or not text.isprintable():
-        raise bad_field(name, f"a text of at most {WORDS_CHARACTERS} letters")
+        raise bad_field(name, f"must have at most {WORDS_CHARACTERS} printable characters")
     return text
 
 

@@ -49,7 +49,7 @@ DOWNLOAD = "/download"
 """Suffix that some clients append to the path of the model."""
 OF_STORES = ("disk_full", "disk_low", "download_failed")
 """Codes of the health findings about a node's store."""
-NOT_TOLD = {
+NOT_REPORTED = {
     "level": "warn",
     "code": "store_untold",
     "message": "its worker has not reported its disk",
@@ -105,7 +105,7 @@ class StoreHealth(Resource):
             ]
             stored = storage_of_nodes.get(card.node)
             if stored is None:
-                wrong.append(NOT_TOLD)
+                wrong.append(NOT_REPORTED)
             free_bytes = 0 if stored is None else stored.disk_free_bytes
             nodes.append(
                 {
