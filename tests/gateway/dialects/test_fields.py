@@ -294,7 +294,7 @@ def test_every_field_of_our_own_bodies_is_read_by_what_answers(body: type[BaseMo
     module, message = OURS[body]
     source = inspect.getsource(module)
     passed = set[str](message.model_fields if message and "model_dump(" in source else ())
-    read = set(re.findall(r"\b(?:asked|order|body|parsed_body)\.(\w+)", source))
+    read = set(re.findall(r"\b(?:body|order|parsed_body|submission)\.(\w+)", source))
     assert {claim.name for claim in claims_of(body)} - read - passed == set()
     assert all(claim.standing == "honoured" for claim in claims_of(body))
 
