@@ -1,1 +1,1 @@
-"""The gateway: HTTP in every dialect, and the command line."""
+"""The gateway: the HTTP server for all API dialects, and the command line."""

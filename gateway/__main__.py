@@ -26,7 +26,6 @@ from gateway.http.server import serve
 
 
 def options_of(settings: Settings) -> Options:
-    """Return the gateway's options, as the settings have them."""
     owner_key = hash_key(http_token(settings.paths.state))
     return Options(
         node=node_id(settings.paths.state),
@@ -99,14 +98,14 @@ def options_of(settings: Settings) -> Options:
 
 
 def _secret_files(settings: Settings) -> tuple[str, ...]:
-    """Return the files of keys and tokens, which need not be there."""
+    """Return the paths of keys and tokens; the files may be absent."""
     paths, tls = settings.paths, settings.tls
     files = (settings.cluster_key, paths.machine_key, paths.state / TOKEN_FILE)
     return (*map(str, files), *(() if tls is None else (tls.key,)))
 
 
 def main() -> int:
-    """Serve until told to stop; the exit codes are those of `bus.service`."""
+    """Serve until a signal stops the gateway; return an exit code of `bus.service`."""
     log = Log(node="", process="gateway")
     log_strays(log)
     forbid_core_dumps()
@@ -117,7 +116,7 @@ def main() -> int:
         log_strays(log, death_note(options.endpoints.folder, "gateway"))
         if settings.trouble:
             log.warning(settings.trouble)
-        policies_of(options)  # a list that says nothing is said before anything is served
+        policies_of(options)  # rejects an invalid allow list before the gateway serves
         with role_lock(options.endpoints, "gateway") as role:
             serve(options, role)
     except AlreadyRunning as error:

@@ -1,1 +1,1 @@
-"""HTTP: routes, who may come in, errors at the edge; the only home of falcon and gunicorn."""
+"""HTTP: routes, access control and error answers; only this package imports falcon and gunicorn."""

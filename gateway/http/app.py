@@ -1,7 +1,7 @@
-"""Talks to no client yet: puts the ASGI application of one HTTP process together.
+"""Builds the ASGI application of one HTTP process; it talks to no client yet.
 
-Server-neutral: any ASGI server with lifespan may run what `build_app` returns. Nothing of the
-bus is made here; that happens in lifespan startup, after the fork.
+Any ASGI server with lifespan can run the result of `build_app`. The bus client is created later,
+in lifespan startup, after the fork.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.service import HttpService, ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
-    """Return the application, from what the composition root has read."""
+    """Return the application. `options` come from `gateway.__main__`."""
     handle = ServiceHandle(options)
     app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     app.resp_options.xml_error_serialization = False
@@ -44,22 +44,22 @@ def build_app(options: Options) -> ReceiveTap:
 
 
 def _log_strays(service: HttpService) -> None:
-    """Have what tasks and callbacks of this process raise, and nothing waits for, logged."""
+    """Log unhandled exceptions of tasks and callbacks of this process."""
     asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
 
 
 def _check_calls(service: HttpService) -> None:
-    """Check that the table says of each call of other nodes who may make it."""
+    """Raise LookupError unless the access table has every call that other nodes may make."""
     check_verbs(service.record_lists.questions.verbs)
 
 
 class ReceiveTap:
-    """The ASGI application, with `receive` left where a watcher finds it. What a key was counted
-    for ends with the answer's last byte. The framework asks for a first piece of the body before it
-    looks at anything: it is given an empty one, so that who may not ask is told so at once, and
-    a body that does not come has the deadline of what reads it.
+    """The ASGI application, which also stores `receive` in the scope, for watchers of the client.
 
-    HEAD is asked as GET, and the body of the answer is left out.
+    A request counts for its API key until the answer's last byte. falcon reads a first piece of the
+    body before its middleware runs. It gets an empty piece, so that callers without access are
+    refused at once, and a missing body meets the deadline of its reader. HEAD is routed as GET, and
+    the body of the answer is dropped.
     """
 
     def __init__(self, app: Asgi) -> None:
@@ -72,7 +72,7 @@ class ReceiveTap:
             if not scope["path"].startswith("/"):
                 _make_relative(scope)
             if scope["method"] == "HEAD":
-                # a copy: the server reads in its own that no body may follow
+                # a copy: the server needs the method HEAD in its own scope, to send no body
                 scope, send = {**scope, "method": "GET"}, _bodiless(send)
         try:
             await self._app(scope, receive, send)
@@ -82,7 +82,7 @@ class ReceiveTap:
 
 
 class _Opened:
-    """A `receive` that begins with an empty piece of the body, and notes where the body was cut."""
+    """A `receive` that first returns an empty piece, and sets `CUT` if the client disconnects."""
 
     def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
         self._scope = scope
@@ -90,7 +90,6 @@ class _Opened:
         self._is_open = False
 
     async def __call__(self) -> dict[str, Any]:
-        """Return the next piece."""
         if not self._is_open:
             self._is_open = True
             return {"type": "http.request", "body": b"", "more_body": True}
@@ -101,7 +100,7 @@ class _Opened:
 
 
 def _has_body(scope: dict[str, Any]) -> bool:
-    """Return whether the head of a request announces a body."""
+    """Return whether the headers of a request announce a body."""
     return any(
         name == b"transfer-encoding" or (name == b"content-length" and value != b"0")
         for name, value in scope["headers"]
@@ -109,10 +108,9 @@ def _has_body(scope: dict[str, Any]) -> bool:
 
 
 def _bodiless(send: Send) -> Send:
-    """Return a `send` that passes everything on but the bytes of the body."""
+    """Return a `send` that empties each piece of the body."""
 
     async def sent(event: dict[str, Any]) -> None:
-        """Send one event."""
         body = event["type"] == "http.response.body"
         await send({**event, "body": b""} if body else event)
 
@@ -120,8 +118,8 @@ def _bodiless(send: Send) -> Send:
 
 
 def _make_relative(scope: dict[str, Any]) -> None:
-    """Turn a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host;
-    what is no such target stays, and is not found."""
+    """Split a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host.
+    Any other target stays as it is, and gets a 404."""
     scheme, _, rest = scope["path"].partition("://")
     host, slash, path = rest.partition("/")
     if scheme.casefold() in ("http", "https") and host:

@@ -1,7 +1,7 @@
-"""Talks to a node's other services: one question, one answer, or the wait that ran out.
+"""Talks to a node's other services: sends one message and waits for its answer.
 
-Each question has a DEALER of its own, closed when the answer is there: questions are rare, and so
-no answer can ever be taken for another's.
+Each question uses a DEALER socket of its own, so that answers cannot be mixed up; questions are
+rare.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from bus.wire.messages.wire import Message
 async def ask(
     speaker: Speaker, reactor: Reactor, address: str, message: Message, deadline_s: float
 ) -> Message:
-    """Return the answer to `message` from the ROUTER at `address`; in the loop's thread alone.
+    """Return the answer to `message` from the ROUTER at `address`. Call it in the loop's thread.
 
-    Raises Unavailable after `deadline_s`, BadMessage when the answer is not one of ours.
+    Raises Unavailable after `deadline_s`, and BadMessage if the answer cannot be decoded.
     """
     answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
     def answered(frames: list[bytes]) -> None:
-        """Give the waiting its answer, if it still waits."""
         if not answer.done():
             answer.set_result(frames)
 

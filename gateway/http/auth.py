@@ -1,10 +1,9 @@
-"""Who may come in: API keys by their hashes, Host names, web origins. And whose address counts.
+"""Access checks: hashes of API keys, Host names, web origins, client addresses.
 
-Pure. A key is one of the cluster's, one of this node's settings, or its owner's; the latter two
-open everything. Keys are long and random, so one SHA-256 is enough to keep them by (there is
-nothing to guess); a comparison takes the same time for every mistake. A browser's page may call
-only from an origin that is ours or listed, and only by a Host name that no stranger's DNS can point
-here.
+Pure. A key belongs to the cluster, to this node's settings, or to the node's owner; the latter two
+have the scope `admin`. Keys are long and random, so they are stored as one SHA-256 each (they
+cannot be guessed); comparisons take constant time. A web page may call only from our own or a
+listed origin, and only by a Host name that a stranger's DNS cannot point here.
 """
 
 from __future__ import annotations
@@ -27,21 +26,22 @@ from gateway.dialects.faults import HttpFaultRaised
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"
 _APP_SCHEMES = frozenset({"app", "file", "tauri", "vscode-file", "vscode-webview"})
-"""Of origins that only programs of this machine give their own pages: no web page gets one."""
+"""Schemes of origins of desktop programs' pages; a web page cannot have one."""
 EXPOSED_HEADERS = (
     "x-request-id, traceresponse, retry-after, x-queue-position, x-shoal-ignored, "
     "x-shoal-truncated, x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, "
     "x-shoal-answered-by, x-shoal-why"
 )
-"""Headers of answers that pages of other origins may read, where they may call."""
+"""Response headers that pages of other allowed origins may read."""
 
 KEY_ID_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `key_id` is None for the key of a node that has one alone, or none; `of_cluster`:
-    the key is one of the cluster's; `has_key` False: a stranger, where no key is asked for."""
+    """The caller of a request. `key_id` is None without a key, and for the only key of a node.
+    `of_cluster`: the key is one of the cluster's. `has_key`: False for a caller without a key, on a
+    node that requires none."""
 
     scope: Scope = "admin"
     key_id: str | None = None
@@ -53,31 +53,30 @@ STRANGER = Caller(has_key=False)
 
 
 def is_open(path: str) -> bool:
-    """Return whether a path is answered without a key: it tells nothing but that a gateway is
-    here, or is a file of the page, which all may have."""
+    """Return whether a path needs no key: health probes, the root, and the files of the page."""
     return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
 def caller_of_key(
     key: str | None, options: Options, find: Callable[[str], ApiKey | None], *, asked_for: bool
 ) -> Caller | None:
-    """Return who asks with `key`; None for one who may not, as a key is `asked_for`. `find` gives
-    the cluster's key of a hash."""
+    """Return the caller with `key`; None if the key is unknown or missing, and a key is required
+    (`asked_for`). `find` looks up a key of the cluster by its hash."""
     if key is not None:
         mine = hashed(key)
         if is_known_key(key, options.keys):
             return Caller(key_id=mine[-KEY_ID_DIGITS:] if len(options.keys) > 1 else None)
         if options.owner_key and is_known_key(key, (options.owner_key,)):
             return Caller()
-        found = find(mine)
-        if found is not None:
-            return Caller(found.scope, found.id, of_cluster=True)
+        record = find(mine)
+        if record is not None:
+            return Caller(record.scope, record.id, of_cluster=True)
     return None if asked_for else STRANGER
 
 
 def caller_of_run(owner: str, keys: Mapping[str, ApiKey]) -> Caller:
-    """Return who a job is run for, by the id of the key that it was submitted with. Raises
-    HttpFaultRaised (401) where that was one of the cluster's `keys` and is one no longer."""
+    """Return the caller of a job's run. `owner` is the id of the key that submitted the job. Raises
+    HttpFaultRaised (401) if that was a key of the cluster and is now revoked."""
     if owner in keys:
         return Caller(keys[owner].scope, owner, of_cluster=True)
     if KEY_ID.fullmatch(owner):
@@ -86,13 +85,13 @@ def caller_of_run(owner: str, keys: Mapping[str, ApiKey]) -> Caller:
 
 
 def check_scope(caller: Caller, needed: Scope, what: str) -> None:
-    """Raise HttpFaultRaised (403) where a caller's scope does not open `what`."""
+    """Raise HttpFaultRaised (403) if a caller's scope does not allow the action `what`."""
     if caller.scope not in ("admin", needed):
         raise HttpFaultRaised(faults.insufficient_scope(caller.scope, needed, what))
 
 
 def unknown_caller(key: str | None) -> HttpFaultRaised:
-    """Return the 401 for a key that is none, or for the want of one."""
+    """Return the 401 for an unknown key; None: the key is missing."""
     text = "unknown API key"
     if key is None:
         text = "an API key is required: send Authorization: Bearer <key>"
@@ -100,18 +99,18 @@ def unknown_caller(key: str | None) -> HttpFaultRaised:
 
 
 def spent(over: OverBudget) -> HttpFaultRaised:
-    """Return the 429 for a key that has used up a budget."""
+    """Return the 429 for a key whose budget is used up."""
     fault = faults.over_budget(over.code, over.message, over.limit, over.retry_after_s)
     return HttpFaultRaised(fault)
 
 
 def hashed(key: str) -> str:
-    """Return a key as it is kept: its SHA-256 in hexadecimal, after `sha256:`."""
+    """Return the stored form of a key: `sha256:` and its SHA-256 in hexadecimal."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
-    """Return the key that a request carries, from the values of its two headers; None for none."""
+    """Return the key of a request from its two headers: a bearer token first, else `x-api-key`."""
     scheme, _, rest = (authorization or "").partition(" ")
     if scheme.casefold() == "bearer" and rest.strip():
         return rest.strip()
@@ -119,22 +118,22 @@ def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
 
 
 def is_known_key(key: str, hashes: Collection[str]) -> bool:
-    """Return whether `key` is one of those kept."""
+    """Return whether one of `hashes` is the hash of `key`."""
     mine = hashed(key).encode()
-    # no early exit: which of the keys it is must not show in the time it takes
-    return sum(hmac.compare_digest(mine, one.encode()) for one in hashes) > 0
+    # no early exit: the time must not reveal which key matched
+    return sum(hmac.compare_digest(mine, digest.encode()) for digest in hashes) > 0
 
 
 def host_allowed(host: str | None, names: Collection[str]) -> bool:
-    """Return whether a Host header may be answered: none, an address, a loopback or listed name.
+    """Return whether a Host header is allowed: absent, an IP address, a loopback or a listed name.
 
-    A name that another owner's DNS points at us (rebinding) is none of them.
+    This stops DNS rebinding: a stranger's name that resolves to this machine is refused.
     """
     if not host:
         return True
     parts = _split(f"//{host}")
     name = (parts and parts.hostname) or ""
-    if is_loopback(name) or name in {one.casefold() for one in names}:
+    if is_loopback(name) or name in {listed.casefold() for listed in names}:
         return True
     try:
         ipaddress.ip_address(name)
@@ -144,7 +143,7 @@ def host_allowed(host: str | None, names: Collection[str]) -> bool:
 
 
 def origin_allowed(origin: str | None, host: str | None, origins: Collection[str]) -> bool:
-    """Return whether a web page from `origin` may call: the same host, this machine, or listed."""
+    """Return whether a web page of `origin` may call: same host, this machine, or listed."""
     if origin is None:
         return True
     if origin in origins or "*" in origins:
@@ -156,8 +155,8 @@ def origin_allowed(origin: str | None, host: str | None, origins: Collection[str
 
 
 def page_allowed(origin: str | None, host: str | None, options: Options) -> bool:
-    """Return whether a page from `origin` may call a node: as `origin_allowed` has it, and the
-    pages of programs where the node is reached from this machine alone (decision 0081)."""
+    """Return whether a page of `origin` may call this node: `origin_allowed`, or a desktop
+    program's page if the node listens only on loopback (decision 0081)."""
     if origin_allowed(origin, host, options.origins):
         return True
     scheme, has_scheme, _ = (origin or "").partition("://")
@@ -165,7 +164,7 @@ def page_allowed(origin: str | None, host: str | None, options: Options) -> bool
 
 
 def page_refused(origin: str | None) -> HttpFaultRaised:
-    """Return the 403 for a page that may not call."""
+    """Return the 403 for a page of a refused origin."""
     text = f"pages from {origin} are not allowed; add it to cors_origins"
     if origin == "null":
         text = (
@@ -177,28 +176,28 @@ def page_refused(origin: str | None) -> HttpFaultRaised:
 
 
 def client_address(peer: str, forwarded: str | None, proxies: tuple[str, ...]) -> str:
-    """Return the address that a request counts for: its peer's, unless that is one of `proxies`
-    (addresses or networks); then the last in X-Forwarded-For that is none of them.
+    """Return the client's address: the peer, or behind `proxies` (addresses or networks) the last
+    address in X-Forwarded-For that is not a proxy.
 
-    Of an IPv6 address the network of 64 bits: that is what one client has.
+    An IPv6 address is returned as its /64 network, because one client has all of it.
     """
-    counts = peer
+    client = peer
     steps = [step.strip() for step in (forwarded or "").split(",")]
-    while steps and _is_proxy(counts, proxies) and _address(steps[-1]) is not None:
-        counts = steps.pop()
-    address = _address(counts)
+    while steps and _is_proxy(client, proxies) and _address(steps[-1]) is not None:
+        client = steps.pop()
+    address = _address(client)
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((address, 64), strict=False))
-    return counts if address is None else str(address)
+    return client if address is None else str(address)
 
 
-def _is_proxy(address: str, proxies: tuple[str, ...]) -> bool:
-    found = _address(address)
-    return found is not None and any(found in network for network in _networks(proxies))
+def _is_proxy(text: str, proxies: tuple[str, ...]) -> bool:
+    address = _address(text)
+    return address is not None and any(address in network for network in _networks(proxies))
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address, that of IPv4 where IPv6 only wraps it; None for what is none."""
+    """Return an IP address, as IPv4 if it is IPv4-mapped; None for other text."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -214,7 +213,7 @@ def _networks(
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of a URL, None for one whose host is none (`//[::1`)."""
+    """Return the parts of a URL; None if its host is invalid (`//[::1`)."""
     try:
         return urlsplit(url)
     except ValueError:

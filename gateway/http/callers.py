@@ -1,9 +1,9 @@
-"""Talks to the system where it has to: who asks, as a request's scope has it.
+"""Talks to the operating system if needed: finds the caller of a request.
 
-Where no key is asked for, everybody on this machine may come in. The node's owner is then shown by
-the node's socket, which is of mode 0600, by a key (a client gives none that it need not), or by the
-user whose process holds the other end of the connection. That last counts only for what the process
-says itself: not for what a proxy passed on, nor for a web page of another origin in its browser.
+On a node without keys every user of this machine may send requests. One of these proves the node's
+owner: the node's socket (mode 0600), a key, or the user of the process at the other end of the
+connection. The user does not count for requests that a proxy forwards, nor for requests of a web
+page of another origin in a browser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.http.auth import STRANGER, Caller, client_address
 from gateway.http.connection import CONNECTION
 
 CALLER = "shoal.caller"
-"""Where a scope has who asks."""
+"""Key of the caller in a request's scope."""
 _USER = "user"
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """Headers that proxies add."""
@@ -32,19 +32,19 @@ _OWN_SITE = (None, "none", "same-origin")
 
 
 def caller_of(req: Request) -> Caller | None:
-    """Return who asks; None for one who has no key where one is needed."""
+    """Return the caller; None if a key is required and missing."""
     return req.scope.get(CALLER)
 
 
 def key_id(req: Request) -> str | None:
-    """Return the id of the API key that a request carries, which it keeps when it is rotated; None
-    for none, and for the only key of a node's settings."""
+    """Return the id of a request's API key, which a rotation does not change. None without a key,
+    and for the only key of a node's settings."""
     caller = caller_of(req)
     return None if caller is None else caller.key_id
 
 
 def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
-    """Return who asks, for an even share: API key, client id, address, connection."""
+    """Return the caller for fair sharing: API key, client id, address, connection."""
     host, port = req.scope.get("client") or ("" if options.has_port else "socket", 0)
     forwarded = req.get_header("x-forwarded-for")
     address = client_address(str(host), forwarded, options.trusted_proxies)
@@ -52,20 +52,20 @@ def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
 
 
 async def is_owner(req: Request, options: Options) -> bool:
-    """Return whether a request that may come in is shown to be of the node's owner, or of one whose
-    key opens as much."""
+    """Return whether an admitted request comes from the node's owner, or has a key of scope
+    `admin`."""
     caller = caller_of(req)
     if caller != STRANGER:
         return caller is not None and caller.scope == "admin"
     if not options.has_port:
-        return True  # nobody else reaches the socket
+        return True  # only the owner can open the socket
     is_itself = all(req.get_header(name) is None for name in _PASSED_ON) and _is_own_page(req)
     return is_itself and await _user_of(req) in (os.getuid(), 0)
 
 
 async def check_owner(req: Request, options: Options, what: str, also: str = "") -> None:
-    """Raise HttpFaultRaised (403) for one that is not shown to be the node's owner. `what` is for
-    the owner alone; `also` says what else would help."""
+    """Raise HttpFaultRaised (403) unless the caller is the node's owner. `what` is the action;
+    `also` is a further hint for the message."""
     if not await is_owner(req, options):
         text = (
             f"without an API key, {what} is only for the user who runs this node: use that user's "
@@ -76,9 +76,11 @@ async def check_owner(req: Request, options: Options, what: str, also: str = "")
 
 
 async def owner_of_kept(req: Request, options: Options) -> str:
-    """Return whose kept answers, conversations and jobs a request may find: the id of its API key;
-    empty for the node's owner, and for the one key of its settings; of another user of this machine
-    without a key those of that user."""
+    """Return the owner id of the stored answers, conversations and jobs that a request may read.
+
+    It is the id of the API key; "" for the node's owner and for the only key of its settings. Other
+    users of this machine without a key have an id each.
+    """
     if caller_of(req) != STRANGER or await is_owner(req, options):
         return key_id(req) or ""
     user = await _user_of(req)
@@ -86,8 +88,8 @@ async def owner_of_kept(req: Request, options: Options) -> str:
 
 
 def _is_own_page(req: Request) -> bool:
-    """Return whether a request is no web page's, or one of this very server's: to a browser all
-    ports of this machine are one site, also those of its other users."""
+    """Return whether a request comes from this server's page, or from no web page. A browser treats
+    all ports of this machine as one site, even those of other users."""
     origin = req.get_header("origin")
     if origin is not None and urlsplit(origin).netloc != req.get_header("host"):
         return False
@@ -95,7 +97,7 @@ def _is_own_page(req: Request) -> bool:
 
 
 async def _user_of(req: Request) -> int | None:
-    """Return the user at the other end, found once for each connection."""
+    """Return the user id at the other end; it is looked up once per connection."""
     noted = cast(MutableMapping[str, Any], req.scope.setdefault(CONNECTION, {}))
     if _USER not in noted:
         client, server = _end(req, "client"), _end(req, "server")

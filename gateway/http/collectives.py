@@ -1,7 +1,7 @@
-"""How a collective test stands, from the state and from what its ranks have said.
+"""The status of a collective test, from the cluster's state and the readings of its ranks.
 
-Pure. A test leaves the state when it is over; what its ranks said stays for ten minutes, so that
-its end can be told.
+Pure. A test is removed from the state when it ends. The readings stay for ten minutes, so its
+result can still be reported.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENDED = "the test was cancelled before it finished"
 
 
 class CollectiveError(TypedDict):
-    """Why a test failed; the rank and the node at fault, where one is."""
+    """Why a test failed; `rank` and `node` are null unless one rank is at fault."""
 
     code: Literal["ended", "rank_lost"]
     message: str
@@ -29,7 +29,7 @@ class CollectiveError(TypedDict):
 
 
 class CollectiveAnswer(TypedDict):
-    """How a collective test stands; `report` is of what is known so far."""
+    """The status of a collective test; `report` covers the readings so far."""
 
     instance: str
     status: Literal["running", "done", "failed"]
@@ -44,8 +44,7 @@ class CollectiveAnswer(TypedDict):
 def standing_of(
     name: str, instance: Instance | None, readings: Sequence[CollectiveReading]
 ) -> CollectiveAnswer | None:
-    """Return how a test stands: `status` is `running`, `done` or `failed` (with `error`); `report`
-    is of what is known so far. None: no such test."""
+    """Return the status of a test; None: no such test. A test that failed has an `error`."""
     if instance is not None and instance.test is None:
         return None
     if instance is None and not readings:
@@ -53,8 +52,8 @@ def standing_of(
     report = report_of(readings) if readings else None
     size = len(instance.shards) if instance is not None else readings[0].size
     done = len(readings) == size and all(reading.phase == "done" for reading in readings)
-    last = min(readings, key=lambda one: one.done, default=None)
-    found: CollectiveAnswer = {
+    last = min(readings, key=lambda reading: reading.done, default=None)
+    answer: CollectiveAnswer = {
         "instance": name,
         "status": "done" if done else "running",
         "phase": "forming" if last is None or len(readings) < size else last.phase,
@@ -65,11 +64,11 @@ def standing_of(
         "error": None,
     }
     if done:
-        return found
+        return answer
     if instance is not None and instance.status in ("placed", "ready"):
-        return found
+        return answer
     why = ENDED if instance is None or instance.status == "draining" else instance.why
-    return {**found, "status": "failed", "error": _error(why)}
+    return {**answer, "status": "failed", "error": _error(why)}
 
 
 def _error(why: str) -> CollectiveError:

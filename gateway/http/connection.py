@@ -1,9 +1,8 @@
 """Talks to gunicorn: a client's connection, from its first byte to complete headers.
 
-What stock gunicorn lacks (27.0): a deadline for headers, a limit on connections, an answer to a
-client that will say no more, or to a Content-Length of thousands of digits, the names of a few
-statuses; lines of JSON as chunks of their own in one write. No limit asks who is there, for all of
-them come before a key can be read.
+It adds what stock gunicorn (27.0) lacks: a deadline for headers, a limit on connections, answers to
+half-closed connections and to absurd Content-Length values, the names of some statuses, and one
+chunk per line of JSON. The limits hold for everybody, because no key is read yet.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -24,22 +23,22 @@ from gateway.cluster.options import Options
 
 LINES = b"application/x-ndjson"
 LAST_WORD_S = 1.0
-"""What was asked for has so long to answer a client that will say no more, as one that has gone."""
+"""Time to answer a client that has closed its sending side, which may also be gone."""
 BODY_TAKEN_S = 0.02
 CAME_AT = "shoal.came_at"
-"""Where a request's scope has when its first byte was read, by `bus.process.clock.now`."""
+"""Scope key: when the request's first byte was read, by `bus.process.clock.now`."""
 
 CONNECTION = "shoal.connection"
-"""Where it has a table for what is found out of its connection, which lives as long."""
+"""Scope key: a dict of facts about the connection, which lives as long as the connection."""
 
-for _status in HTTPStatus:  # gunicorn calls those that it does not know "Unknown"
+for _status in HTTPStatus:  # gunicorn names unlisted statuses "Unknown"
     protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
 
 
 class Connection(protocol.ASGIProtocol):
-    """One connection, closed in words when it says nothing, or when there are too many.
+    """One connection. It is closed with an error if its headers are late, or if too many are open.
 
-    Later requests of a connection have the time of its keep-alive for their headers.
+    Headers of later requests on a connection are due within the keep-alive time.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -48,16 +47,16 @@ class Connection(protocol.ASGIProtocol):
         self._headers_due: Any = None
         self._is_of_lines = False
         self._came_at = 0.0
-        """When the first byte came of the request that is read now; 0 between two."""
+        """Arrival of the current request's first byte; 0 between requests."""
         self._began_at = 0.0
-        """When that of the last one came whose headers are complete."""
+        """Arrival of the first byte of the latest request with complete headers."""
         self._noted: dict[str, Any] = {}
         self._is_answering = False
-        """An answer to the request that was read last has begun."""
+        """The answer to the latest request has begun."""
         self._last_word: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection, or refuse it where `max_connections` are open."""
+        """Accept the connection, or refuse it if `max_connections` are open."""
         super().connection_made(transport)
         self.worker.connections.add(self)
         most = self._options.max_connections
@@ -70,7 +69,6 @@ class Connection(protocol.ASGIProtocol):
         self._headers_due = self.worker.loop.call_later(due_s, self._headers_overdue)
 
     def connection_lost(self, exc: Any) -> None:
-        """Forget the connection."""
         self.worker.connections.discard(self)
         self._headers_came()
         if self._last_word is not None:
@@ -78,13 +76,15 @@ class Connection(protocol.ASGIProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and note when the first of a request came."""
+        """Read bytes; note the arrival of a request's first byte."""
         self._came_at = self._came_at or now()
         super().data_received(data)
 
     def eof_received(self) -> bool:
-        """Answer a client that will say no more, whether it still reads or has gone: what it asks
-        for knows of its end as of a lost connection. Return whether the connection stays for that.
+        """Answer a client that has closed its sending side; it may still read, or be gone.
+
+        The application is notified as of a lost connection. Return whether the connection stays
+        open for the answer.
         """
         request = self._current_request
         is_of_tls = self.transport.get_extra_info("ssl_object") is not None
@@ -100,7 +100,7 @@ class Connection(protocol.ASGIProtocol):
         return True
 
     def _tell_of_end(self) -> None:
-        """Have the application know of the end, once it has taken all of the body that came."""
+        """Notify the application of the end, once it has read the body that arrived."""
         receiver = self._body_receiver
         if self._closed or receiver is None:
             return
@@ -116,7 +116,7 @@ class Connection(protocol.ASGIProtocol):
             self._refuse(400, "the client closed the connection before the answer")
 
     def close(self) -> None:
-        """Close the connection once what was written to it is sent; no further request is read."""
+        """Close the connection after its written bytes are sent; read no further request."""
         self._close_transport()
         self._request_ready.set()  # wakes the connection's task, which sees that it is closed
 
@@ -131,8 +131,8 @@ class Connection(protocol.ASGIProtocol):
     def _send_body(
         self, body: bytes, chunked: bool = False, last: bool = False, size: int | None = None
     ) -> None:
-        """Write a piece of a body. Clients take a chunk of lines of JSON as one value: each line is
-        a chunk, however many are written at once."""
+        """Write a piece of a body. Each line of JSON becomes a chunk of its own, because clients
+        parse a chunk as one value."""
         if not (self._is_of_lines and chunked and body.count(b"\n") > 1):
             super()._send_body(body, chunked, last, size)
             return
@@ -159,12 +159,12 @@ class Connection(protocol.ASGIProtocol):
     def _feed_callback_parser(self, data: bytes) -> Any:
         try:
             return super()._feed_callback_parser(data)
-        except ValueError as error:  # of int(), for numbers that nobody means
+        except ValueError as error:  # int() refuses numbers of thousands of digits
             self._refuse(400, f"invalid number in the request's headers: {str(error)[:100]}")
             return False
 
     def _is_websocket_upgrade(self, request: Any) -> bool:
-        return False  # it is answered in the words of its path, by the application
+        return False  # the application answers it, in the dialect of the path
 
     def _headers_came(self) -> None:
         if self._headers_due is not None:

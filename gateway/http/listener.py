@@ -1,7 +1,7 @@
-"""Talks to the operating system: the HTTP port, or who has it; or a socket in its stead.
+"""Talks to the operating system: opens the HTTP port, or a Unix socket in its place.
 
-The default port lies in the range from which systems lend ports to clients, so a taken one may
-be free in a moment: it is tried for some seconds, then its owner is named.
+The default port lies in the range of ephemeral client ports, so a port in use may be free in a
+moment. It is tried for some seconds; then the error names the port's owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bus.wire.errors import Unavailable
 RETRY_S = 5.0
 BACKLOG = 2048
 SEND_BUFFER_BYTES = 65536
-"""Inherited by accepted sockets; the system's own would hold minutes of tokens of a reader
+"""Inherited by accepted sockets. The system's default would buffer minutes of tokens for a client
 that does not read."""
 
 
@@ -59,8 +59,9 @@ def _open_listener(host: str, port: int, retry_s: float) -> socket.socket:
 
 
 def open_socket(path: str) -> socket.socket:
-    """Return a listening socket of this machine at a path, for its user alone. One that an earlier
-    gateway left is replaced: who holds the gateway's role has the path. Raises Unavailable."""
+    """Return a listening Unix socket at a path, for this user only (mode 0600). A socket of an
+    earlier gateway is replaced: only the holder of the gateway's role calls this. Raises
+    Unavailable."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,7 +76,7 @@ def open_socket(path: str) -> socket.socket:
 
 
 def prepare(listener: socket.socket, backlog: int) -> None:
-    """Set what asyncio leaves out or undoes: the send buffer and the backlog."""
+    """Set the send buffer, which asyncio leaves alone, and the backlog, which it overwrites."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listener.listen(backlog)
 

@@ -1,7 +1,6 @@
-"""Talks to clients at the edge of HTTP: bodies in limits, who may come in, errors in dialect.
+"""Talks to clients at the edge of HTTP: body limits, access control, error answers.
 
-Every answer of 400 and above leaves here, from any code that raised it, in the envelope of the
-dialect that owns the path.
+All error answers (400 and above) are made here, in the error envelope of the path's dialect.
 """
 
 from __future__ import annotations
@@ -50,24 +49,24 @@ Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _T = TypeVar("_T")
 BODY_SILENCE_S = 30.0
 COMMAND_BYTES = 1 << 20
-"""Of a body that asks for something to be done; what asks for text may be larger."""
+"""The body limit of commands; bodies of generation requests may be larger."""
 TRUNCATED_HEADER = "x-shoal-truncated"
 NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
-"""Where a scope has its connection's `receive`, what ends it, and a body that was read already."""
+"""Scope keys: the connection's `receive`, a callback for the end, a body that was already read."""
 CUT = "shoal.cut"
-"""Where it has that the connection ended before the body was whole."""
+"""Scope key: true if the connection ended before the body was complete."""
 _READ = "shoal.read"
 _PULLS = (
     "; with `http_anyone_pulls = true` in that user's shoal.toml every user of "
     "this machine can pull"
 )
 ASIDE_BYTES = 128 << 10
-"""What is longer is read in a thread, so that other streams go on."""
+"""Longer bodies are parsed in a thread, so that other streams continue."""
 LEFT_BYTES = 16 << 10
-"""A body of fewer bytes has come with its headers, or nearly: its connection can be used again
-though it was not read."""
+"""A shorter body usually arrives with its headers. Its connection stays open even if the body was
+not read."""
 _CORS = (
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -76,13 +75,13 @@ _CORS = (
 
 
 def receive_of(req: Request) -> Receive:
-    """Return the connection's `receive`; to be used only after the body was read."""
+    """Return the connection's `receive`. Call it only after the body was read."""
     return req.scope[RECEIVE]
 
 
 @dataclass(frozen=True)
 class Resource:
-    """What answers at a path, with the service of its process; in JSON unless it says otherwise."""
+    """Base of the resources: falcon's handlers of one path, with the service of their process."""
 
     handle: ServiceHandle
 
@@ -92,17 +91,17 @@ class Resource:
         return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
-        """Return the request's body, of at most `COMMAND_BYTES`, as `body`; `x_*` fields that we
-        know say nothing, no bytes mean `empty`. An unknown field is refused: a command that is
-        half understood is not carried out.
+        """Return the request's body (at most `COMMAND_BYTES`), parsed as `body`.
 
-        Raises HttpFaultRaised (408, 413), BadRequest.
+        A missing body counts as `empty`. Our own `x_*` fields are ignored. Any other unknown field
+        is refused, so that no command runs half understood. Raises HttpFaultRaised (408, 413) and
+        BadRequest.
         """
         options = self.service.options
         read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         limits = Limits(depth=options.body_depth, strict_fields=True)
-        asked, _ = bodies.read_body(body, read or empty, limits)
-        return asked
+        parsed, _ = bodies.read_body(body, read or empty, limits)
+        return parsed
 
 
 def answer_json(resp: Response, value: Any) -> None:
@@ -113,47 +112,46 @@ def answer_json(resp: Response, value: Any) -> None:
 def tell_ignored(
     service: HttpService, resp: Response, dialect: str, ignored: Sequence[str]
 ) -> None:
-    """Name the fields without effect in the answer's header, behind those that it names, the log
-    and the metrics."""
+    """Add ignored request fields to `x-shoal-ignored`, the log and the metrics."""
     if ignored:
         service.ignored(dialect, ignored)
         resp.append_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
 
 
 def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
-    """Name the inputs of which only a part was read, by their numbers, in the answer's header; it
-    ends in `+more` where there are more than `TRUNCATED_TOLD`."""
+    """List the indexes of truncated inputs in the answer's header: at most `TRUNCATED_TOLD`, then
+    `+more`."""
     if numbers:
         more = ["+more"] if len(numbers) > TRUNCATED_TOLD else []
-        told = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
-        resp.set_header(TRUNCATED_HEADER, ", ".join(told))
+        indexes = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
+        resp.set_header(TRUNCATED_HEADER, ", ".join(indexes))
 
 
 def tell_not_kept(resp: Response, why: str) -> None:
-    """Say in the answer's header why it is not kept though it was to be; empty: it is."""
+    """Put the reason why an answer was not stored into its header. `why` is "" if it was."""
     if why:
         resp.set_header(NOT_KEPT_HEADER, one_line(why))
 
 
 def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
-    """Name in the answer's header the nodes whose part of a list is missing, each with why."""
+    """Name the nodes that are missing from a list, each with a reason, in the answer's header."""
     if nodes:
         resp.set_header("x-shoal-missing-nodes", one_line(", ".join(nodes)))
 
 
 def one_line(text: str) -> str:
-    """Return a text as a header may have it."""
+    """Return a text as a header value: one line of ASCII, `?` for other characters."""
     return " ".join(text.encode("ascii", "replace").decode().split())
 
 
 async def read_body(
     req: Request, limit_bytes: int, whole_s: float, budget: BodyBudget | None = None
 ) -> bytes:
-    """Return the whole body, which is to come within `whole_s`; its bytes stay taken from `budget`.
+    """Return the whole body. Its bytes stay reserved in `budget`.
 
-    Raises HttpFaultRaised as soon as it is known to be too large (413), when it is packed (415),
-    when nothing more of it comes (408), when its connection ends before it does (400), or when the
-    budget has no room (503); then nothing stays taken.
+    Raises HttpFaultRaised for a body that is too large (413) or compressed (415), that pauses for
+    `BODY_SILENCE_S` or takes longer than `whole_s` (408), if the connection ends early (400), and
+    if the budget has no room (503). Then nothing stays reserved.
     """
     if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
         return ahead
@@ -176,7 +174,9 @@ async def read_body(
                     budget.take(len(piece))
                 size += len(piece)
                 pieces.append(piece)
-                if patience.expired():  # 3.11's `wait_for` returns what came in that very turn
+                if (
+                    patience.expired()
+                ):  # Python 3.11 may deliver a piece after the timeout has expired
                     raise TimeoutError
                 patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
         if CUT in req.scope:
@@ -196,17 +196,17 @@ async def read_body(
 
 
 async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
-    """Return what `read` makes of so many bytes, in a thread where they are many."""
+    """Return the result of `read`; run it in a thread for a body of `ASIDE_BYTES` and more."""
     if size_bytes < ASIDE_BYTES:
         return read()
     return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
 class AccessControl:
-    """Middleware: Host, Origin, key; life and death of the process's service.
+    """Middleware: checks Host, Origin and API key; starts and stops the process's service.
 
-    Every answer has an `x-request-id`: a number of this process, until the answer has a name.
-    `rows` are the routes, by method and path as the router has it.
+    Every answer has an `x-request-id`, numbered per process until the request has its own id.
+    `rows` are the routes by (method, path), with the path in the router's form.
     """
 
     def __init__(self, handle: ServiceHandle, rows: Mapping[tuple[str, str], Route]) -> None:
@@ -215,7 +215,7 @@ class AccessControl:
         self._count = itertools.count(1)
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Build the service at lifespan startup; leave its drain for the gunicorn worker."""
+        """Build the service at lifespan startup; give its callbacks to the gunicorn worker."""
         service = self._handle.start()
         if isinstance(state := scope.get("state"), dict):
             state["on_drain"] = service.drain
@@ -227,7 +227,7 @@ class AccessControl:
         await self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:
-        """Refuse strangers before anything is read."""
+        """Refuse foreign pages and unknown callers before the body is read; answer CORS preflights."""
         options = self._handle.options
         resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
         host, origin = req.get_header("host"), req.get_header("origin")
@@ -246,8 +246,8 @@ class AccessControl:
             for name, value in _CORS:
                 resp.set_header(name, value)
         if req.method == "OPTIONS" and origin is not None:
-            if asked := req.get_header("access-control-request-headers"):
-                resp.set_header("access-control-allow-headers", asked)
+            if names := req.get_header("access-control-request-headers"):
+                resp.set_header("access-control-allow-headers", names)
             if req.get_header("access-control-request-private-network") is not None:
                 resp.set_header("access-control-allow-private-network", "true")
             resp.status = 204
@@ -257,14 +257,14 @@ class AccessControl:
         if self._handle.service.dispatcher.draining:
             resp.set_header("connection", "close")
         if (req.get_header("upgrade") or "").strip().casefold() == "websocket":
-            # what comes next on this connection is no HTTP
+            # the next bytes of this connection are not HTTP
             resp.set_header("connection", "close")
             raise HttpFaultRaised(absence(req.path) or faults.no_websocket(req.path))
 
     async def process_response(
         self, req: Request, resp: Response, resource: object, req_succeeded: bool
     ) -> None:
-        """Name the request where its API's clients look for its name."""
+        """Copy the request id to the header that clients of this API read."""
         api = api_of(req.path, lambda header: req.get_header(header) is not None)
         request_id = resp.get_header("x-request-id")
         if api is not None and api.id_header and request_id is not None:
@@ -273,8 +273,10 @@ class AccessControl:
     async def process_resource(
         self, req: Request, resp: Response, resource: object, params: Any
     ) -> None:
-        """Refuse what is not for the one who asks, or what the key has used up; count what it
-        asks for. No byte of the body was read yet. What has no row is the owner's."""
+        """Refuse a caller whose scope or budget does not suffice; count the request for its key.
+
+        The body is not read yet. A path without a row is for the owner only.
+        """
         caller = caller_of(req)
         row = self._rows.get((req.method, req.uri_template or ""))
         if caller is not None and not caller.has_key:
@@ -296,8 +298,8 @@ class AccessControl:
             req.scope[LEAVE] = keys.come(caller.key_id, counted=counted)
 
     async def _identify(self, req: Request) -> None:
-        """Note who asks. Raises HttpFaultRaised for one who has no key where one is needed, but on
-        the open paths."""
+        """Store the caller in the scope. Raises HttpFaultRaised (401) for a missing or unknown key,
+        except on open paths."""
         options, keys = self._handle.options, self._handle.service.api_keys
         if (run := job_run_of(req.scope)) is not None:
             if run.owner and (refusal := await keys.wait_known()) is not None:
@@ -320,8 +322,8 @@ class AccessControl:
 
 
 def _leaves_body(req: Request) -> bool:
-    """Return whether a refused request has a body that was not read, and that may still be on its
-    way: the server ends the connection then, which its client has to know."""
+    """Return whether a refused request has an unread body that may still be arriving. The server
+    then closes the connection, and the answer has to announce that."""
     length = req.content_length
     chunked = req.get_header("transfer-encoding") is not None
     is_long = chunked if length is None else length > LEFT_BYTES
@@ -329,13 +331,13 @@ def _leaves_body(req: Request) -> bool:
 
 
 class ErrorHandlers:
-    """Errors to answers. `install` makes it the application's only way to fail."""
+    """Turns exceptions into error answers; `install` registers it for all of them."""
 
     def __init__(self, handle: ServiceHandle) -> None:
         self._handle = handle
 
     def install(self, app: App[Any, Any]) -> None:
-        """Take every kind of error; falcon has a handler of its own for its errors."""
+        """Register for every exception, and for falcon's own errors, which have a default handler."""
         app.add_error_handler(Exception, self._answer)
         app.add_error_handler(falcon.HTTPError, self._answer)
 
@@ -372,11 +374,12 @@ class ErrorHandlers:
 
 def _fault_of_falcon(req: Request, error: falcon.HTTPError) -> HttpFault:
     headers = dict(cast(Any, error.headers) or {})
-    # a path that is to come may look like one that is answered: `/v1/responses/{answer_id}`
+    # a path of a planned endpoint may match an existing route: `/v1/responses/{answer_id}`
     if error.status_code in (404, 405) and (absent := absence(req.path)) is not None:
         return absent
     if isinstance(error, falcon.HTTPMethodNotAllowed):
-        names = {one.strip() for one in str(headers.get("Allow", "")).split(",") if one.strip()}
+        methods = [method.strip() for method in str(headers.get("Allow", "")).split(",")]
+        names = {method for method in methods if method}
         return faults.method_not_allowed(
             req.method, [*names, *({"HEAD"} if "GET" in names else ())]
         )

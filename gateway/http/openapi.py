@@ -1,7 +1,6 @@
 """The OpenAPI document, made from a table of routes and the models that parse their bodies.
 
-Pure. The same table makes the application; the document says nothing that the code does not
-check.
+Pure. The application comes from the same table, so the document states only what the code checks.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from gateway.dialects.registry import DEFAULT_ENVELOPE
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
 Keyless = Literal["anyone", "pulls", "owner"]
-"""Who may without a key: anybody on this machine; anybody where `http_anyone_pulls` is set, else
-the node's owner; the node's owner."""
+"""Users who need no key for a route. `anyone`: every user of this machine. `pulls`: the same with
+`http_anyone_pulls`, else only the node's owner. `owner`: only the node's owner."""
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
-"""A name in a path, as the router has it."""
+"""A parameter in a path, as the router writes it."""
 _REFERENCE = "#/components/schemas/{model}"
 
 Mode = Literal["validation", "serialization"]
-"""What a schema is of: what is read, or what is told, in which every field stands that has a
-default."""
+"""`validation`: schema of input. `serialization`: schema of output, which always has the fields
+that have a default."""
 Types = Mapping[tuple[Any, Mode], Any]
 _UNSAID = "An object; see the documentation for its fields."
 _TEXT: Mapping[str, Any] = {"type": "string"}
@@ -38,7 +37,7 @@ _UNTYPED: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object", "description": _UNSAID},
     "application/gzip": {"type": "string", "format": "binary"},
 }
-"""The schemas of answers without a type, by their content; any other is text."""
+"""Schemas of untyped answers, by content type; any other content type is text."""
 
 _ERROR_TEXTS: Mapping[int, str] = {
     400: "Invalid body; the message names the field.",
@@ -57,23 +56,21 @@ _ERROR_TEXTS: Mapping[int, str] = {
     507: "Not enough memory.",
 }
 GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 502, 503, 504, 507)
-"""What any route that generates text may answer."""
+"""Error statuses of every route that generates text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One method of one path. `path` is written as the router has it (`/v1/models/{id:path}`).
+    """One method of one path. `path` is in the router's form (`/v1/models/{id:path}`).
 
-    `resource` makes what answers at the path, of the process's service handle. `body` is the model
-    that parses it. `answer` is the type of what is answered whole as `answers` (empty: nothing is);
-    None where that is JSON: an object of which no more is said. `streams` is the content type of
-    a streamed answer, `event` the type of the JSON in each of its events or lines, `ends_with` the
-    data of the last event where that is no JSON. `status` is that of an answer. Where two rows have
-    one path, the one with
-    `marked_by` answers requests with that header; the document shows the other. `scope` is what an
-    API key needs to be let in; where it `counts`, a request counts towards what the key may ask
-    for. `keyless` is who may without a key, on a node that asks for none: where it is not said,
-    anybody may what the scope `inference` opens, and the node's owner alone the rest.
+    `resource` builds the falcon resource from the process's service handle. `body` parses the body.
+    `answers` is the content type of a whole answer ("": there is none) and `answer` its type (None:
+    an untyped object). `status` is the status of success. `streams` is the content type of a
+    stream, `event` the type of the JSON in each event or line, `ends_with` the data of a last event
+    that is not JSON. If two rows have one path, the row with `marked_by` answers requests with that
+    header; the document shows the other row. `scope` is the scope that an API key needs. If
+    `counts`, requests count towards the key's budget. `keyless` names who may use the route without
+    a key on a node without keys (None: `anyone` for the scope `inference`, else `owner`).
     """
 
     method: Method
@@ -97,25 +94,25 @@ class Route:
 
     @property
     def who(self) -> Keyless:
-        """Return who may without a key, on a node that asks for none."""
+        """Return who may use the route without a key, on a node without keys."""
         return self.keyless or ("anyone" if self.scope == "inference" else "owner")
 
     def is_open_to_all(self, anyone_pulls: bool) -> bool:
-        """Return whether anybody on this machine may, without a key; `anyone_pulls`: as `Options`
-        have it."""
+        """Return whether every user of this machine may use the route without a key. `anyone_pulls`
+        is the option of that name."""
         return self.who == "anyone" or (self.who == "pulls" and anyone_pulls)
 
 
 def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, Any]:
-    """Return an OpenAPI 3.1 document: every route, the schemas of bodies, answers and events, the
+    """Return an OpenAPI 3.1 document: every route, with schemas of bodies, answers, events and
     error envelopes."""
     kinds: dict[tuple[Any, Mode], None] = dict.fromkeys(
-        pair for one in routes for pair in _kinds(one)
+        pair for route in routes for pair in _kinds(route)
     )
-    asked: list[tuple[Any, Mode, TypeAdapter[Any]]] = [
+    adapters: list[tuple[Any, Mode, TypeAdapter[Any]]] = [
         (kind, mode, TypeAdapter[Any](kind)) for kind, mode in kinds
     ]
-    types, schema = TypeAdapter.json_schemas(asked, ref_template=_REFERENCE)
+    types, schema = TypeAdapter.json_schemas(adapters, ref_template=_REFERENCE)
     schemas: dict[str, Any] = dict(schema.get("$defs", {}))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -137,7 +134,7 @@ def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, 
 
 
 def _kinds(route: Route) -> Iterator[tuple[Any, Mode]]:
-    """Yield the types that a route's schemas are made of: of what is read, and of what is told."""
+    """Yield the types of a route's schemas: of its body, its answer, its events and its errors."""
     if route.body is not None:
         yield route.body, "validation"
     for kind in (route.answer, route.event, route.envelope.shape):
@@ -178,19 +175,19 @@ def _answer(route: Route, types: Types) -> dict[str, Any]:
     elif route.answers:
         content[route.answers] = {"schema": _UNTYPED.get(route.answers, _TEXT)}
     if route.streams is not None:
-        told: dict[str, Any] = {"type": "object", "description": _UNSAID}
+        event: dict[str, Any] = {"type": "object", "description": _UNSAID}
         if route.event is not None:
             failure = types[route.envelope.shape, "serialization"]
-            told = {"anyOf": [types[route.event, "serialization"], failure]}
+            event = {"anyOf": [types[route.event, "serialization"], failure]}
         is_sse = route.streams == sse.CONTENT_TYPE
-        content[route.streams] = {"schema": _sse_event(told, route.ends_with) if is_sse else told}
+        content[route.streams] = {"schema": _sse_event(event, route.ends_with) if is_sse else event}
     return {"description": route.summary, **({"content": content} if content else {})}
 
 
-def _sse_event(told: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
-    """Return the schema of one server-sent event, as its reader has it: `data` is JSON in a text,
-    that of `told`, or what a stream ends with."""
-    data: dict[str, Any] = {"contentMediaType": "application/json", "contentSchema": told}
+def _sse_event(content: Mapping[str, Any], ends_with: str) -> dict[str, Any]:
+    """Return the schema of one server-sent event: `data` is a string with JSON of the schema
+    `content`, or `ends_with`."""
+    data: dict[str, Any] = {"contentMediaType": "application/json", "contentSchema": content}
     if ends_with:
         data = {"anyOf": [{"const": ends_with}, data]}
     text = {"type": "string"}

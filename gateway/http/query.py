@@ -1,4 +1,4 @@
-"""What the query of a URL says, read as the type that is wanted; else refused, and named."""
+"""Reads typed parameters from the query of a URL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _YES_NO = {"true": True, "1": True, "false": False, "0": False}
 
 
 def number_of(req: Request, name: str, default: float, *, least: float, most: float) -> float:
-    """Return a number of the query. Raises BadRequest where it is none, or out of bounds."""
+    """Return a number of the query, or `default`. Raises BadRequest for other text, and outside of
+    [`least`, `most`]."""
     text = req.get_param(name)
     if text is None:
         return default
@@ -26,7 +27,8 @@ def number_of(req: Request, name: str, default: float, *, least: float, most: fl
 
 
 def is_yes(req: Request, name: str, *, default: bool = False) -> bool:
-    """Return whether a name of the query says yes. Raises BadRequest where it says neither."""
+    """Return whether a parameter is true (`true`, `1`), not false (`false`, `0`). Raises BadRequest
+    for any other value."""
     text = req.get_param(name)
     if text is None:
         return default

@@ -1,7 +1,7 @@
-"""Talks to the service and a client's connection: an exchange under way, until its record.
+"""Talks to the service and a client's connection: a running exchange, until its record.
 
-It is counted as running, kept where it is to be kept, and recorded once, however it ends, by the
-client's hang-up too; one that gives way to another is not.
+An exchange counts as running, stores its answer if the client asked for that, and is recorded once
+however it ends. An exchange that a shortened one replaces is not recorded.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from gateway.service import HttpService
 
 CLOSED_REQUEST = 499
 ATTEMPT = "shoal.attempt"
-"""Where a request's scope has what it has to keep to as a candidate of a task."""
+"""Scope key: the `Attempt` of a request that tries one candidate of a task."""
 LET_IN = "shoal.let_in"
-"""Where it has that its client may ask."""
+"""Scope key: true once the client's limits were checked."""
 
 
 def asked_over(
     service: HttpService, kind: Kind, dialect: WholeDialect, req: Request, resp: Response
 ) -> AskedOver:
-    """Return what is known of a request before its body is read."""
+    """Return the details of a request before its body is read."""
     return AskedOver(
         kind=kind,
         dialect=dialect.name,
@@ -63,42 +63,42 @@ def asked_over(
 
 
 def of_client(
-    service: HttpService, req: Request, asked: AskedOver, extras: Extras
+    service: HttpService, req: Request, details: AskedOver, extras: Extras
 ) -> ClientProfile:
-    """Note who asks, now that a body has said it; return what counts for that client."""
+    """Update the client and its cooldown from a parsed body; return the client's profile."""
     clients = service.clients
-    asked.client = clients.named(sharer_of(req, service.options, extras.client_id))
-    profile = clients.profile(asked.client)
-    if _is_bounded(asked):
-        asked.cooldown_s = cooldown_of(extras, profile)
+    details.client = clients.named(sharer_of(req, service.options, extras.client_id))
+    profile = clients.profile(details.client)
+    if _is_bounded(details):
+        details.cooldown_s = cooldown_of(extras, profile)
     return profile
 
 
-def let_in(service: HttpService, req: Request, asked: AskedOver) -> None:
-    """Raise HttpFaultRaised (429) for a client that may not ask now. Asked once for a request,
-    whichever candidates of a task it is tried with."""
-    if _is_bounded(asked) and not req.scope.get(LET_IN):
-        service.clients.check(asked.client)
+def let_in(service: HttpService, req: Request, details: AskedOver) -> None:
+    """Raise HttpFaultRaised (429) for a client in its cooldown, or with too many waiting requests.
+    It checks once per request, not once per candidate of a task."""
+    if _is_bounded(details) and not req.scope.get(LET_IN):
+        service.clients.check(details.client)
         req.scope[LET_IN] = True
 
 
-def _is_bounded(asked: AskedOver) -> bool:
-    """Return whether its client may have to rest for it: not for a job, which was let in when it
-    was submitted, nor for a question about a prompt, which makes nothing."""
-    return asked.run is None and asked.kind != "ask"
+def _is_bounded(details: AskedOver) -> bool:
+    """Return whether client limits apply. They do not apply to a job, which was checked at
+    submission, nor to a question about a prompt, which generates nothing."""
+    return details.run is None and details.kind != "ask"
 
 
 async def hung_up(receive: Receive) -> None:
-    """Wait until the client of a connection goes; its body was read before."""
+    """Wait until the client of a connection disconnects. Call it only after the body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class ClientHangUp:
-    """The end of a client's connection, from when its body was read on; `abandon` ends an inbox.
+    """Watches a client's connection once its body was read; a hang-up calls `abandon(inbox)`.
 
-    It is listened for once for the length of a request, for a connection that was once listened to
-    and left cannot be listened to again. What it would end may be replaced.
+    One watcher listens for the whole request, because nobody can listen to a connection a second
+    time. The inbox to abandon may be replaced.
     """
 
     def __init__(self, receive: Receive, abandon: Callable[[EntryInbox], None]) -> None:
@@ -108,11 +108,11 @@ class ClientHangUp:
         self._task = asyncio.ensure_future(self._watch())
 
     def watch(self, inbox: EntryInbox) -> None:
-        """End this inbox at the hang-up, and no longer the one before."""
+        """Abandon this inbox at the hang-up, in place of the previous inbox."""
         self._inbox = inbox
 
     def leave(self, inbox: EntryInbox) -> None:
-        """Stop listening, unless another inbox is watched before the loop's next turn."""
+        """Stop listening, unless another inbox is watched before the loop's next iteration."""
         asyncio.get_running_loop().call_soon(self._stop_for, inbox)
 
     def _stop_for(self, inbox: EntryInbox) -> None:
@@ -127,7 +127,7 @@ class ClientHangUp:
 
 @dataclass(slots=True)
 class RunningExchange:
-    """One exchange under way, and what will be recorded of it."""
+    """One running exchange and the data of its record."""
 
     service: HttpService
     asked: AskedOver
@@ -137,23 +137,23 @@ class RunningExchange:
     owner: str
     over: bool = False
     settle: Callable[[], None] | None = None
-    """Counts its tokens for good, once it has begun."""
+    """Books the used tokens for the API key; None before the exchange begins."""
 
     @property
     def keeps(self) -> bool:
-        """Return whether the answer is to be kept."""
+        """Return whether the answer will be stored."""
         return self.parsed.to_keep is not None and self.parsed.to_keep.keep
 
     @property
     def writes(self) -> bool:
-        """Return whether something is on the disk before the client reads the end: the answer, or
-        what it adds to a conversation."""
+        """Return whether something is written before the client reads the end: the answer, or new
+        items of a conversation."""
         to_keep = self.parsed.to_keep
         return to_keep is not None and (to_keep.keep or to_keep.turn is not None)
 
     @property
     def outcome(self) -> str:
-        """Return how the exchange ended: `FINISHED`, or the code of what went wrong."""
+        """Return how the exchange ended: `FINISHED` or an error code."""
         inbox = self.exchange.inbox
         if inbox.abandoned:
             return "client_closed"
@@ -163,7 +163,7 @@ class RunningExchange:
         return next((reason for reason in reasons if reason is not None), FINISHED)
 
     def raise_early(self) -> None:
-        """Raise HttpFaultRaised where nothing will come, and a status can still say why."""
+        """Raise HttpFaultRaised if the exchange failed before its first token."""
         inbox = self.exchange.inbox
         if inbox.abandoned:
             fault = HttpFault(CLOSED_REQUEST, "client_closed", "the client went away")
@@ -172,9 +172,9 @@ class RunningExchange:
             raise HttpFaultRaised(inbox.early_fault)
 
     async def in_time(self) -> None:
-        """Wait for the first token where a task's candidate is asked, for as long as that may take.
+        """Wait for the first token if this is an attempt of a task, at most for its budget.
 
-        Raises HttpFaultRaised where it does not come, for another candidate may still answer.
+        Raises HttpFaultRaised without a token in time, so that the next candidate can answer.
         """
         attempt, inbox = self.asked.attempt, self.exchange.inbox
         if attempt is None:
@@ -186,25 +186,25 @@ class RunningExchange:
         attempt.began = True
 
     def gave_way(self, fault: HttpFault | None) -> Parsed | None:
-        """End an exchange whose conversation did not fit and may be cut, and return its body with
-        fewer turns; None where it stays."""
+        """If the conversation did not fit and may be shortened, end this exchange and return the
+        body with fewer turns. Else return None."""
         shorter = None if fault is None else shortened(self.parsed, fault)
         if shorter is not None:
             self.give_way()
         return shorter
 
     def stay_warm(self) -> None:
-        """Wish that the model stays as long as the body says."""
+        """Request the model's keep-alive time from the body."""
         extras = self.parsed.extras
         self.service.keep_alive(self.exchange.model, extras.wish_s, self.asked.client)
 
     def tell_unheeded(self, resp: Response) -> None:
-        """Name in the answer's header what its model gives no effect, as far as that is known."""
+        """Add request fields that the model ignores, as far as they are known, to the header."""
         names = self.exchange.inbox.take_unheeded()
         tell_ignored(self.service, resp, self.asked.dialect, names)
 
     def begin(self) -> None:
-        """Count the exchange as running; from now on its client rests."""
+        """Count the exchange as running, and start its client's cooldown."""
         self.service.running += 1
         self.service.clients.rests(self.asked.client, self.asked.cooldown_s)
         self.settle = self.service.api_keys.spends(self.asked.key, self._spent)
@@ -214,39 +214,41 @@ class RunningExchange:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
     async def keep(self, answer: bytes | None) -> str:
-        """Keep the answer, where it is to be kept and is there, and add to its conversation, before
-        its client reads the end, for it may go on from it at once. Return why that is not done;
-        empty: nothing is to be said."""
+        """Store the answer and the new items of its conversation, if the request wants that.
+
+        It happens before the client reads the end, because the client may continue from the answer
+        at once. Return the reason for a failure, else "".
+        """
         to_keep = self.parsed.to_keep
         if to_keep is None or answer is None or not self.writes:
             return ""
-        kept = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
-        # a job's answer is found by the job's name, whichever run of it has made it
+        stored = KeptAnswer(answer, to_keep.items, to_keep.listed, to_keep.labels)
+        # a job's answer has the job's name, whichever run made it
         run = self.parsed.requests[0].request_id
         turn = to_keep.turn
-        said = None if turn is None else turn.said(answer)
-        if turn is None or said is None:
+        items = None if turn is None else turn.said(answer)
+        if turn is None or items is None:
             if not to_keep.keep:
                 return ""
-            return await self.service.answers.keep(self.owner, job_of_run(run), kept)
+            return await self.service.answers.keep(self.owner, job_of_run(run), stored)
         return await self.service.conversations.end(
             EndedTurn(
                 owner=self.owner,
                 conversation=request_id_of(turn.conversation),
                 run=run,
                 answer=job_of_run(run),
-                items=(*turn.items, *said),
-                kept=kept if to_keep.keep else None,
+                items=(*turn.items, *items),
+                kept=stored if to_keep.keep else None,
             )
         )
 
     async def keep_streamed(self, renderer: StreamRenderer) -> bytes:
-        """Keep a stream's answer as `keep` does; return what tells its client that it is not."""
+        """Store a stream's answer like `keep`; return an SSE comment if that fails, else b""."""
         why = await self.keep(cast(KeepingStream, renderer).answer) if self.writes else ""
         return sse.comment(f"not kept: {why}") if why else b""
 
     def end(self, outcome: str = FINISHED, status: int = 200) -> None:
-        """Record the exchange, once; what is still open of it is cancelled."""
+        """Record the exchange, once, and cancel its open requests."""
         if not self.over:
             self.give_way()
             self.service.ended_requests.tell(
@@ -254,8 +256,8 @@ class RunningExchange:
             )
 
     def give_way(self) -> None:
-        """End the exchange without a record, for another one has its place; what is still open of
-        it is cancelled."""
+        """End the exchange without a record, because another one replaces it; cancel its open
+        requests."""
         self.over = True
         self.service.running -= 1
         if self.settle is not None:
@@ -266,12 +268,12 @@ class RunningExchange:
         self.service.dispatcher.abandon(self.exchange.inbox)
 
     def _spent(self) -> int:
-        """Return how many tokens its requests have used so far, those of questions left out."""
+        """Return how many tokens its requests have used so far, without questions about prompts."""
         return sum(request.spent_tokens for request in self.exchange.requests)
 
     @contextmanager
     def recorded_if_it_fails(self) -> Generator[None]:
-        """Record how the exchange ended, should it fail before its stream began."""
+        """Record the exchange if it fails before its stream begins."""
         try:
             yield
         except HttpFaultRaised as error:
@@ -283,18 +285,18 @@ class RunningExchange:
 
 
 @contextmanager
-def refusals_recorded(service: HttpService, asked: AskedOver) -> Generator[None]:
-    """Record a request that is refused before it has an exchange."""
+def refusals_recorded(service: HttpService, details: AskedOver) -> Generator[None]:
+    """Record a request that is refused before its exchange exists."""
     try:
         yield
     except Exception as error:
-        service.ended_requests.tell_refused(asked, of_error(error) or internal(asked.answer_id))
+        service.ended_requests.tell_refused(details, of_error(error) or internal(details.answer_id))
         raise
 
 
 async def comments_before(inbox: EntryInbox) -> AsyncGenerator[bytes]:
-    """Yield what is said while it is not settled how a request begins; then what of it has no
-    effect, where that came too late for a header."""
+    """Yield progress as SSE comments until the request begins or fails; then a comment with ignored
+    fields that were not known in time for the header."""
     if not inbox.settled:
         yield sse.KEEP_ALIVE
     while not inbox.settled:

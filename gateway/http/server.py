@@ -1,9 +1,9 @@
 """Talks to gunicorn: its master process and its HTTP processes, as we need them.
 
-What stock gunicorn lacks (measured, 27.0): asyncio's `create_server` undoes the backlog; at
-SIGTERM idle connections hold the process until it is killed without a word to the
-application; an orphaned worker waits as long. Here an HTTP process that was told to end lets
-streams finish for a while, has the rest ended in words, and leaves.
+Stock gunicorn (27.0, measured) has three faults. asyncio's `create_server` undoes the backlog. At
+SIGTERM, idle connections block the process until it is killed, and the application is not notified.
+An orphaned worker waits as long. Here an HTTP process lets streams finish for a while, ends the
+others with an error, and exits.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -40,63 +40,63 @@ from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
 KEPT_S = 7
-"""Seconds an idle connection stays open. httpx closes its own after 5 s. If the server closes at
-the same moment, a request that is on its way fails."""
+"""Seconds that an idle connection stays open: longer than httpx's 5 s. If both sides close at the
+same moment, a request under way fails."""
 GRACE_S = 3.0
-"""Between the end of the last stream in words and gunicorn's own kill."""
+"""Time between the end of all streams and gunicorn's own kill."""
 STOOD_STILL_S = 1.0
-"""A master process that was later than this with its look was halted."""
+"""If a look of the master process is later than this, the process was halted."""
 LINGER_S = 0.3
-"""Last bytes in a socket have this long once no request is open."""
+"""Once no request is open, sockets have this long to send their last bytes."""
 
 
-setattr(gasgi, "ASGIProtocol", Connection)  # noqa: B010 - what a worker makes of each connection; there is no setting
+setattr(gasgi, "ASGIProtocol", Connection)  # noqa: B010 - the class of a worker's connections; gunicorn has no setting for it
 
 
 class HttpProcess(gasgi.ASGIWorker):
-    """gunicorn's ASGI worker with a backlog, a drain, and an end."""
+    """gunicorn's ASGI worker, with the backlog, a drain and a clean exit."""
 
     _looking: asyncio.Future[None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.connections: set[Connection] = set()
-        """Those that are open."""
+        """The open connections."""
 
     def _get_ssl_context(self) -> None:
-        """Open doors for TLS in place of the servers that are made after this; none for plain
-        HTTP."""
+        """Replace the servers by `Door`s if this gateway serves TLS. gunicorn calls this before it
+        creates its servers."""
         app = cast(_Gunicorn, self.app)
         if app.served is not None:
-            for one in cast(list[Any], self.sockets):
-                prepare(one.sock, self.cfg.backlog)
-                door = Door(self, one.sock, app.served, _log_of(app.options))
+            for listener in cast(list[Any], self.sockets):
+                prepare(listener.sock, self.cfg.backlog)
+                door = Door(self, listener.sock, app.served, _log_of(app.options))
                 cast(list[Any], self.servers).append(door)
             self.sockets = []
 
     def notify(self) -> None:
-        """Notify, each second; the first time, put the listeners right."""
+        """Send the heartbeat, each second; watch the TLS files; correct the listeners once."""
         served = cast(_Gunicorn, self.app).served
         if served is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().run_in_executor(None, served.look)
         if self.servers and not getattr(self, "_prepared", False):
             self._prepared = True
-            for one in cast(list[Any], self.sockets):
-                prepare(one.sock, self.cfg.backlog)
+            for listener in cast(list[Any], self.sockets):
+                prepare(listener.sock, self.cfg.backlog)
         super().notify()
 
     def handle_exit_signal(self) -> None:
-        """Drain on SIGTERM: no new requests from here on."""
+        """Drain on SIGTERM: refuse new requests from now on."""
         super().handle_exit_signal()
         self._tell("on_drain")
 
     def handle_quit_signal(self) -> None:
-        """End open requests in words now, on SIGINT and SIGQUIT."""
+        """End open requests with an error now, on SIGINT and SIGQUIT."""
         self._tell("on_end")
         super().handle_quit_signal()
 
     async def _shutdown(self) -> None:
-        self.alive = False  # each connection is closed after its answer, an orphan's too
+        self.alive = False  # each connection closes after its answer, also in an orphaned process
         if self.ppid != os.getppid():
             self._tell("on_end")
         for server in self.servers:
@@ -111,7 +111,7 @@ class HttpProcess(gasgi.ASGIWorker):
                 break
             await asyncio.sleep(0.02)
         for connection in list(self.connections):
-            connection.close()  # a request that came from here on would find no service
+            connection.close()  # a later request would find no service
         if self.lifespan:
             await self.lifespan.shutdown()
 
@@ -126,36 +126,33 @@ class HttpProcess(gasgi.ASGIWorker):
 
 
 class GunicornLog(Logger):
-    """gunicorn's own words, as lines of our log."""
+    """gunicorn's messages, as lines of our log."""
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
         self._lines = Log(node=str(cfg.proc_name).rpartition(" ")[2], process="gateway")
 
     def critical(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a line of the same level."""
         self._lines.critical(_text(msg, args))
 
     def error(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a line of the same level."""
         self._lines.error(_text(msg, args))
 
     def warning(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a line of the same level."""
         self._lines.warning(_text(msg, args))
 
     def info(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write a line for debugging: gunicorn tells much."""
+        """Write a debug line, because gunicorn logs much."""
         self._lines.debug(_text(msg, args))
 
     def debug(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write nothing."""
+        """Drop the message."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write an error with the story of the exception that is being handled: `args` quote it."""
+        """Write an error with the current exception. `args` are dropped, because they quote it."""
         error = sys.exc_info()[1]
-        said = msg if isinstance(msg, str) else type(msg).__name__
-        self._lines.error(said.partition(": %")[0], error="" if error is None else story_of(error))
+        text = msg if isinstance(msg, str) else type(msg).__name__
+        self._lines.error(text.partition(": %")[0], error="" if error is None else story_of(error))
 
 
 def _text(message: Any, args: tuple[Any, ...]) -> str:
@@ -166,7 +163,7 @@ def _text(message: Any, args: tuple[Any, ...]) -> str:
 
 
 class _Gunicorn(BaseApplication):
-    """gunicorn with our settings; the application is built in each HTTP process."""
+    """gunicorn with our settings. Each HTTP process builds the application for itself."""
 
     def __init__(
         self,
@@ -182,7 +179,7 @@ class _Gunicorn(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Set what we need; the rest stays gunicorn's default."""
+        """Set our values; all others stay at gunicorn's defaults."""
         options = self.options
         settings: dict[str, Any] = {
             "bind": [f"fd://{listener.fileno()}" for listener in self._listeners],
@@ -206,15 +203,15 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return the application. It is built after the fork, for no socket may be older."""
+        """Return the application. Called after the fork, because sockets must not be older."""
         return self._build(self.options)
 
 
 class _Arbiter(Arbiter):
-    """gunicorn's master process, with an eye on the pair of HTTPS and on the lock of its role.
+    """gunicorn's master process. Each second it also checks the TLS files and its role's lock.
 
-    It looks each second. Where it could not for longer (the node was halted, its machine paused),
-    its HTTP processes could not say either that they live: they have their whole time once more."""
+    If it was halted itself (the node was stopped, the machine slept), its HTTP processes could not
+    send heartbeats either, so they get their whole timeout again."""
 
     def __init__(self, app: Any, role: RoleLock) -> None:
         super().__init__(app)
@@ -223,7 +220,7 @@ class _Arbiter(Arbiter):
         self._spares_until = 0.0
 
     def murder_workers(self) -> None:
-        """Look for HTTP processes that hang, and at the pair."""
+        """Kill HTTP processes that hang; check the lock and the TLS files."""
         now = clock_now()
         if self._lost.pass_by(now) > STOOD_STILL_S:
             self._spares_until = now + self.timeout
@@ -236,8 +233,8 @@ class _Arbiter(Arbiter):
 
 
 def serve(options: Options, role: RoleLock) -> None:
-    """Serve until told to stop; `role` is held meanwhile. Raises Unavailable when the port is
-    taken, ConfigError when the pair of HTTPS is no good."""
+    """Serve until a signal stops the gateway; hold `role` meanwhile. Raises Unavailable if the port
+    is taken, ConfigError if the TLS files are invalid."""
     served = served_pair(options)
     go_on(Path(options.metrics_folder), options.version)
     listeners = (
@@ -251,8 +248,8 @@ def serve(options: Options, role: RoleLock) -> None:
 
 
 def _imported_app() -> Callable[[Options], Any]:
-    """Import the application once for all HTTP processes, before they are forked. Not at the top:
-    supervisord loads this module for the gateway, and runners start while this is imported."""
+    """Import the application once for all HTTP processes, before the fork. It is not imported at
+    the top, because supervisord imports this module before it starts the runners."""
     gc.disable()
     from gateway.http.app import build_app
 
@@ -262,7 +259,7 @@ def _imported_app() -> Callable[[Options], Any]:
 
 
 def served_pair(options: Options) -> ServedPair | None:
-    """Return what HTTPS serves with, None for plain HTTP. Raises ConfigError."""
+    """Return the certificate and key for HTTPS; None for plain HTTP. Raises ConfigError."""
     folder = options.endpoints.folder
     if options.tls is None:
         forget_served(folder)
@@ -275,7 +272,7 @@ def _log_of(options: Options) -> Log:
 
 
 def _end_workers(arbiter: Any) -> None:
-    """End the workers at once: our supervisor is gone."""
+    """End the HTTP processes and this one at once: the supervisor is gone."""
     for pid in list(arbiter.WORKERS):
         try:
             os.kill(pid, signal.SIGQUIT)

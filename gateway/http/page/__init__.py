@@ -1,7 +1,7 @@
-"""Talks to browsers: the page, its files as they lie in `static/`, and by what rules it may act.
+"""Talks to browsers: serves the dashboard page from `static/`, with its security policy.
 
-The page is a client as any other: what it shows comes over the API that all have. Its files hold no
-secret and are given without a key.
+The page is an ordinary client: all its data comes over the public API. Its files contain no secrets
+and need no key.
 """
 
 from gateway.http.page.files import Dashboard, DashboardFile, Front

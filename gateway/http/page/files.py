@@ -1,7 +1,7 @@
-"""Talks to browsers and to the disk: the page's files, read once, with a mark by which they stay.
+"""Talks to browsers and to the disk: the page's files, read once and served with an ETag.
 
-`POLICY` lets the page take scripts, styles, pictures and data from this server and nothing from
-elsewhere, run nothing that stands in its text, and be shown in no frame.
+`POLICY` allows scripts, styles, images and data only from this server. It forbids inline code and
+frames.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPES: Mapping[str, str] = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""The kinds of files that the page has."""
+"""Content types of the page's files, by suffix."""
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -47,7 +47,7 @@ HEADERS = (
     ("referrer-policy", "no-referrer"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
-    # it is asked each time whether a file has changed, so that all of them are of one build
+    # browsers revalidate each file, so that all files are of one build
     ("cache-control", "no-cache"),
 )
 
@@ -63,21 +63,21 @@ class PageFile:
 
 @functools.cache
 def page_files() -> Mapping[str, PageFile]:
-    """Return the files by name. They are read the first time: call it in a thread then."""
-    found: dict[str, PageFile] = {}
+    """Return the files by name. The first call reads them: make it in a thread."""
+    files: dict[str, PageFile] = {}
     for path in sorted(STATIC.iterdir()):
         if path.suffix in TYPES:
             data = path.read_bytes()
             mark = hashlib.sha256(data).hexdigest()[:24]
-            found[path.name] = PageFile(data, TYPES[path.suffix], mark)
-    return found
+            files[path.name] = PageFile(data, TYPES[path.suffix], mark)
+    return files
 
 
 class Front(Resource):
-    """`GET /`: the page for browsers, a line of text for all others."""
+    """`GET /`: the page for browsers, plain text for other clients."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the page where HTML is asked for by name, else in plain text."""
+        """Answer with the page if the client accepts `text/html` by name, else in plain text."""
         options = self.handle.options
         if options.dashboard and "text/html" in (req.get_header("accept") or "").casefold():
             await _answer(req, resp, FRONT)
@@ -90,16 +90,16 @@ class Dashboard(Resource):
     """`GET /dashboard`: the page."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the page. 404 where it is switched off."""
+        """Answer with the page; 404 if it is switched off."""
         _check_on(self)
         await _answer(req, resp, FRONT)
 
 
 class DashboardFile(Resource):
-    """`GET /dashboard/{name}`: a file that the page is made of."""
+    """`GET /dashboard/{name}`: a file of the page."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with the file. 404 where the page is switched off."""
+        """Answer with the file; 404 if the page is switched off."""
         _check_on(self)
         await _answer(req, resp, name)
 
@@ -111,7 +111,7 @@ def _check_on(resource: Resource) -> None:
 
 
 async def _answer(req: Request, resp: Response, name: str) -> None:
-    """Answer with a file, or that it has not changed. Raises HttpFaultRaised (404)."""
+    """Answer with a file, or with 304 if the client has it. Raises HttpFaultRaised (404)."""
     files = await asyncio.to_thread(page_files)
     file = files.get(name)
     if file is None:

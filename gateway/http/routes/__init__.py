@@ -1,4 +1,4 @@
-"""Talks to falcon: what answers each method of each path, and the application made of that."""
+"""Talks to falcon: the route table and the application built from it."""
 
 from gateway.http.routes.access import CALLS, KEYLESS, NODES, check_verbs, topics, verbs, with_a_key
 from gateway.http.routes.application import add_routes, routed

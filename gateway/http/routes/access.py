@@ -1,7 +1,7 @@
-"""Who may use what at a node with default settings: routes, calls of other nodes, topics.
+"""Access rules of a node with default settings: routes, calls of other nodes, topics.
 
-Pure. A route says it in its own row (`Route.who`), where it says nothing it is the owner's; a call
-of another node has its row here, and no process that answers one without a row starts.
+Pure. A route's row names who may use it (`Route.who`; by default the owner). `CALLS` has the calls
+of other nodes: a process that answers a call without a row does not start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CALLS: Mapping[str, str] = {
     "trace": "find, latest, remove",
     "write_card": "",
 }
-"""What one node asks of another's gateway, by the first word of the verb: the second words."""
+"""Calls between gateways of two nodes: first word of the verb to its second words."""
 KEYLESS: Mapping[str, str] = {
     "anyone": "anybody on this machine",
     "pulls": "the owner; anybody with `http_anyone_pulls`",
@@ -37,7 +37,7 @@ NODES = "this user's processes; nodes with its machine key or the cluster key"
 
 
 def verbs() -> frozenset[str]:
-    """Return the verbs that have a row."""
+    """Return the verbs in `CALLS`."""
     return frozenset(
         f"{first}.{second}" if second else first
         for first, seconds in CALLS.items()
@@ -46,18 +46,18 @@ def verbs() -> frozenset[str]:
 
 
 def check_verbs(answered: Collection[str]) -> None:
-    """Raise LookupError for a verb that is answered and has no row."""
+    """Raise LookupError if a verb in `answered` has no row in `CALLS`."""
     if missing := sorted(set(answered) - verbs()):
         raise LookupError(f"no row in CALLS says who may ask: {', '.join(missing)}")
 
 
 def with_a_key(route: Route) -> str:
-    """Return what a route asks for on a node that asks for keys."""
+    """Return the scope that a route requires on a node with API keys, as text."""
     if is_open(route.path.partition("{")[0]):
         return "nothing"
     return f"`{route.scope}`"
 
 
 def topics() -> list[str]:
-    """Return what is heard and said on the bus, by the first words of topics."""
+    """Return the topic prefixes of the bus."""
     return [row.prefix for row in TOPICS]

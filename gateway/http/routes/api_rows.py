@@ -1,4 +1,4 @@
-"""Talks to falcon: the rows of the APIs, made from their own tables (`gateway.dialects`)."""
+"""Talks to falcon: builds the routes of each API from its endpoint table (`gateway.dialects`)."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 
 
 def _mark_of(api: Api, path: str) -> str:
-    """Return the header of an API's clients, for a path that another API answers too."""
-    others = (one.path for other in APIS if other is not api for one in other.endpoints)
+    """Return the header that marks the API's clients, if another API has the same path; else ""."""
+    others = (endpoint.path for other in APIS if other is not api for endpoint in other.endpoints)
     return api.marked_by if path in others else ""
 
 
 def _scope_of(endpoint: Endpoint) -> Scope:
-    """Return what an API key needs for an endpoint: what fetches, makes or deletes models is for
-    those who run the cluster."""
-    runs = isinstance(endpoint, DeletesModel | DerivesModel | FetchesModel)
-    return "admin" if runs else "inference"
+    """Return the scope that an API key needs: `admin` to pull, derive or delete models."""
+    changes_models = isinstance(endpoint, DeletesModel | DerivesModel | FetchesModel)
+    return "admin" if changes_models else "inference"
 
 
 def rows_of(api: Api) -> Iterator[Route]:
@@ -103,8 +102,8 @@ def rows_of(api: Api) -> Iterator[Route]:
                 yield from _rows_of_kept(api, endpoint)
             case KeepsConversations():
                 yield from _rows_of_conversations(api, endpoint)
-            case Says(answer=said, shown=shown):
-                yield get(partial(pages.Constant, answer=said), answer=shown, errors=(401,))
+            case Says(answer=constant, shown=shown):
+                yield get(partial(pages.Constant, answer=constant), answer=shown, errors=(401,))
 
 
 def _row_of_models(
@@ -119,42 +118,42 @@ def _row_of_models(
             pages_of = partial(models.ModelPages, endpoint=endpoint)
             return get(pages_of, answer=answer, errors=(400, 401))
         case ShowsModel(answer=answer):
-            one = partial(models.ModelOfPath, endpoint=endpoint)
-            return get(one, answer=answer, errors=(401, 404))
+            of_path = partial(models.ModelOfPath, endpoint=endpoint)
+            return get(of_path, answer=answer, errors=(401, 404))
         case ShowsAsked(body=body, shown=shown):
-            asked = partial(models.ModelOfBody, endpoint=endpoint)
-            return post(asked, body=body, answer=shown, errors=(400, 401, 404))
+            of_body = partial(models.ModelOfBody, endpoint=endpoint)
+            return post(of_body, body=body, answer=shown, errors=(400, 401, 404))
 
 
 def _rows_of_kept(api: Api, endpoint: KeepsAnswers) -> Iterator[Route]:
-    what, kept = endpoint.what, f"{endpoint.path}/{{answer_id}}"
+    what, path = endpoint.what.lower(), f"{endpoint.path}/{{answer_id}}"
     errors = (400, 401, 404, 503, 504)
     row = partial(
         Route, tag=api.title, envelope=api.envelope, errors=errors, scope=_scope_of(endpoint)
     )
     listed = isinstance(endpoint, KeepsListed)
     shown = partial(answers.LabelledAnswer if listed else jobs.BackgroundAnswer, endpoint=endpoint)
-    told_as = endpoint.shown
+    shapes = endpoint.shown
     replays = "text/event-stream" if endpoint.replayed is not None else None
-    one = partial(row, answer=told_as.answer)
-    yield one("GET", kept, f"A {endpoint.summary}", resource=shown, streams=replays,
-              event=told_as.event)  # fmt: skip
-    yield row("DELETE", kept, f"Keep a {what.lower()} no longer", resource=shown,
-              answer=told_as.deleted)  # fmt: skip
+    answers_it = partial(row, answer=shapes.answer)
+    yield answers_it("GET", path, f"Get a {endpoint.summary}", resource=shown, streams=replays,
+                     event=shapes.event)  # fmt: skip
+    yield row("DELETE", path, f"Delete a {endpoint.summary}", resource=shown,
+              answer=shapes.deleted)  # fmt: skip
     if isinstance(endpoint, KeepsListed):
-        yield from _rows_of_listed(api, endpoint, one, shown)
+        yield from _rows_of_listed(api, endpoint, answers_it, shown)
     else:
         stopped = partial(jobs.BackgroundCancel, endpoint=endpoint)
-        yield one("POST", f"{kept}/cancel", "Stop the making of one", resource=stopped)
+        yield answers_it("POST", f"{path}/cancel", f"Cancel a background {what}", resource=stopped)
     of_items = answers.AnswerItems if listed else jobs.BackgroundItems
     items = partial(of_items, endpoint=endpoint)
-    told = f"The {_words(endpoint.items_at)} that one was made from (?limit=, ?order=, ?after=)"
-    yield row("GET", f"{kept}/{endpoint.items_at}", told, resource=items, answer=told_as.items)
+    summary = f"List the input {_words(endpoint.items_at)} of a {what} (?limit=, ?order=, ?after=)"
+    yield row("GET", f"{path}/{endpoint.items_at}", summary, resource=items, answer=shapes.items)
 
 
 def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[Route]:
-    one = f"{endpoint.path}/{{conversation_id}}"
-    items, item = f"{one}/items", f"{one}/items/{{item_id}}"
+    path = f"{endpoint.path}/{{conversation_id}}"
+    items, item = f"{path}/items", f"{path}/items/{{item_id}}"
     row = partial(
         Route,
         tag=api.title,
@@ -163,24 +162,24 @@ def _rows_of_conversations(api: Api, endpoint: KeepsConversations) -> Iterator[R
         scope=_scope_of(endpoint),
     )
     begins = partial(conversations.ConversationList, endpoint=endpoint)
-    told = partial(conversations.OneConversation, endpoint=endpoint)
+    single = partial(conversations.OneConversation, endpoint=endpoint)
     listed = partial(conversations.ConversationItems, endpoint=endpoint)
-    single = partial(conversations.ConversationItem, endpoint=endpoint)
+    single_item = partial(conversations.ConversationItem, endpoint=endpoint)
     what = endpoint.summary
-    tells = partial(row, answer=endpoint.answer)
+    answers_it = partial(row, answer=endpoint.answer)
     lists = partial(row, resource=listed, answer=endpoint.listing)
-    yield tells("POST", endpoint.path, f"Begin a {what}", resource=begins, body=endpoint.body)
-    yield tells("GET", one, f"A {what}, without its items", resource=told)
+    yield answers_it("POST", endpoint.path, f"Create a {what}", resource=begins, body=endpoint.body)
+    yield answers_it("GET", path, f"Get a {what} without its items", resource=single)
     labels = endpoint.labels_body
-    yield tells("POST", one, f"Give a {what} other labels", resource=told, body=labels)
+    yield answers_it("POST", path, f"Change the metadata of a {what}", resource=single, body=labels)
     yield row(
-        "DELETE", one, f"Remove a {what} and its items", resource=told, answer=endpoint.removed
+        "DELETE", path, f"Delete a {what} and its items", resource=single, answer=endpoint.removed
     )
     yield lists("POST", items, f"Add items to a {what}", body=endpoint.items_body)
-    page = f"The items of a {what} (?limit=, ?order=, ?after=, ?include=)"
+    page = f"List the items of a {what} (?limit=, ?order=, ?after=, ?include=)"
     yield lists("GET", items, page)
-    yield row("GET", item, f"An item of a {what} (?include=)", resource=single)
-    yield tells("DELETE", item, f"Remove an item of a {what}", resource=single)
+    yield row("GET", item, f"Get an item of a {what} (?include=)", resource=single_item)
+    yield answers_it("DELETE", item, f"Delete an item of a {what}", resource=single_item)
 
 
 def _words(items_at: str) -> str:
@@ -191,10 +190,9 @@ def _rows_of_listed(
     api: Api, endpoint: KeepsListed, row: partial[Route], shown: Any
 ) -> Iterator[Route]:
     path = endpoint.path
-    made = (one for one in api.endpoints if isinstance(one, Generates) and one.path == path)
-    both = partial(ListedAnswers, dialect=next(made).dialect, endpoint=endpoint)
-    told = f"Each {endpoint.summary} (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
-    yield row("GET", path, told, resource=both, answer=endpoint.shown.listing)
-    kept = f"{path}/{{answer_id}}"
-    yield row("POST", kept, f"Give a {endpoint.what.lower()} other labels",
+    generating = (row for row in api.endpoints if isinstance(row, Generates) and row.path == path)
+    both = partial(ListedAnswers, dialect=next(generating).dialect, endpoint=endpoint)
+    summary = f"List {endpoint.summary}s (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
+    yield row("GET", path, summary, resource=both, answer=endpoint.shown.listing)
+    yield row("POST", f"{path}/{{answer_id}}", f"Change the metadata of a {endpoint.summary}",
               resource=shown, body=endpoint.body)  # fmt: skip

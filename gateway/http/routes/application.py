@@ -1,4 +1,4 @@
-"""Talks to falcon: the application made of the table of routes."""
+"""Talks to falcon: builds the application from the route table."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ from gateway.service import ServiceHandle
 
 
 def routed() -> dict[tuple[str, str], Route]:
-    """Return each route by its method and its path as the router has it; of two of one path, which
-    have one scope, the first. HEAD is asked as GET."""
-    found: dict[tuple[str, str], Route] = {}
+    """Return each route by (method, path), with the path as the router writes it.
+
+    Two routes of one path have the same scope; the first is returned. HEAD counts as GET.
+    """
+    rows: dict[tuple[str, str], Route] = {}
     for route in ROUTES:
-        found.setdefault((route.method, route.path), route)
+        rows.setdefault((route.method, route.path), route)
     for api in APIS:
         if api.also_under:
             for row in rows_of(api):
-                found[row.method, f"{api.also_under}{row.path}"] = row
-            found["GET", api.also_under] = replace(found["GET", "/"], path=api.also_under)
-    return found
+                rows[row.method, f"{api.also_under}{row.path}"] = row
+            rows["GET", api.also_under] = replace(rows["GET", "/"], path=api.also_under)
+    return rows
 
 
 def add_routes(app: App[Any, Any], handle: ServiceHandle) -> None:
-    """Give the application everything that it answers."""
-    # of two rows of one path, the later one's resource answers both
+    """Create the resource of each path once, and add it under every path that the API has."""
+    # if two rows have one path, the later row's resource answers both
     makers = {route.path: route.resource for route in ROUTES if not route.marked_by}
     made = {path: make(handle) for path, make in makers.items() if make is not None}
     for route in ROUTES:

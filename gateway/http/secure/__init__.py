@@ -1,6 +1,6 @@
-"""Talks to clients before HTTP: the pair of HTTPS, and the door that each connection comes through.
+"""Talks to clients before HTTP: the TLS certificate, and the handshake of each connection.
 
-A connection counts from its first byte on. What is no TLS is told so, in plain HTTP.
+A connection counts from its first byte on. A plain HTTP client gets an error in plain HTTP.
 """
 
 from gateway.http.secure.door import Door

@@ -1,9 +1,9 @@
-"""Talks to clients before HTTP: takes a listener's connections, and makes TLS of them.
+"""Talks to clients before HTTP: accepts a listener's connections and starts TLS on them.
 
-asyncio's own servers say nothing of a handshake that fails, count it nowhere, and give it a minute.
-Here the first byte tells TLS from plain HTTP, which is answered in words; first byte and handshake
-have `headers_s` together, and a connection counts all the while. Of each thing that goes wrong at
-most one line a minute is written.
+asyncio's own servers neither log nor count failed handshakes, and wait a minute for them. Here the
+first byte distinguishes TLS from plain HTTP, which gets an error. First byte and handshake together
+have `headers_s`, and the connection counts during that time. Each kind of failure is logged at most
+once a minute.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -27,7 +27,7 @@ from gateway.http.secure.served import ServedPair
 HANDSHAKE = b"\x16"
 """The first byte of TLS: a record of its handshake (RFC 8446, 5.1)."""
 GOODBYE_S = 10.0
-"""The last bytes, and the other side's word that it has them, have this long."""
+"""Time limit of the TLS shutdown: the last bytes and the peer's acknowledgement."""
 PAUSE_S = 1.0
 TOLD_EVERY_S = 60.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,16 +35,16 @@ _PLAIN = "this port speaks HTTPS, not plain HTTP: use an https:// URL\n"
 
 
 class SecureConnection(Connection):
-    """A connection that has counted since it was accepted."""
+    """A TLS connection, which counts since it was accepted."""
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection; it counts as every other from here on."""
+        """Accept the connection. The base class counts it again, so the earlier count is undone."""
         self.worker.nr_conns -= 1
         super().connection_made(transport)
 
 
 class PlainConnection(SecureConnection):
-    """One that speaks plain HTTP where TLS is spoken: it is told so."""
+    """A plain HTTP connection to the HTTPS port: it gets an error."""
 
     def _feed_callback_parser(self, data: bytes) -> Any:
         self._refuse(400, _PLAIN)
@@ -52,10 +52,10 @@ class PlainConnection(SecureConnection):
 
 
 class Door:
-    """The place of asyncio's server for one listener, in one HTTP process."""
+    """Replaces asyncio's server for one listener, in one HTTP process."""
 
     def __init__(self, worker: Any, listener: socket.socket, served: ServedPair, log: Log) -> None:
-        """Take connections from now on, on the worker's loop."""
+        """Start accepting connections, on the worker's loop."""
         self._worker = worker
         self._options: Options = worker.app.options
         self._loop: asyncio.AbstractEventLoop = worker.loop
@@ -70,7 +70,7 @@ class Door:
         self._listen()
 
     def close(self) -> None:
-        """Take no more; handshakes that have begun may end."""
+        """Stop accepting; open handshakes may complete."""
         self._is_open = False
         self._loop.remove_reader(self._listener)
 
@@ -130,7 +130,7 @@ class Door:
                 self._worker.nr_conns -= 1
 
     async def _first_byte(self, connection: socket.socket) -> bytes:
-        """Return the first byte that came, which stays to be read; none where the client left."""
+        """Return the first byte without consuming it; b"" if the client disconnected."""
         came: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_reader(connection, lambda: came.done() or came.set_result(None))
         try:
@@ -145,16 +145,16 @@ class Door:
         if now - self._told_at.get(message, -TOLD_EVERY_S) < TOLD_EVERY_S:
             return
         self._told_at[message] = now
-        why_told = {"why": why} if why else {}
+        reason = {"why": why} if why else {}
         times = self._untold.pop(message)
-        self._log.warning(message, **why_told, client=client, times=times)
+        self._log.warning(message, **reason, client=client, times=times)
 
 
 def _why(error: OSError | TimeoutError) -> str:
-    """Return why a handshake failed, in a client's terms."""
+    """Return why a handshake failed, as text for the log."""
     if isinstance(error, ssl.SSLError):
-        told = (error.reason or str(error)).replace("_", " ").lower()
-        return f"{told}: the client does not trust the certificate" if "alert" in told else told
+        text = (error.reason or str(error)).replace("_", " ").lower()
+        return f"{text}: the client does not trust the certificate" if "alert" in text else text
     if isinstance(error, TimeoutError):
         return "it was not complete in time"
     return "the client went away" if isinstance(error, ConnectionError) else str(error)

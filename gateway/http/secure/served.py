@@ -1,8 +1,8 @@
-"""Talks to the disk: the pair that this gateway serves with, looked at each second.
+"""Talks to the disk: the certificate and key of HTTPS, checked each second.
 
-gunicorn's master process and each HTTP process look for themselves: a process that is forked later
-begins with what its parent has. The master alone tells, in the log and to this user's other
-processes, once of each thing.
+gunicorn's master process and each HTTP process check for themselves; a process that is forked later
+starts with its parent's pair. Only the master reports changes, once each: in the log, and to this
+user's other processes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bus.wire.errors import ConfigError
 
 
 class ServedPair:
-    """What HTTPS serves with. Raises ConfigError at first where that is no good."""
+    """The certificate and key of HTTPS. The constructor raises ConfigError for an invalid pair."""
 
     def __init__(self, files: TlsFiles, folder: str, log: Log) -> None:
         self._folder = folder
         self._log = log
-        self._said = ("", "")
-        """What was said last of the files, and of the certificate."""
+        self._reported = ("", "")
+        """The latest reports: trouble with the files, expiry of the certificate."""
         try:
             self._watch = PairWatch(files)
         except ConfigError as error:
@@ -36,11 +36,11 @@ class ServedPair:
         return self._watch.pair
 
     def look(self) -> None:
-        """Take another pair where there is a good one."""
+        """Load a new pair if the files have a valid one."""
         self._watch.look()
 
     def look_and_tell(self) -> None:
-        """Take another pair where there is a good one, and tell what is new."""
+        """Load a new pair if the files have a valid one; report changes."""
         if self._watch.look():
             tell_served(self._folder, self.pair, "")
             self._log.info("HTTPS now serves with a new certificate")
@@ -48,10 +48,10 @@ class ServedPair:
 
     def _tell(self) -> None:
         trouble, ending = self._watch.trouble, standing(self.pair.valid, wall())
-        said, self._said = self._said, (trouble, ending)
-        if trouble != said[0]:
+        reported, self._reported = self._reported, (trouble, ending)
+        if trouble != reported[0]:
             tell_served(self._folder, self.pair, trouble)
             if trouble:
                 self._log.warning(f"{trouble} (HTTPS keeps the previous certificate)")
-        if ending and ending != said[1]:
+        if ending and ending != reported[1]:
             self._log.warning(f"the certificate of HTTPS {ending}")
