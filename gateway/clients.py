@@ -1,9 +1,8 @@
-"""Talks to the disk, and to the other HTTP processes of this gateway, about clients: who they are,
-what counts for them (`clients.toml`), what they have asked for, and whether they may ask now.
+"""Talks to the disk, and to the gateway's other HTTP processes: clients, their limits and usage.
 
-What clients have asked for is counted in memory, and written to the records at most once in
-`FLUSH_S`; nothing is done for a request but counting it. Other processes hear at once who rests,
-so that a client which asks one request after the other rests at all of them.
+It names the client of a request, has its profile (`clients.toml`), counts its usage and checks its
+limits. Usage is counted in memory and written to the records at most once in `FLUSH_S`. A cooldown
+is reported to the other processes at once, so that it applies at all of them.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from gateway.requests.tasks import open_profiles
 
 FLUSH_S = 60.0
 TELL_S, REPEAT_S = 0.25, 1.0
-"""How often other processes may hear who rests or waits, and how often while that stays so."""
+"""Shortest time between changed reports to other processes, and between unchanged ones."""
 
 
 class ClientTold(records.ClientFigures):
-    """A client; `known_by` is null for one that has a profile and was never seen. `rests_s` is how
-    long it rests on."""
+    """A client. `known_by` is null if it has a profile but has sent no request. `rests_s` is its
+    remaining cooldown."""
 
     client: str
     known_by: str | None
@@ -54,7 +53,7 @@ class AskingClients:
         *,
         reactor: Reactor,
         near: HttpProcesses,
-        kept: records.NodeRecords,
+        node_records: records.NodeRecords,
         keys: ApiKeys,
         dispatcher: Dispatcher,
         log: Log,
@@ -63,43 +62,45 @@ class AskingClients:
         self._options = options
         self._now = reactor.now
         self._near = near
-        self._kept = kept
+        self._records = node_records
         self._keys = keys
         self._dispatcher = dispatcher
         self._use = records.ClientUse()
         self._rests = ClientRests()
-        self._told: list[RestRow] = []
-        self._told_at = 0.0
+        self._sent: list[RestRow] = []
+        self._sent_at = 0.0
         self._writing = asyncio.ensure_future(self._load())
         reactor.every(TELL_S, self._tell)
         reactor.every(FLUSH_S, self._flush)
 
-    # --- who asks --------------------------------------------------------------------------------
+    # --- clients and limits ----------------------------------------------------------------------
 
     def named(self, sharer: Sharer) -> ClientName:
-        """Return the client of a request: its API key, else its client id, else its address."""
+        """Return the client of a request: by its API key, else its client id, else its address."""
         key, client_id, address, *_ = sharer
         if key:
-            found = self._keys.book.keys.get(key)
-            return ClientName("key", key if found is None else found.name)
+            record = self._keys.book.keys.get(key)
+            return ClientName("key", key if record is None else record.name)
         if client_id:
-            # half of a pair is no character: no file holds one
+            # a lone surrogate cannot be written to a file
             return ClientName("client_id", client_id.encode(errors="replace").decode())
         return ClientName("address", address)
 
     def profile(self, client: ClientName) -> ClientProfile:
-        """Return what counts for a client."""
+        """Return a client's profile, with the defaults for the fields that it does not set."""
         return self.book.table.profile(client)
 
     def stays_s(self, client: ClientName, card: ModelCard | None, wish_s: float) -> float:
-        """Return how long a client's wish keeps the model of a card; below 0 means for ever."""
+        """Return a client's keep-alive time for a model: its wish, at most its limit. Below 0 means
+        for ever."""
         most_s = self.profile(client).keep_alive_most_s
         if most_s is None:
             most_s = self._options.keep_alive_most_s["text" if card is None else card.makes]
         return capped(wish_s, most_s)
 
     def check(self, client: ClientName) -> None:
-        """Raise HttpFaultRaised (429) for a client that rests, or of which enough requests wait."""
+        """Raise HttpFaultRaised (429) for a client in its cooldown, or at its limit of waiting
+        requests."""
         now, most = self._now(), self.profile(client).max_waiting
         if left_s := self._rests.left_s(client, now):
             raise HttpFaultRaised(asked_too_soon(client, left_s))
@@ -109,39 +110,43 @@ class AskingClients:
         if waiting >= most:
             raise HttpFaultRaised(too_many_waiting(client, waiting, most))
 
-    # --- what is asked ---------------------------------------------------------------------------
+    # --- usage -----------------------------------------------------------------------------------
 
     def rests(self, client: ClientName, cooldown_s: float) -> None:
-        """Have a client rest from now on, at each process of this gateway; 0: it does not."""
+        """Start a client's cooldown, at each process of this gateway; 0: none."""
         if cooldown_s > 0:
             self._rests.rest(client, self._now() + cooldown_s)
             self._tell()
 
     def ended(self, client: ClientName, totals: records.ClientTotals) -> None:
-        """Count what a client asked for, when that has ended."""
+        """Add an ended request to a client's usage."""
         self._use.add(client, records.seen_now(totals, wall()))
 
     def own_rows(self) -> list[Any]:
-        """Return whether what was kept of this process is known here, what all its clients have
-        asked for, and how many requests of each wait."""
+        """Return this process's part for the other processes.
+
+        It is a list of: whether its stored usage is loaded; the usage of its clients; the number of
+        waiting requests per client.
+        """
         waiting = [[*client, count] for client, count in self._waiting().items()]
         return [self._use.loaded, self._use.rows(), waiting]
 
     def heard(self, process: int, rows: Sequence[RestRow]) -> None:
-        """Take what another process tells of clients that rest or wait there."""
+        """Apply another process's report of its cooldowns and waiting requests."""
         self._rests.heard(process, rows, self._now())
 
     async def told(self) -> list[ClientTold]:
-        """Return all clients of this gateway, those that were seen last first, then those that have
-        a profile and were never seen."""
+        """Return all clients of this gateway, the latest request first; then clients that have a
+        profile and sent no request."""
         parts = await self._near.client_rows(self._options.processes)
-        found = await self._summed(parts)
+        totals_by_client = await self._summed(parts)
         now, waiting = self._now(), Counter[ClientName]()
         for kind, name, count in (row for *_, rows in parts.values() for row in rows):
             waiting[ClientName(kind, name)] += count
         for client in (*waiting, *self._rests.clients()):
-            found.setdefault(client, records.ClientTotals())  # it has asked, and nothing has ended
-        seen = sorted(found.items(), key=lambda one: -(one[1].seen_at_s or inf))
+            # it has open requests, and none has ended yet
+            totals_by_client.setdefault(client, records.ClientTotals())
+        seen = sorted(totals_by_client.items(), key=lambda item: -(item[1].seen_at_s or inf))
         rows: list[ClientTold] = [
             {
                 "client": client.name,
@@ -153,11 +158,11 @@ class AskingClients:
             }
             for client, totals in seen
         ]
-        unseen = set(self.book.table.clients) - {client.name for client in found}
+        unseen = set(self.book.table.clients) - {client.name for client in totals_by_client}
         return [*rows, *(self._unseen_told(name) for name in sorted(unseen))]
 
     async def stop(self) -> None:
-        """Write what is not written."""
+        """Write the unwritten usage to the records."""
         await self._writing
         await self._write()
 
@@ -180,19 +185,19 @@ class AskingClients:
     async def _summed(
         self, parts: Mapping[int, list[Any]]
     ) -> dict[ClientName, records.ClientTotals]:
-        """Return what each client has asked for at all processes; what is kept of those that did
-        not tell it themselves is theirs, too."""
+        """Return each client's usage, summed over all processes. For a process that did not report,
+        its stored usage counts."""
         rows = [own for _, own, _ in parts.values()]
         whole = {number for number, (loaded, *_) in parts.items() if loaded}
         try:
-            kept = await self._kept.ask(lambda file: file.read([records.kept_clients()])[0])
+            stored = await self._stored()
         except records.RecordsUnavailable:
-            kept = []
-        rows.append([row for number, *row in kept if number not in whole])
+            stored = []
+        rows.append([row for number, *row in stored if number not in whole])
         return records.summed_clients(rows)
 
     def _waiting(self) -> Counter[ClientName]:
-        """Return how many requests wait that clients have made here; a body counts once."""
+        """Return the number of waiting requests per client in this process; a body counts once."""
         waits = {
             id(request.inbox): request.sharer
             for request in self._dispatcher.requests.values()
@@ -205,11 +210,11 @@ class AskingClients:
         bounded = any(client.max_waiting is not None for client in table.clients.values())
         waiting = self._waiting() if bounded else Counter[ClientName]()
         rows = self._rests.rows(
-            {one: count for one, count in waiting.items() if table.profile(one).max_waiting}, now
+            {name: count for name, count in waiting.items() if table.profile(name).max_waiting}, now
         )
-        if rows == self._told and not (rows and now - self._told_at >= REPEAT_S):
+        if rows == self._sent and not (rows and now - self._sent_at >= REPEAT_S):
             return
-        self._told, self._told_at = rows, now
+        self._sent, self._sent_at = rows, now
         self._near.tell_rests(self._options.processes, rows)
 
     def _flush(self) -> None:
@@ -221,19 +226,24 @@ class AskingClients:
             self._use.loaded = True
             return
         try:
-            kept = await self._kept.ask(lambda file: file.read([records.kept_clients()])[0])
+            stored = await self._stored()
         except records.RecordsUnavailable:
-            return  # before anything is written it is tried again
-        self._use.load([row for number, *row in kept if number == self._near.number])
+            return  # `_write` tries again
+        self._use.load([row for number, *row in stored if number == self._near.number])
+
+    async def _stored(self) -> Sequence[Any]:
+        """Return the stored usage, as rows that begin with the number of the process. Raises
+        RecordsUnavailable."""
+        return await self._records.ask(lambda file: file.read([records.kept_clients()])[0])
 
     async def _write(self) -> None:
-        """Write the clients that have changed; what cannot be written waits for the next time."""
+        """Write the usage of changed clients; after a failure the next flush tries again."""
         if not self._use.loaded:
             await self._load()
         statements = self._use.take_unwritten(self._near.number) if self._use.loaded else []
         if not statements or not self._options.records_file:
             return
         try:
-            await self._kept.write(statements)
+            await self._records.write(statements)
         except records.RecordsUnavailable:
             self._use.write_again()

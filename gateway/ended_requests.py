@@ -1,8 +1,7 @@
-"""Talks to the log, the metrics and the records: what is told of a request that has ended.
+"""Talks to the log, the metrics and the records: reports ended requests.
 
-Each request is told of once, those that were refused before they had an exchange too; none of what
-is told has a word of a prompt or an answer. Who may not come in is not told of: a stranger could
-push all others out of the log.
+Each request is reported once, also a refused one. Reports never contain text of prompts or answers.
+Callers without access are not reported: a stranger could push all other entries out of the log.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ from gateway.requests.tracing import (
 
 FINISHED = "finished"
 RANKS_S = 1.0
-"""A trace is kept without the ranks that have not told by then."""
+"""A trace is stored after this time, even if ranks have not reported."""
 
 
 @dataclass(slots=True)
 class AskedOver:
-    """What is known of a request over HTTP, from its first byte on; `parsed` once its body was.
+    """An HTTP request, from its first byte on. `parsed` is None until its body is parsed.
 
-    `key` is the id of its API key, `answer_id` what its answer is called until it has a name, `run`
-    the run of a job that it is, `attempt` what it has to keep to as a candidate of a task.
-    `read_at` is when its body had come; `traced` why it is traced, `parent` its client's span.
-    `client` is who asks, by its client id once the body says one; it rests for `cooldown_s`
-    afterwards. `owner` is whose its answer is, where that is kept.
+    `key` is the id of its API key. `answer_id` is the answer's id until the request has one. `run`
+    is the run of a job, `attempt` the limits of a task's candidate. `read_at` is when the body was
+    complete. `traced` is why it is traced ("": it is not), `parent` the client's span. `client`
+    comes from the client id, once the body has one; its cooldown afterwards is `cooldown_s`.
+    `owner` is the owner id of a stored answer.
     """
 
     kind: Kind
@@ -71,11 +70,10 @@ class AskedOver:
 
     @property
     def streamed(self) -> bool:
-        """Return whether the answer comes as a stream."""
         return self.parsed is not None and self.parsed.stream
 
     def place(self, request: str) -> TracePlace:
-        """Return the place of one of its requests in their trace."""
+        """Return the place of one of its runner requests in their trace."""
         parsed = self.parsed
         first = request if parsed is None or not parsed.requests else parsed.requests[0].request_id
         return place_of(request, first, self.parent)
@@ -83,10 +81,9 @@ class AskedOver:
 
 @dataclass(slots=True)
 class ProvidedAnswer:
-    """What is known of an answer that a provider gives.
+    """A provider's answer. `model` is the model's name here, `counted_as` its name in the metrics.
 
-    `model` is its name here, `counted_as` the one that metrics have for it, `began_at` when its
-    first bytes came, `finish` why it ended.
+    `began_at` is when the first bytes arrived, `finish` the finish reason.
     """
 
     request: RequestId
@@ -100,7 +97,7 @@ class ProvidedAnswer:
 
 
 class EndedRequests:
-    """What one HTTP process tells of its requests when they have ended."""
+    """Reports the ended requests of one HTTP process."""
 
     def __init__(
         self,
@@ -122,47 +119,50 @@ class EndedRequests:
         self._models = models
         self._exporter = open_exporter(options, log, metrics.exported)
 
-    def tell(self, exchange: Exchange, asked: AskedOver, *, outcome: str, status: int) -> None:
-        """Tell of an exchange, all its requests: counts, a line each in the log, and a row each.
-        `outcome` is `FINISHED` or the code of what went wrong."""
+    def tell(self, exchange: Exchange, details: AskedOver, *, outcome: str, status: int) -> None:
+        """Report an exchange: for each of its requests metrics, a log line and a row.
+
+        `outcome` is `FINISHED` or an error code."""
         now = self._reactor.now()
-        read = [one.prompt_tokens for one in exchange.requests if one.wire.question is None]
-        made = sum(one.answered_tokens for one in exchange.requests)
-        self._count(asked, outcome, sum(read), made)
-        for request in exchange.requests:
-            row = _row_of(request, asked, outcome, status, now)
+        requests = exchange.requests
+        prompts = [request for request in requests if request.wire.question is None]
+        read_tokens = sum(request.prompt_tokens for request in prompts)
+        made_tokens = sum(request.answered_tokens for request in requests)
+        self._count(details, outcome, read_tokens, made_tokens)
+        for request in requests:
+            row = _row_of(request, details, outcome, status, now)
             read_once = request.prompt_tokens if request.wire.question is None else 0
             self._tell_row(row, str(exchange.model), read_once)
-            queued_s = _queued_s(request, asked)
+            queued_s = _queued_s(request, details)
             if queued_s is not None:
                 self._metrics.queued(str(exchange.model), queued_s)
             if request.trace is not None:
-                self._keep_trace(request, request.trace, asked, row, now)
+                self._keep_trace(request, request.trace, details, row, now)
 
     async def stop(self) -> None:
-        """Send the traces that wait to be exported, for a moment."""
+        """Export the remaining traces; it takes a moment at most."""
         if self._exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._exporter.close)
 
     def tell_provided(
-        self, asked: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
+        self, details: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
     ) -> None:
-        """Tell of a request that a provider was asked, as `tell` does."""
+        """Report a request that a provider answered, as `tell` does."""
         now, usage = self._reactor.now(), provided.usage
-        self._count(asked, outcome, usage.prompt_tokens, usage.completion_tokens)
+        self._count(details, outcome, usage.prompt_tokens, usage.completion_tokens)
         row = RequestRow(
             request=provided.request,
             ended_at_s=wall(),
-            kind=asked.kind,
-            dialect=asked.dialect,
-            seconds=_rounded(now - asked.started_at),
+            kind=details.kind,
+            dialect=details.dialect,
+            seconds=_rounded(now - details.started_at),
             status=status,
             model=provided.model,
             client=provided.extras.client_id,
-            key=asked.key,
+            key=details.key,
             priority=provided.extras.priority,
             streamed=provided.streamed,
-            ttft_s=_since(asked, provided.began_at),
+            ttft_s=_since(details, provided.began_at),
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
@@ -171,33 +171,33 @@ class EndedRequests:
         )
         self._tell_row(row, provided.counted_as, usage.prompt_tokens)
 
-    def tell_refused(self, asked: AskedOver, fault: HttpFault) -> None:
-        """Count a request that was refused before it had an exchange, and write a row of it."""
-        self._clients.ended(asked.client, ClientTotals(refused=1))
+    def tell_refused(self, details: AskedOver, fault: HttpFault) -> None:
+        """Count a request that was refused before its exchange existed, and write its row."""
+        self._clients.ended(details.client, ClientTotals(refused=1))
         if not self._records.logs_requests:
             return
-        parsed = asked.parsed
+        parsed = details.parsed
         first = parsed.requests[0] if parsed is not None and parsed.requests else None
         self._records.log_request(
             RequestRow(
-                request=asked.answer_id if first is None else first.request_id,
+                request=details.answer_id if first is None else first.request_id,
                 ended_at_s=wall(),
-                kind=asked.kind,
-                dialect=asked.dialect,
-                seconds=_rounded(self._reactor.now() - asked.started_at),
+                kind=details.kind,
+                dialect=details.dialect,
+                seconds=_rounded(self._reactor.now() - details.started_at),
                 status=fault.status,
                 model=None if parsed is None else self._model_of(parsed.model),
                 client=None if parsed is None else parsed.extras.client_id,
-                key=asked.key,
+                key=details.key,
                 priority=None if parsed is None else parsed.extras.priority,
-                streamed=asked.streamed,
+                streamed=details.streamed,
                 error=fault.code,
             )
         )
 
     def _tell_row(self, row: RequestRow, model: str, read_tokens: int) -> None:
-        """Count an answered request for the model that metrics know it by, and write its line and
-        its row. `read_tokens`: of its prompt, where no other request counts the same ones."""
+        """Count an answered request; write its log line and its row. `model` is its name in the
+        metrics. `read_tokens`: prompt tokens, counted once per prompt (`n > 1` shares it)."""
         outcome = row.error or FINISHED
         self._metrics.ended(model, outcome, read_tokens, row.ttft_s, row.seconds)
         self._log.info(
@@ -217,29 +217,28 @@ class EndedRequests:
         if self._records.logs_requests:
             self._records.log_request(row)
 
-    def _tell_trace(self, trace: TraceRow, told: GatewayTrace, request: ClientRequest) -> None:
+    def _tell_trace(self, trace: TraceRow, source: GatewayTrace, request: ClientRequest) -> None:
         if self._options.keeps_traces:
             self._records.log_request(trace)
         if self._exporter is not None:
-            spans = trace.spans + told.enclosing_spans
-            asked = asked_attributes(request.wire)
-            self._exporter.offer(EndedTrace(trace.trace, spans, asked))
+            spans = trace.spans + source.enclosing_spans
+            attributes = asked_attributes(request.wire)
+            self._exporter.offer(EndedTrace(trace.trace, spans, attributes))
 
     def _keep_trace(
         self,
         request: ClientRequest,
         trace: GatewayTrace,
-        asked: AskedOver,
+        details: AskedOver,
         row: RequestRow,
         now: float,
     ) -> None:
-        """Have a trace kept once the ranks of its runner's group have told, or soon."""
-        known = _known_of(self._options.node, request, asked, row, now)
+        """Store a trace once all ranks of its group have reported, or after `RANKS_S`."""
+        traced_request = _traced_request(self._options.node, request, details, row, now)
 
         def keep() -> None:
-            """Write the row."""
             trace.when_whole(None)
-            self._tell_trace(_trace_of(trace, known), trace, request)
+            self._tell_trace(_trace_of(trace, traced_request), trace, request)
 
         if trace.is_whole:
             keep()
@@ -247,42 +246,41 @@ class EndedRequests:
         late = self._reactor.later(RANKS_S, keep)
 
         def keep_now() -> None:
-            """Write the row, and not again."""
             late.cancel()
             keep()
 
         trace.when_whole(keep_now)
 
     def _count(
-        self, asked: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
+        self, details: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
     ) -> None:
-        """Count for its client a request that was taken; from now on that rests."""
+        """Count an accepted request for its client, and start the client's cooldown."""
         failed = int(outcome != FINISHED)
         totals = ClientTotals(1, 0, failed, prompt_tokens, completion_tokens)
-        self._clients.ended(asked.client, totals)
-        self._clients.rests(asked.client, asked.cooldown_s)
+        self._clients.ended(details.client, totals)
+        self._clients.rests(details.client, details.cooldown_s)
 
     def _model_of(self, name: str) -> str | None:
-        """Return the model that a name means; the name where it means none and has the form of one,
-        for what has not may be any text."""
+        """Return the model of a name. An unknown name is returned if it has the form of a model id,
+        else None, because it may be any text."""
         try:
             return str(self._models.named(name))
         except HttpFaultRaised:
             return name if is_model_id(name) else None
 
 
-def _queued_s(request: ClientRequest, asked: AskedOver) -> float | None:
-    """Return how long a request waited until a runner began with it: here and then there. None
-    where no runner told that it worked on it."""
+def _queued_s(request: ClientRequest, details: AskedOver) -> float | None:
+    """Return how long a request waited, in the gateway and at the runner, before a runner began it.
+    None without a runner's report."""
     usage, submitted_at = request.usage, request.submitted_at
     if usage is None or submitted_at is None or not usage.prefill_s + usage.decode_s:
         return None
-    return submitted_at - asked.started_at + usage.queue_s
+    return submitted_at - details.started_at + usage.queue_s
 
 
-def _since(asked: AskedOver, at: float | None) -> float | None:
-    """Return how long after a request came something was, None where it never was."""
-    return None if at is None else _rounded(at - asked.started_at)
+def _since(details: AskedOver, at: float | None) -> float | None:
+    """Return the time from a request's start to `at`; None if `at` is None."""
+    return None if at is None else _rounded(at - details.started_at)
 
 
 def _error_of(outcome: str) -> str | None:
@@ -290,28 +288,28 @@ def _error_of(outcome: str) -> str | None:
 
 
 def _row_of(
-    request: ClientRequest, asked: AskedOver, outcome: str, status: int, now: float
+    request: ClientRequest, details: AskedOver, outcome: str, status: int, now: float
 ) -> RequestRow:
     wire, usage = request.wire, request.usage
     return RequestRow(
         request=request.request_id,
         ended_at_s=wall(),
-        kind=asked.kind,
-        dialect=asked.dialect,
-        seconds=_rounded(now - asked.started_at),
+        kind=details.kind,
+        dialect=details.dialect,
+        seconds=_rounded(now - details.started_at),
         status=status,
         model=wire.model,
         client=wire.client_id,
-        key=asked.key,
+        key=details.key,
         priority=wire.priority,
-        streamed=asked.streamed,
+        streamed=details.streamed,
         instance=request.instance,
         node=request.node,
         load_s=_rounded(request.inbox.load_s),
         queue_s=None if usage is None else _rounded(usage.queue_s),
         prefill_s=None if usage is None else _rounded(usage.prefill_s),
         decode_s=None if usage is None else _rounded(usage.decode_s),
-        ttft_s=_since(asked, request.first_at),
+        ttft_s=_since(details, request.first_at),
         prompt_tokens=request.prompt_tokens,
         cached_tokens=0 if usage is None else usage.cached_tokens,
         completion_tokens=request.tokens if usage is None else usage.completion_tokens,
@@ -320,41 +318,41 @@ def _row_of(
     )
 
 
-def _known_of(
-    node: NodeId, request: ClientRequest, asked: AskedOver, row: RequestRow, now: float
+def _traced_request(
+    node: NodeId, request: ClientRequest, details: AskedOver, row: RequestRow, now: float
 ) -> TracedRequest:
     facts = {
         "model": str(request.model),
         "kind": row.kind,
         "dialect": row.dialect,
         "streamed": row.streamed,
-        "why": asked.traced,
+        "why": details.traced,
         "status": row.status,
         "error": row.error,
-        "answer": "" if asked.parsed is None else asked.parsed.answer_id,
+        "answer": "" if details.parsed is None else details.parsed.answer_id,
         "finishes": sorted(request.finishes),
         "first_token_s": row.ttft_s,
     }
     return TracedRequest(
         request=request.request_id,
-        place=asked.place(request.request_id),
+        place=details.place(request.request_id),
         node=node,
-        began_at_s=wall() - (now - asked.started_at),
-        started_at=asked.started_at,
-        read_at=asked.read_at,
+        began_at_s=wall() - (now - details.started_at),
+        started_at=details.started_at,
+        read_at=details.read_at,
         ended_at=now,
         facts=facts,
         usage=request.usage,
     )
 
 
-def _trace_of(trace: GatewayTrace, known: TracedRequest) -> TraceRow:
-    document, facts = document_of(trace, known), known.facts
-    seconds = known.ended_at - known.started_at
+def _trace_of(trace: GatewayTrace, request: TracedRequest) -> TraceRow:
+    document, facts = document_of(trace, request), request.facts
+    seconds = request.ended_at - request.started_at
     return TraceRow(
-        request=known.request,
-        ended_at_s=known.began_at_s + seconds,
-        began_at_s=known.began_at_s,
+        request=request.request,
+        ended_at_s=request.began_at_s + seconds,
+        began_at_s=request.began_at_s,
         seconds=_rounded(seconds),
         why=facts["why"],
         spans=document.spans,

@@ -1,8 +1,8 @@
-"""Talks to the event loop, the bus and the runners: everything of one HTTP process but HTTP.
+"""Talks to the event loop, the bus and the runners: all parts of one HTTP process except HTTP.
 
-Built after the fork, in lifespan startup, for neither a loop nor a ZeroMQ context survives one.
-`start` returns when the process may serve; `drain` lets open answers finish for a while and
-then ends them in words.
+It is built after the fork, in lifespan startup, because neither an event loop nor a ZeroMQ context
+survives a fork. `start` returns when the process may serve. `drain` lets open answers finish for a
+while, then ends them with an error.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
 class HttpService:
-    """One HTTP process's parts, alive."""
+    """The running parts of one HTTP process."""
 
     def __init__(
         self, options: Options, loop: asyncio.AbstractEventLoop, application: records.Asgi
@@ -148,7 +148,7 @@ class HttpService:
             options,
             reactor=self.reactor,
             near=self.http_processes,
-            kept=self.records,
+            node_records=self.records,
             keys=self.api_keys,
             dispatcher=self.dispatcher,
             log=self.log,
@@ -171,7 +171,7 @@ class HttpService:
         )
         self.watch = SnapshotFeed(self._snapshot, self.reactor)
         self.loads, self.events = follow_log(self.bus, self.reactor, speaker, self.counters)
-        self.running, self._was_busy = 0, False  # exchanges whose last byte has not been made
+        self.running, self._was_busy = 0, False  # exchanges whose last byte is not sent yet
         self._ids = self._request_ids()
         self._stack, self._stalls = (
             _sampled(options, self.boot),
@@ -186,7 +186,7 @@ class HttpService:
     # --- life ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Take no new requests (SIGTERM); those open may go on for `drain_s`, then end in words."""
+        """Refuse new requests (SIGTERM). Open requests have `drain_s`, then get an error."""
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
@@ -197,14 +197,14 @@ class HttpService:
         self.reactor.later(self.options.drain_s, self.end_all)
 
     def end_all(self) -> None:
-        """End every open request now, in words; but jobs, which go back into the queue."""
+        """End every open request with an error now; jobs return to the queue."""
         self.job_runner.leave()
         self.dispatcher.fail_all("model_unavailable", LEAVES)
         for answer in list(self.provided):
             answer.stop(providers.ProviderFailed("shutdown", LEAVES))
 
     def close(self) -> None:
-        """End what is open, and let go of all that this process holds."""
+        """End open requests and close all resources of this process."""
         self.end_all()
         self.watch.close()
         self.events.close()
@@ -218,15 +218,15 @@ class HttpService:
             held.close()
 
     def _tidy(self) -> None:
-        """Tidy memory once after a busy time, when nothing is open."""
+        """Free unused memory once after a busy time, when no request is open."""
         was_busy, self._was_busy = self._was_busy, bool(self.dispatcher.requests)
         if was_busy and not self._was_busy:
             tidy()
 
-    # --- what resources ask ------------------------------------------------------------------
+    # --- used by resources -------------------------------------------------------------------
 
     def parse_context(self) -> ParseContext:
-        """Return what a parser may know now."""
+        """Return the context for parsing a body: ids, time, context lengths, limits."""
         return ParseContext(
             ids=self._ids,
             now_s=wall(),
@@ -240,14 +240,13 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Ask the holder, as long as this is waited for. Raises HttpFaultRaised with its
-        refusal."""
+        """Send a command to the leader and wait for its answer; a cancelled wait withdraws it.
+        Raises HttpFaultRaised with the leader's refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
             asyncio.get_running_loop().create_future()
         )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
-            """Give the waiting its answer, if it still waits."""
             if not waiting.done():
                 waiting.set_result(answer)
 
@@ -261,14 +260,14 @@ class HttpService:
         return answer
 
     async def noticed(self, answer: Acknowledged) -> None:
-        """Wait until this process's state has what was acknowledged, for `NOTICED_S` at most."""
+        """Wait until this process's state has the acknowledged change, for `NOTICED_S` at most."""
         give_up_at = self.reactor.now() + NOTICED_S
         while self.bus.state.index < answer.index and self.reactor.now() < give_up_at:
             await asyncio.sleep(NOTICED_LOOK_S)
 
     def keep_alive(self, model: ModelId, seconds: float | None, client: ClientName) -> None:
-        """Wish for a client that the model's instances may idle so long, where it is said, and no
-        longer than clients may wish; not waited for."""
+        """Request a keep-alive time for a model's instances, at most the client's limit. None: no
+        request. It does not wait."""
         if seconds is None:
             return
         seconds = self.clients.stays_s(client, self.catalog.cards().get(model), seconds)
@@ -278,7 +277,6 @@ class HttpService:
         self._tell_wishes()
 
     def command_id(self) -> CommandId:
-        """Return a new command id."""
         return CommandId(new_name("cmd"))
 
     def cancel(self, request_id: RequestId) -> bool:
@@ -286,16 +284,16 @@ class HttpService:
         return self._own_cancels.cancel(request_id)
 
     def ignored(self, dialect: str, fields: Sequence[str]) -> None:
-        """Count the fields of a body that had no effect; whose names are a client's own words."""
+        """Count ignored fields of a body. Unpublished names count as `other`."""
         self.metrics.ignored(dialect, labels_of(fields))
         self.log.debug("fields without effect", dialect=dialect, fields=len(fields))
 
     def open_requests(self) -> list[OpenRequestTold]:
-        """Return a plain record of each request that is open here."""
+        """Return a plain record of each open request of this process."""
         return self.dispatcher.records()
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
-        """Stop an answer of this process that is to be kept for this owner."""
+        """Stop an answer of this process that would be stored for this owner."""
         return self.answers.stop_here(request_id, owner)
 
     # --- below ---------------------------------------------------------------------------------
@@ -303,12 +301,12 @@ class HttpService:
     def _standing(self, node: NodeId) -> Standing | None:
         now = self.reactor.now()
         names = {card.node: card.name for card in self.readings.cards(now)}
-        names |= {NodeId(one): facts.name for one, facts in self.bus.state.nodes.items()}
+        names |= {NodeId(node_id): facts.name for node_id, facts in self.bus.state.nodes.items()}
         peers = self.readings.peers(now)
         return standing_of(node, own=self.options.node, names=names, peers=peers)
 
     async def _snapshot(self) -> bytes:
-        """Return what the cluster does now, as JSON."""
+        """Return the snapshot of the cluster as JSON."""
         totals = await asyncio.get_running_loop().run_in_executor(None, read_totals)
         amiss = await self.http_processes.record_problems(self.options.processes)
         seen = ClusterSeen(
@@ -340,8 +338,10 @@ class HttpService:
     def _tell_wishes(self) -> None:
         due = self._wishes.due(self.bus.state.instances, self.reactor.now())
         for instance, seconds in due:
-            told = KeepAlive(command_id=self.command_id(), instance=instance, keep_alive_s=seconds)
-            self.bus.command(told, self._keep_alive_answered)
+            command = KeepAlive(
+                command_id=self.command_id(), instance=instance, keep_alive_s=seconds
+            )
+            self.bus.command(command, self._keep_alive_answered)
 
     def _keep_alive_answered(self, answer: Acknowledged | CommandRefused) -> None:
         if isinstance(answer, CommandRefused):
@@ -349,26 +349,26 @@ class HttpService:
 
 
 def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
-    """Return what ends the sampling of this process's stacks; it has begun."""
+    """Start sampling this process's stacks; closing the returned stack ends it."""
     stack = contextlib.ExitStack()
-    # supervisord knows this program as `gateway`: whoever of us is first answers for it
+    # supervisord has one program `gateway`: the first HTTP process answers for it
     stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
     return stack
 
 
 def _everyone(service: HttpService) -> set[NodeId]:
-    """Return the nodes that the cluster has, ours included."""
+    """Return the nodes of the cluster, including ours."""
     cards = service.readings.cards(service.reactor.now())
     return {NodeId(node) for node in service.bus.state.nodes} | {card.node for card in cards}
 
 
 class ServiceHandle:
-    """Where resources find the service of their process, once it has started."""
+    """Gives resources the service of their process, once it has started."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.application: records.Asgi | None = None
-        """What answers requests of this process; jobs are asked of it."""
+        """The ASGI application of this process; the job runner sends it the requests of jobs."""
         self.on_start: list[Callable[[HttpService], None]] = []
         self._service: HttpService | None = None
 
@@ -390,7 +390,7 @@ class ServiceHandle:
         return self._service
 
     async def stop(self) -> None:
-        """Put its jobs back, write what is not written, and close it."""
+        """Return running jobs to the queue, write unwritten records, and close the service."""
         if self._service is not None:
             await self._service.job_runner.stop()
             await self._service.clients.stop()

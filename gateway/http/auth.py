@@ -118,7 +118,7 @@ def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
 
 
 def is_known_key(key: str, hashes: Collection[str]) -> bool:
-    """Return whether one of `hashes` is the hash of `key`."""
+    """Return whether `hashes` has the hash of `key`, in constant time."""
     mine = hashed(key).encode()
     # no early exit: the time must not reveal which key matched
     return sum(hmac.compare_digest(mine, digest.encode()) for digest in hashes) > 0

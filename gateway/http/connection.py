@@ -1,8 +1,8 @@
 """Talks to gunicorn: a client's connection, from its first byte to complete headers.
 
-It adds what stock gunicorn (27.0) lacks: a deadline for headers, a limit on connections, answers to
-half-closed connections and to absurd Content-Length values, the names of some statuses, and one
-chunk per line of JSON. The limits hold for everybody, because no key is read yet.
+It adds to stock gunicorn (27.0) a deadline for headers, a limit on connections, and answers to
+half-closed connections and to absurd Content-Length values. It also adds the names of some statuses
+and writes one chunk per line of JSON. The limits hold for everybody, because no key is read yet.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false

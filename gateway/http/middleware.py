@@ -149,9 +149,9 @@ async def read_body(
 ) -> bytes:
     """Return the whole body. Its bytes stay reserved in `budget`.
 
-    Raises HttpFaultRaised for a body that is too large (413) or compressed (415), that pauses for
-    `BODY_SILENCE_S` or takes longer than `whole_s` (408), if the connection ends early (400), and
-    if the budget has no room (503). Then nothing stays reserved.
+    Raises HttpFaultRaised: 413 too large; 415 compressed; 408 a pause of `BODY_SILENCE_S`, or more
+    than `whole_s` in all; 400 the connection ended early; 503 the budget is full. Then nothing
+    stays reserved.
     """
     if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
         return ahead
@@ -227,7 +227,7 @@ class AccessControl:
         await self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:
-        """Refuse foreign pages and unknown callers before the body is read; answer CORS preflights."""
+        """Refuse foreign pages and unknown callers before the body is read; answer preflights."""
         options = self._handle.options
         resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
         host, origin = req.get_header("host"), req.get_header("origin")
@@ -337,7 +337,7 @@ class ErrorHandlers:
         self._handle = handle
 
     def install(self, app: App[Any, Any]) -> None:
-        """Register for every exception, and for falcon's own errors, which have a default handler."""
+        """Register for every exception, and for falcon's errors, which have a default handler."""
         app.add_error_handler(Exception, self._answer)
         app.add_error_handler(falcon.HTTPError, self._answer)
 

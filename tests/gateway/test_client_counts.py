@@ -50,7 +50,7 @@ class Process:
             cast(Options, options),
             reactor=cast(Any, SimpleNamespace(every=self.timers.__setitem__, now=lambda: self.now)),
             near=cast(Any, near),
-            kept=self.records,
+            node_records=self.records,
             keys=cast(Any, SimpleNamespace(book=SimpleNamespace(keys={}))),
             dispatcher=cast(Any, SimpleNamespace(requests={})),
             log=self.log,
