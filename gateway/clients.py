@@ -91,7 +91,7 @@ class AskingClients:
         return self.book.table.profile(client)
 
     def stays_s(self, client: ClientName, card: ModelCard | None, wish_s: float) -> float:
-        """Return a client's keep-alive time for a model: its wish, at most its limit. Below 0 means
+        """Return a client's keep-alive time for a model: `wish_s`, at most its limit. Below 0 means
         for ever."""
         most_s = self.profile(client).keep_alive_most_s
         if most_s is None:

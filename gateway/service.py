@@ -84,7 +84,7 @@ class HttpService:
             RecentMinute(self.reactor.now()),
         )
         for topic in TOPICS:
-            self.bus.hear(topic, self._heard)
+            self.bus.hear(topic, self._receive)
         self.metrics = Metrics(self.counters)
         self._short_name = f"h{self.http_processes.number}"
         self._clients = RunnerClients(self.bus, self._short_name)
@@ -328,7 +328,7 @@ class HttpService:
         for count in itertools.count(1):
             yield request_id(self.options.node, self._short_name, self.boot, count)
 
-    def _heard(self, _topic: str, envelope: Envelope) -> None:
+    def _receive(self, _topic: str, envelope: Envelope) -> None:
         message = envelope.message
         self.readings.heard(message, self.reactor.now())
         if isinstance(message, PeersReading):

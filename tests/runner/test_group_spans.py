@@ -15,7 +15,7 @@ from bus.process.flight import read_flight
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Traced
 from bus.wire.messages.traces import RankSpans, RankTraced
-from gateway.http.diagnostics.behind import CopyRank, NodeRunners
+from gateway.http.diagnostics.behind import InstanceRank, NodeRunners
 from gateway.http.diagnostics.clocks import Clocks
 from gateway.http.diagnostics.merged import timeline
 from runner.group.rank_recorder import MOST_TRACED
@@ -228,7 +228,7 @@ def behind_in(slots: Sequence[Slot]) -> list[dict[str, Any]]:
     alike.add(ClockSample(now_s, now_s, now_s, now_s))
     found = timeline(
         nodes,
-        [CopyRank("inst-1", "toy", 1, rank, f"node-{rank}") for rank in range(len(slots))],
+        [InstanceRank("inst-1", "toy", 1, rank, f"node-{rank}") for rank in range(len(slots))],
         wanted=lambda _instance, _model: True,
         most=128,
         clocks=Clocks("node-0", {"node-1": alike}),

@@ -1,5 +1,5 @@
-"""Talks to clients who look into nodes: what a node and the cluster are doing, what runners
-did last, stacks, profiles, and captures of all of it in one file; and who restart their processes.
+"""Talks to clients who diagnose nodes: status documents, recent steps of runners, stacks, profiles,
+captures in one file, and restarts of processes.
 """
 
 from gateway.http.diagnostics.capture import (

@@ -1,8 +1,7 @@
 """Talks to the gateways of all nodes: a capture of each, in one archive.
 
-A node makes its capture by itself, for as long as that takes, and keeps it on its disk; the one
-that was asked for the archive comes again until it is there. A node that is not reached, refuses
-or is not done in time is named in the archive's manifest, which is always there.
+Each node makes its own capture and stores it on its disk. The answering node polls for it. The
+archive always has a manifest, which names nodes that were unreachable, refused, or were too slow.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ TIMING = CaptureTiming()
 FORMAT = 1
 LOOK_S = 0.5
 SLACK_S = 20.0
-"""On top of what a node's capture may take: to pack it, and to send it."""
+"""Extra time to pack and send a node's capture."""
 SILENCES = 3
-"""So often in a row a node may leave a question unanswered while it captures."""
+"""A node may miss fewer polls than this in a row."""
 
 
 class CaptureBody(Closed):
-    """`POST /v1/diagnostics/capture`; `nodes` are ids or names, all without."""
+    """`POST /v1/diagnostics/capture`; `nodes` are ids or names; empty: all nodes."""
 
     nodes: list[str] = Field(default=[], max_length=1024)
 
@@ -64,18 +63,18 @@ class ClusterCapture(Resource):
     """`POST /v1/diagnostics/capture`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with a tar.gz: a folder for each node that was reached, and `manifest.json`."""
-        asked = await self.read(req, CaptureBody)
+        """Answer with a tar.gz: a folder for each reached node, and `manifest.json`."""
+        body = await self.read(req, CaptureBody)
         names = names_of(self.service)
-        await _answer(self.service, resp, names, chosen(names, asked.nodes, "nodes"))
+        await _answer(self.service, resp, names, chosen(names, body.nodes, "nodes"))
 
 
 class CaptureOfNode(Resource):
-    """`POST /v1/diagnostics/node/capture`, and of another node
+    """`POST /v1/diagnostics/node/capture`; for another node
     `POST /v1/diagnostics/cluster/{node}/capture`."""
 
     async def on_post(self, req: Request, resp: Response, node: str = "") -> None:
-        """Answer with the capture of one node, in the same form. 404 for one that is unknown."""
+        """Answer with the capture of one node, in the same format; 404 for an unknown node."""
         where = node_named(self.service, node)
         await _answer(self.service, resp, names_of(self.service), [where])
 
@@ -99,39 +98,39 @@ async def _answer(
     resp.data = await asyncio.to_thread(_archive, service, captured, head, at_s)
     resp.content_type = "application/gzip"
     resp.set_header("content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"')
-    missing = [one for one in captured if isinstance(one, NotReached)]
-    tell_missing(resp, [f"{one.name} ({one.why})" for one in missing])
+    missing = [node for node in captured if isinstance(node, NotReached)]
+    tell_missing(resp, [f"{node.name} ({node.why})" for node in missing])
 
 
 def answer_others(service: HttpService) -> None:
-    """Have this node looked into, captured and restarted by the gateways of others and our own."""
+    """Let gateways, other nodes' and our own, diagnose, capture and restart this node."""
     answering = (answer_node, answer_runners, answer_examined, answer_cancels, answer_restarts)
-    for answered in answering:
-        answered(service)
-    kept = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
+    for register in answering:
+        register(service)
+    captures = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
     under_way: set[asyncio.Task[None]] = set()
 
     async def make(name: str) -> None:
-        """Capture this node, and keep that."""
+        """Capture this node and store the capture."""
         try:
             capture = await gathered(service, TIMING)
-            await asyncio.to_thread(lambda: kept.write(name, packed_capture(capture)))
+            await asyncio.to_thread(lambda: captures.write(name, packed_capture(capture)))
         except Exception as error:
-            # Who asked waits in vain, and says so; why stands here alone.
+            # The asking node only sees its own timeout; the reason is in this log.
             service.log.error("a capture failed", error=story_of(error))
 
     async def take(arguments: Any) -> bytes:
-        """Return the capture of that name, nothing while it is being made; begin it."""
+        """Start the capture of a name on the first call; return it, or b"" while it is running."""
         name = str(arguments[0])
-        if await asyncio.to_thread(kept.claimed, name):
+        if await asyncio.to_thread(captures.claimed, name):
             task = asyncio.ensure_future(make(name))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
-        return await asyncio.to_thread(kept.read, name) or b""
+        return await asyncio.to_thread(captures.read, name) or b""
 
     async def fetched(arguments: Any) -> None:
-        """Delete the capture of that name."""
-        await asyncio.to_thread(kept.forget, str(arguments[0]))
+        """Delete the capture of a name."""
+        await asyncio.to_thread(captures.forget, str(arguments[0]))
 
     service.record_lists.questions.answer(TAKE, take)
     service.record_lists.questions.answer(FETCHED, fetched)
@@ -140,13 +139,13 @@ def answer_others(service: HttpService) -> None:
 async def _captured(
     service: HttpService, node: NodeId, name: str, capture: str, within_s: float
 ) -> Captured:
-    """Return a node's capture, or why there is none."""
+    """Return a node's capture, or the reason why there is none."""
     questions = service.record_lists.questions
     until = service.reactor.now() + within_s
     silences = 0
     while service.reactor.now() < until:
         try:
-            found = cast(bytes, await questions.ask(node, TAKE, [capture]))
+            packed = cast(bytes, await questions.ask(node, TAKE, [capture]))
         except RecordsElsewhere as error:
             silences += 1
             if error.why != "silent" or silences >= SILENCES:
@@ -155,19 +154,19 @@ async def _captured(
         except (ShoalError, OSError) as error:
             return NotReached(node, name, "refused", f"node {name}: {error}")
         silences = 0
-        if found:
-            return await _read(service, node, name, capture, found)
+        if packed:
+            return await _read(service, node, name, capture, packed)
         await asyncio.sleep(LOOK_S)
     return NotReached(node, name, "silent", f"node {name} did not finish within {within_s:g} s")
 
 
 async def _read(
-    service: HttpService, node: NodeId, name: str, capture: str, found: bytes
+    service: HttpService, node: NodeId, name: str, capture: str, packed: bytes
 ) -> Captured:
     with contextlib.suppress(ShoalError):
         await service.record_lists.questions.ask(node, FETCHED, [capture])
     try:
-        read = await asyncio.to_thread(capture_of, found)
+        read = await asyncio.to_thread(capture_of, packed)
     except BadMessage as error:
         return NotReached(node, name, "refused", f"node {name} sent {error}")
     return NodeCapture(node, name, read.files, read.missing, read.stopped)
@@ -176,9 +175,9 @@ async def _read(
 def _archive(
     service: HttpService, captured: Sequence[Captured], head: dict[str, Any], at_s: float
 ) -> bytes:
-    """Return the archive; what is secret here is taken out of the others' files too."""
+    """Return the archive; this node's secrets are removed from all nodes' files."""
     remover = remover_of(service.options.secret_files, service.tasks.variables())
-    for one in captured:
-        if isinstance(one, NodeCapture):
-            one.files = {name: remover.cleaned(content) for name, content in one.files.items()}
+    for node in captured:
+        if isinstance(node, NodeCapture):
+            node.files = {name: remover.cleaned(content) for name, content in node.files.items()}
     return archive_of(captured, head, at_s)

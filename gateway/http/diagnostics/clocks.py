@@ -1,9 +1,8 @@
-"""Instants of other nodes' clocks, by the clock of the node that was asked.
+"""Converts instants of other nodes' clocks to the clock of the answering node.
 
-Pure. Each switchboard measures the clocks of its peers with every hello (`PeersReading`). As with
-traces, a bound is wider by what clocks may drift between then and the instant
-(`bus.links.clock_offset`). Of a node whose clock was not measured instants are its own, with no
-error stated.
+Pure. Each switchboard measures the clocks of its peers with every hello (`PeersReading`). As in
+traces, the error grows with the drift of the clocks since the measurement
+(`bus.links.clock_offset`). Instants of an unmeasured clock stay as they are, without an error.
 """
 
 from __future__ import annotations
@@ -16,51 +15,50 @@ from bus.links.clock_offset import ClockEstimate, ClockOffsets, ClockSample
 from bus.wire.messages.peers import PeersReading
 
 TIMES = ("at_s", "since_s")
-"""The instants of an entry."""
+"""The fields of an entry that are instants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The clocks of nodes as `own` knows them."""
+    """Measured offsets of the nodes' clocks from the clock of `own`."""
 
     own: str
     offsets: Mapping[str, ClockOffsets]
 
     def here(self, node: str, at_s: float) -> tuple[float, float | None]:
-        """Return the instant by our clock, and by how much it may be wrong; None: not known."""
-        found = self._estimate(node, at_s)
-        if found is not None:
-            found = self._estimate(node, at_s - found.offset_s)
-        return (at_s, None) if found is None else (at_s - found.offset_s, found.error_s)
+        """Return an instant of a node's clock in our clock, and its error; None: not measured."""
+        estimate = self._estimate(node, at_s)
+        if estimate is not None:
+            estimate = self._estimate(node, at_s - estimate.offset_s)
+        return (at_s, None) if estimate is None else (at_s - estimate.offset_s, estimate.error_s)
 
-    def entry(self, node: str, told: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an entry of a flight recorder with its instants by our clock, and their error."""
-        times = {name: self.here(node, told[name]) for name in TIMES if name in told}
+    def entry(self, node: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an entry of a flight recorder with its instants in our clock, and `error_s`."""
+        times = {name: self.here(node, row[name]) for name in TIMES if name in row}
         _, error_s = times["at_s"]
         return {
-            **told,
+            **row,
             **{name: at_s for name, (at_s, _) in times.items()},
             "error_s": None if error_s is None else round(error_s, 6),
         }
 
-    def told(self, node: str, now_s: float) -> dict[str, float | None]:
-        """Return by how much a node's clock is ahead of ours, and by how much that may be wrong;
-        None where it was not measured."""
-        found = self._estimate(node, now_s)
-        if found is None:
+    def offset(self, node: str, now_s: float) -> dict[str, float | None]:
+        """Return how far a node's clock is ahead of ours, and the error; None: not measured."""
+        estimate = self._estimate(node, now_s)
+        if estimate is None:
             return {"offset_s": None, "error_s": None}
-        return {"offset_s": round(found.offset_s, 6), "error_s": round(found.error_s, 6)}
+        return {"offset_s": round(estimate.offset_s, 6), "error_s": round(estimate.error_s, 6)}
 
     def _estimate(self, node: str, at_s: float) -> ClockEstimate | None:
-        """Return what holds of a node's clock at an instant of ours."""
+        """Return the offset of a node's clock at an instant of our clock."""
         if node == self.own:
             return ClockEstimate(0.0, 0.0)
-        known = self.offsets.get(node)
-        return None if known is None else known.estimate(at_s, at_s)
+        offsets = self.offsets.get(node)
+        return None if offsets is None else offsets.estimate(at_s, at_s)
 
 
 def clocks_of(own: str, readings: Iterable[PeersReading], now_s: float) -> Clocks:
-    """Return what our switchboard has measured of its peers' clocks, as it told a moment ago."""
+    """Return the clocks from the latest readings of our own switchboard."""
     offsets: dict[str, ClockOffsets] = {}
     for peer in (peer for reading in readings if reading.node == own for peer in reading.peers):
         if peer.clock_offset_s is None or peer.round_trip_s is None:
@@ -68,6 +66,6 @@ def clocks_of(own: str, readings: Iterable[PeersReading], now_s: float) -> Clock
         answered_s = now_s - peer.silent_s
         theirs_s = answered_s - peer.round_trip_s / 2 + peer.clock_offset_s
         sent_s = answered_s - peer.round_trip_s
-        known = offsets.setdefault(str(peer.node), ClockOffsets())
-        known.add(ClockSample(sent_s, theirs_s, theirs_s, answered_s))
+        of_peer = offsets.setdefault(str(peer.node), ClockOffsets())
+        of_peer.add(ClockSample(sent_s, theirs_s, theirs_s, answered_s))
     return Clocks(own, offsets)

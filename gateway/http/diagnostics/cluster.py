@@ -1,7 +1,7 @@
-"""Talks to the gateways of all nodes: what each node is doing, in one answer.
+"""Talks to the gateways of all nodes: the diagnostics of each node in one answer.
 
-Every node is asked at once for what `GET /v1/diagnostics/node` tells there. One that is not there,
-does not answer in time or refuses is named with the reason, in its place.
+All nodes are asked at the same time for their document of `GET /v1/diagnostics/node`. An entry of a
+node that is unreachable, late or refuses has the reason.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class ClusterDiagnostics(Resource):
     """`GET /v1/diagnostics/cluster[?node=NODE]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with an entry for each node, in the order of their ids: what it told, or why it
-        was not reached."""
+        """Answer with an entry for each node, by id: its document, or why it was not reached."""
         service = self.service
         wanted = req.get_param_as_list("node", default=[])
-        nodes = chosen(names_of(service), [one for one in wanted if one], "node")
-        found = await asyncio.gather(*(_asked(service, node) for node in nodes))
-        tell_missing(resp, [f"{one['name']} ({one['why']})" for one in found if not one["reached"]])
-        answer_json(resp, {"asked": service.options.node, "nodes": found})
+        nodes = chosen(names_of(service), [word for word in wanted if word], "node")
+        entries = await asyncio.gather(*(_entry(service, node) for node in nodes))
+        missing = [entry for entry in entries if not entry["reached"]]
+        tell_missing(resp, [f"{entry['name']} ({entry['why']})" for entry in missing])
+        answer_json(resp, {"asked": service.options.node, "nodes": entries})
 
 
 class PeerDiagnostics(Resource):
     """`GET /v1/diagnostics/cluster/{node}`."""
 
     async def on_get(self, _req: Request, resp: Response, node: str) -> None:
-        """Answer with what `GET /v1/diagnostics/node` tells at the node of that id or name."""
+        """Answer with the document of `GET /v1/diagnostics/node` of a node, by id or name."""
         where = node_named(self.service, node)
         try:
             resp.data = await self.service.record_lists.questions.ask(where, VERB, [])
@@ -53,23 +53,22 @@ class PeerDiagnostics(Resource):
 
 
 def answer_node(service: HttpService) -> None:
-    """Have this node's document told to the gateways of others."""
+    """Send this node's document to other nodes' gateways on request."""
 
-    async def told(_arguments: Any) -> bytes:
-        """Return the document as JSON."""
+    async def send_document(_arguments: Any) -> bytes:
         return json_bytes(await node_document(service, DiagnosticsTiming()))
 
-    service.record_lists.questions.answer(VERB, told)
+    service.record_lists.questions.answer(VERB, send_document)
 
 
-async def _asked(service: HttpService, node: NodeId) -> dict[str, Any]:
+async def _entry(service: HttpService, node: NodeId) -> dict[str, Any]:
     name = names_of(service).get(node, node)
-    told = {"node": node, "name": name}
+    head = {"node": node, "name": name}
     try:
         document = json.loads(await service.record_lists.questions.ask(node, VERB, []))
     except RecordsElsewhere as error:
-        return {**told, "reached": False, "why": error.why, "message": str(error)}
+        return {**head, "reached": False, "why": error.why, "message": str(error)}
     except (ValueError, TypeError) as error:
         message = f"node {name} sent no document: {error}"
-        return {**told, "reached": False, "why": "refused", "message": message}
-    return {**told, "reached": True, "diagnostics": document}
+        return {**head, "reached": False, "why": "refused", "message": message}
+    return {**head, "reached": True, "diagnostics": document}

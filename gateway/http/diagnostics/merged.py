@@ -1,7 +1,7 @@
-"""The flight recorders of all nodes' runners merged by time, by the clock of the node asked.
+"""Merges the flight recorders of all nodes' runners by time, in the clock of the answering node.
 
-Pure. Entries of two nodes that are closer to each other than their errors may stand in the wrong
-order.
+Pure. Two entries of different nodes may be in the wrong order if their distance is less than the
+error of the clocks.
 """
 
 from __future__ import annotations
@@ -9,47 +9,50 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from gateway.http.diagnostics.behind import CopyRank, NodeRunners, Told, behind
+from gateway.http.diagnostics.behind import InstanceRank, NodeRunners, Row, behind
 from gateway.http.diagnostics.clocks import Clocks
 
 
 def timeline(
     nodes: Sequence[NodeRunners],
-    placed: Sequence[CopyRank],
+    placed: Sequence[InstanceRank],
     *,
     wanted: Callable[[str, str], bool],
     most: int,
     clocks: Clocks,
     now_s: float,
 ) -> dict[str, Any]:
-    """Return the runners that are `wanted` (by instance and model), those that run first; at most
-    `most` entries of each, merged; the ranks that stand behind at `now_s`; nodes that were not
-    reached, with the ranks that are there; and how far the others' clocks are."""
-    models = {one.instance: one.model for one in placed}
+    """Return the timeline of the `wanted` runners, as a function of instance and model.
+
+    It has the runners (running ones first) and at most `most` entries of each, merged. It also has
+    the ranks that block their groups at `now_s`, unreached nodes with their ranks, and clock
+    offsets.
+    """
+    models = {rank.instance: rank.model for rank in placed}
     there = [node for node in nodes if not node.why]
     runners = [_named(node, runner, models, clocks) for node in there for runner in node.runners]
     runners = [
         runner for runner in runners if wanted(runner["instance"] or "", runner["model"] or "")
     ]
     runners.sort(key=_place)
-    ranks = [one for one in placed if wanted(one.instance, one.model)]
-    away = {one.node: one for one in nodes if one.why}
+    ranks = [rank for rank in placed if wanted(rank.instance, rank.model)]
+    away = {node.node: node for node in nodes if node.why}
     lines = [line for runner in runners for line in _lines(runner, most)]
     return {
         "runners": [_without_entries(runner, most) for runner in runners],
         "behind": behind(runners, ranks, away, now_s),
         "unreached": [
             {
-                "node": one.node,
-                "name": one.name,
-                "why": one.why,
-                "message": one.message,
-                "ranks": [rank.told() for rank in ranks if rank.node == one.node],
+                "node": node.node,
+                "name": node.name,
+                "why": node.why,
+                "message": node.message,
+                "ranks": [rank.fields() for rank in ranks if rank.node == node.node],
             }
-            for one in away.values()
+            for node in away.values()
         ],
         "clocks": [
-            {"node": node.node, "name": node.name, **clocks.told(node.node, now_s)}
+            {"node": node.node, "name": node.name, **clocks.offset(node.node, now_s)}
             for node in there
         ],
         "timeline": sorted(lines, key=lambda line: (line["at_s"], line["node"], line["process"])),
@@ -57,39 +60,39 @@ def timeline(
 
 
 def _named(
-    node: NodeRunners, one: Told, models: Mapping[str, str], clocks: Clocks
+    node: NodeRunners, runner: Row, models: Mapping[str, str], clocks: Clocks
 ) -> dict[str, Any]:
-    model = one.get("model") or models.get(str(one.get("instance"))) or _loaded(one)
-    ended_at_s = one["ended_at_s"]
+    model = runner.get("model") or models.get(str(runner.get("instance"))) or _loaded(runner)
+    ended_at_s = runner["ended_at_s"]
     return {
         "node": node.node,
         "name": node.name,
-        **one,
+        **runner,
         "model": model,
         "ended_at_s": None if ended_at_s is None else clocks.here(node.node, ended_at_s)[0],
-        "recorder": [clocks.entry(node.node, entry) for entry in one["recorder"]],
+        "recorder": [clocks.entry(node.node, entry) for entry in runner["recorder"]],
     }
 
 
-def _loaded(one: Told) -> str | None:
-    """Return the model that a runner's recorder says it loaded."""
-    return next((entry["model"] for entry in one["recorder"] if "model" in entry), None)
+def _loaded(runner: Row) -> str | None:
+    """Return the model that a runner has loaded, from its recorder."""
+    return next((entry["model"] for entry in runner["recorder"] if "model" in entry), None)
 
 
-def _place(one: Told) -> tuple[Any, ...]:
-    """Return where a runner stands among the others: running ones first, then the last to end."""
-    ended_at_s = one["ended_at_s"]
-    over = ended_at_s is not None
-    return over, -(ended_at_s or 0.0), one["model"] or "", one["instance"] or "", one["rank"]
+def _place(runner: Row) -> tuple[Any, ...]:
+    """Return a sort key of runners: running ones first, then the latest to end."""
+    ended_at_s = runner["ended_at_s"]
+    model, instance = runner["model"] or "", runner["instance"] or ""
+    return ended_at_s is not None, -(ended_at_s or 0.0), model, instance, runner["rank"]
 
 
-def _lines(one: Told, most: int) -> list[dict[str, Any]]:
+def _lines(runner: Row, most: int) -> list[dict[str, Any]]:
     whose = ("node", "name", "process", "pid", "instance", "generation", "rank")
-    head = {name: one[name] for name in whose}
-    return [{**head, **entry} for entry in one["recorder"][-most:]]
+    head = {name: runner[name] for name in whose}
+    return [{**head, **entry} for entry in runner["recorder"][-most:]]
 
 
-def _without_entries(one: dict[str, Any], most: int) -> dict[str, Any]:
-    entries = cast(Sequence[Told], one["recorder"])
-    rest = {name: value for name, value in one.items() if name != "recorder"}
+def _without_entries(runner: dict[str, Any], most: int) -> dict[str, Any]:
+    entries = cast(Sequence[Row], runner["recorder"])
+    rest = {name: value for name, value in runner.items() if name != "recorder"}
     return {**rest, "last": entries[-1] if entries else None, "entries": min(len(entries), most)}

@@ -1,9 +1,8 @@
-"""Talks to telemetry and the runners through the bus: what this node is doing, down to its stacks;
-to the disk: what its processes have logged.
+"""Talks to telemetry and the runners through the bus, and to the disk: diagnostics of this node.
 
-`GET /v1/diagnostics/node` gathers what is known already and asks each ready runner for its own
-account, all at once and for at most 2 s; a runner that does not answer is a warning, never an
-error, and what is told of it then is what its worker knows, with its flight recorder as it lies.
+`GET /v1/diagnostics/node` combines the latest readings with a report of each ready runner. Reports
+are requested all at once, for at most 2 s. A runner without a report is a warning, never an error;
+the worker's report and the flight recorder on disk stand in for it.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ CODES = {
     501: "profiles_not_possible",
     504: "process_silent",
 }
-"""What telemetry's refusals are called."""
+"""Error codes of telemetry's refusals, by HTTP status."""
 OF_RUNNERS = ("pid", "instance", "generation", "rank", "step", "recorder")
 PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
 
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticsTiming:
-    """How long answers are waited for: a runner's account, stacks, a profile after its seconds."""
+    """Deadlines of answers: a runner's report, stacks, a profile after its sampling time."""
 
     report_s: float = 2.0
     stacks_s: float = 20.0
@@ -66,7 +65,7 @@ class DiagnosticsTiming:
 
 @dataclass(frozen=True)
 class Diagnosing(Resource):
-    """What looks into nodes, and how long it waits for that."""
+    """Base of resources that diagnose a node, with their deadlines."""
 
     timing: DiagnosticsTiming = DiagnosticsTiming()
 
@@ -75,8 +74,7 @@ class NodeDiagnostics(Diagnosing):
     """`GET /v1/diagnostics/node`."""
 
     async def on_get(self, _req: Request, resp: Response) -> None:
-        """Answer with runtime, processes, runners with their own accounts and those that ended
-        last, memory, warnings."""
+        """Answer with versions, processes, running and recently ended runners, memory, warnings."""
         answer_json(resp, await node_document(self.service, self.timing))
 
 
@@ -84,43 +82,45 @@ class ProcessLog(Diagnosing):
     """`GET /v1/diagnostics/node/processes/{name}/log[?lines=]`."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with the last lines that the process has logged, oldest first, and the names of
-        those that have a log."""
+        """Answer with the last lines of the process's log, oldest first, and the names of all
+        processes with a log. 404 without a log."""
         lines = round(number_of(req, "lines", LOG_LINES, least=1, most=MOST_LINES))
         folder = self.service.options.logs_folder
-        known, found = await asyncio.to_thread(_logged, folder, name, lines)
-        if found is None:
-            there = ", ".join(known) or "none"
+        names, log_lines = await asyncio.to_thread(_logged, folder, name, lines)
+        if log_lines is None:
+            there = ", ".join(names) or "none"
             text = f"no log of a process {name[:100]!r} on this node; the logs are: {there}"
             raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
-        told = {"node": self.service.options.node, "process": name, "lines": found}
-        answer_json(resp, {**told, "processes": known})
+        log = {"node": self.service.options.node, "process": name, "lines": log_lines}
+        answer_json(resp, {**log, "processes": names})
         resp.set_header("cache-control", "no-store")
 
 
 async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict[str, Any]:
-    """Return what `GET /v1/diagnostics/node` tells; at most `timing.report_s` is waited."""
+    """Return the document of `GET /v1/diagnostics/node`, within `timing.report_s`."""
     node, state = service.bus.speaker.node, service.bus.state
     now = service.reactor.now()
     fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
     reading = fresh[0] if fresh else None
     readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
     within_s = timing.report_s
-    (reports, failed), known, capability = await asyncio.gather(
-        _reports(service, within_s), _known(service, within_s), _capability(service, within_s)
+    (reports, failed), answer, capability = await asyncio.gather(
+        _reports(service, within_s),
+        _worker_reports(service, within_s),
+        _capability(service, within_s),
     )
     warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
     if reading is None:
         warnings.append(_warning(node, "telemetry_silent", "telemetry sends no readings"))
     warnings += [_warning(node, "runner_silent", text) for text in failed]
-    # its own account of a runner is better than its worker's, which has what it cannot tell
-    accounts = {process_of(one): one for one in known.run}
-    for one in reports:
-        last = accounts.get(process_of(one))
+    # a runner's own report replaces its worker's, except for the fields that only the worker knows
+    by_process = {process_of(report): report for report in answer.run}
+    for report in reports:
+        last = by_process.get(process_of(report))
         seen = {} if last is None else {"silent_s": last.silent_s, "stacks": last.stacks}
-        accounts[process_of(one)] = one.model_copy(update=seen)
-    runners = [_runner(one, readings.get(name)) for name, one in sorted(accounts.items())]
-    runners += [_unheard(r) for name, r in sorted(readings.items()) if name not in accounts]
+        by_process[process_of(report)] = report.model_copy(update=seen)
+    runners = [_runner(report, readings.get(name)) for name, report in sorted(by_process.items())]
+    runners += [_unheard(r) for name, r in sorted(readings.items()) if name not in by_process]
     return {
         "node": node,
         "runtime": runtime(),
@@ -128,7 +128,7 @@ async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict
         "memory": _memory(reading),
         "processes": [p.model_dump() for p in reading.processes] if reading else [],
         "runners": runners,
-        "ended": [_ended_runner(report) for report in known.reports],
+        "ended": [_ended_runner(report) for report in answer.reports],
         "state": {"term": state.term, "index": state.index},
         "warnings": warnings,
     }
@@ -141,9 +141,9 @@ async def _reports(service: HttpService, within_s: float) -> tuple[list[RunnerRe
         for instance in service.bus.state.instances.values()
         if any(rank.node == node for rank in instance.ready)
     ]
-    found = await asyncio.gather(*(_report(service, instance, within_s) for instance in mine))
-    reports = [report for report in found if isinstance(report, RunnerReport)]
-    return reports, [text for text in found if isinstance(text, str)]
+    answers = await asyncio.gather(*(_report(service, instance, within_s) for instance in mine))
+    reports = [answer for answer in answers if isinstance(answer, RunnerReport)]
+    return reports, [answer for answer in answers if isinstance(answer, str)]
 
 
 async def _report(
@@ -156,12 +156,12 @@ async def _report(
         return f"no data about {instance}: {error}"
     if isinstance(answer, RunnerReport):
         return answer
-    said = answer.message if isinstance(answer, DiagnosisRefused) else type(answer).__name__
-    return f"no data about {instance}: {said}"
+    why = answer.message if isinstance(answer, DiagnosisRefused) else type(answer).__name__
+    return f"no data about {instance}: {why}"
 
 
-async def _known(service: HttpService, within_s: float) -> RunnersEnded:
-    """Return the worker's accounts of its runners; none where it does not answer."""
+async def _worker_reports(service: HttpService, within_s: float) -> RunnersEnded:
+    """Return the worker's reports of its runners; no reports if it does not answer."""
     try:
         return await known_runners(service, within_s)
     except (Unavailable, BadMessage):
@@ -179,10 +179,10 @@ async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
     return {"py_spy": None, "reason": f"telemetry answered {type(answer).__name__}"}
 
 
-async def asked_of_telemetry(
+async def diagnosis_of(
     service: HttpService, question: AskDiagnosis, deadline_s: float
 ) -> Diagnosis:
-    """Return telemetry's diagnosis. Raises HttpFaultRaised when it refuses or is silent."""
+    """Return telemetry's diagnosis. Raises HttpFaultRaised if telemetry refuses or is silent."""
     try:
         answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
     except Unavailable as error:
@@ -208,13 +208,13 @@ async def _ask(service: HttpService, address: str, question: Message, deadline_s
 
 
 def _logged(folder: str, name: str, lines: int) -> tuple[list[str], list[str] | None]:
-    """Return which processes have a log, and the end of one of them; None where it has none."""
+    """Return the processes that have a log, and the last lines of one log; None: no such log."""
     files = logged_processes(Path(folder)) if folder else {}
-    found = None
+    tail = None
     if name in files:
         with contextlib.suppress(OSError):
-            found = log_tail(files[name], lines)
-    return list(files), found
+            tail = log_tail(files[name], lines)
+    return list(files), tail
 
 
 def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:
@@ -222,7 +222,7 @@ def _is_fresh(reading: NodeReading, age_s: float, node: NodeId) -> bool:
 
 
 def runtime() -> dict[str, Any]:
-    """Return the versions of what this node runs on; packages not installed are left out."""
+    """Return versions of Python, the system, the protocol, the code and installed packages."""
     versions: dict[str, str] = {}
     for package in PACKAGES:
         try:
@@ -249,9 +249,9 @@ def _unheard(reading: RunnerReading) -> dict[str, Any]:
 
 
 def _runner(report: RunnerReport, reading: RunnerReading | None) -> dict[str, Any]:
-    told = {"memory", "facts", "phase", "silent_s", *OF_RUNNERS}
+    fields = {"memory", "facts", "phase", "silent_s", *OF_RUNNERS}
     return {
-        **report.model_dump(include=told),
+        **report.model_dump(include=fields),
         "process": process_of(report),
         "stacks": stacks_of(report),
         "reading": reading.model_dump() if reading else None,
@@ -259,9 +259,9 @@ def _runner(report: RunnerReport, reading: RunnerReading | None) -> dict[str, An
 
 
 def _ended_runner(report: RunnerReport) -> dict[str, Any]:
-    told = {"exit_code", "message", "ended_at_s", "silent_s", *OF_RUNNERS}
+    fields = {"exit_code", "message", "ended_at_s", "silent_s", *OF_RUNNERS}
     return {
-        **report.model_dump(include=told),
+        **report.model_dump(include=fields),
         "process": process_of(report),
         "stacks": stacks_of(report),
     }

@@ -1,4 +1,4 @@
-"""Talks to the gateways of other nodes: which nodes there are, and what one of them is asked."""
+"""Talks to the gateways of other nodes: lists nodes, and sends one of them a call."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ from gateway.service import HttpService
 
 
 def names_of(service: HttpService) -> dict[NodeId, str]:
-    """Return the nodes that the cluster has, by id, with their names (the id where none is
-    known)."""
+    """Return the names of the cluster's nodes, by id; a node without a name has its id."""
     names = {card.node: card.name for card in service.readings.cards(service.reactor.now())}
-    names |= {NodeId(one): facts.name for one, facts in service.bus.state.nodes.items()}
+    names |= {NodeId(node_id): facts.name for node_id, facts in service.bus.state.nodes.items()}
     names[service.options.node] = service.options.node_name
     return {node: names.get(node) or node for node in service.record_lists.nodes()}
 
 
 def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> list[NodeId]:
-    """Return the nodes that are wanted, by id or name, each once; all where none is named. Raises
-    BadRequest, with the field, for one that the cluster does not have."""
-    found: list[NodeId] = []
-    for one in wanted:
-        nodes = [node for node, name in names.items() if one in (node, name)]
-        if not nodes:
-            known = ", ".join(sorted(set(names.values())))
-            raise bad_field(field, f"the cluster has no node {one!r}; it has {known}")
-        found += [node for node in nodes if node not in found]
-    return sorted(found) or sorted(names)
+    """Return the `wanted` nodes (ids or names), each once, sorted; all nodes if `wanted` is empty.
+    Raises BadRequest with the field for an unknown node."""
+    nodes: list[NodeId] = []
+    for word in wanted:
+        matches = [node for node, name in names.items() if word in (node, name)]
+        if not matches:
+            there = ", ".join(sorted(set(names.values())))
+            raise bad_field(field, f"the cluster has no node {word!r}; it has {there}")
+        nodes += [node for node in matches if node not in nodes]
+    return sorted(nodes) or sorted(names)
 
 
 def node_named(service: HttpService, name: str) -> NodeId:
-    """Return the node of that id or name; our own for an empty one. Raises HttpFaultRaised, a 404,
-    for one that the cluster does not have."""
+    """Return the node of an id or name; "" is this node. Raises HttpFaultRaised (404) for an
+    unknown node."""
     if not name:
         return service.options.node
     try:
@@ -47,35 +46,35 @@ def node_named(service: HttpService, name: str) -> NodeId:
         raise HttpFaultRaised(HttpFault(404, "node_not_found", str(error))) from error
 
 
-async def asked_there(
+async def ask_node(
     service: HttpService, node: NodeId, verb: str, arguments: list[Any], within_s: float
 ) -> dict[str, Any]:
-    """Return what another node's gateway found. Raises HttpFaultRaised: the fault that it told, or
-    that it was not reached."""
+    """Return the answer of another node's gateway to a call. Raises HttpFaultRaised with the fault
+    that it sent, or if it was not reached."""
     try:
-        found = await service.record_lists.questions.ask(node, verb, arguments, within_s=within_s)
+        reply = await service.record_lists.questions.ask(node, verb, arguments, within_s=within_s)
     except RecordsElsewhere as error:
         fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
         raise HttpFaultRaised(fault) from error
     except ShoalError as error:
         raise HttpFaultRaised(HttpFault(502, "bad_answer", str(error))) from error
-    if not isinstance(found, dict):
+    if not isinstance(reply, dict):
         raise HttpFaultRaised(HttpFault(502, "bad_answer", f"node {node} sent no answer"))
-    told = cast(dict[str, Any], found)
-    if "status" in told:
+    answer = cast(dict[str, Any], reply)
+    if "status" in answer:
         raise HttpFaultRaised(
             HttpFault(
-                int(told["status"]),
-                str(told["code"]),
-                str(told["message"]),
-                retry_after_s=told["retry_after_s"],
+                int(answer["status"]),
+                str(answer["code"]),
+                str(answer["message"]),
+                retry_after_s=answer["retry_after_s"],
             )
         )
-    return told
+    return answer
 
 
-def fault_told(fault: HttpFault) -> dict[str, Any]:
-    """Return a fault in the form in which it is told to another node."""
+def fault_fields(fault: HttpFault) -> dict[str, Any]:
+    """Return a fault as the answer to another node; `ask_node` raises it there."""
     return {
         "status": fault.status,
         "code": fault.code,

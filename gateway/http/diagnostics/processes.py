@@ -1,7 +1,7 @@
-"""Talks to telemetry through the bus, and to the gateways of other nodes, which ask theirs: stacks
-and profiles of a process.
+"""Talks to telemetry through the bus: stacks and profiles of a process.
 
-One examination at a time on a node; a refusal keeps its HTTP status, whichever node refuses.
+For a process of another node it asks that node's gateway. A node examines one process at a time. A
+refusal keeps its HTTP status, whichever node refuses.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from bus.wire.errors import BadMessage, BadRequest, first_problem
 from bus.wire.messages.control import AskDiagnosis, Diagnosis
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.diagnostics.node import Diagnosing, asked_of_telemetry
-from gateway.http.diagnostics.peers import asked_there, fault_told, node_named
+from gateway.http.diagnostics.node import Diagnosing, diagnosis_of
+from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
 from gateway.http.middleware import read_body
 from gateway.service import HttpService
 
 MAX_BODY_BYTES = 64 << 10
 VERB = "diagnostics.process"
 THERE_AND_BACK_S = 5.0
-"""More than a question takes on the node itself."""
+"""Extra time for a question to another node."""
 
 
 class ProfileOrder(BaseModel):
-    """The body of a profile: every field may be left out."""
+    """The body of a profile; all fields are optional."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -38,34 +38,34 @@ class ProfileOrder(BaseModel):
 
 
 class ProcessStacks(Diagnosing):
-    """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`, and of another node
+    """`GET /v1/diagnostics/node/processes/{name}/stacks[?format=text]`; for another node
     `GET /v1/diagnostics/cluster/{node}/processes/{name}/stacks`."""
 
     async def on_get(
         self, req: Request, resp: Response, name: str, part: str = "", node: str = ""
     ) -> None:
-        """Answer with the stack of each thread of the process, never locals; as JSON or text."""
+        """Answer with the stack of each thread of the process, without local variables."""
         form = req.get_param("format", default="json")
         if form not in ("json", "text"):
             raise bad_field("format", f"unknown format {form!r}; use json or text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        found = await _examined(self.service, node, question, self.timing.stacks_s)
+        diagnosis = await _examined(self.service, node, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
-            resp.text = stacks_text(json.loads(found.content))
+            resp.text = stacks_text(json.loads(diagnosis.content))
         else:
-            resp.content_type = found.content_type
-            resp.data = found.content
+            resp.content_type = diagnosis.content_type
+            resp.data = diagnosis.content
 
 
 class ProcessProfile(Diagnosing):
-    """`POST /v1/diagnostics/node/processes/{name}/profile`, and of another node
+    """`POST /v1/diagnostics/node/processes/{name}/profile`; for another node
     `POST /v1/diagnostics/cluster/{node}/processes/{name}/profile`."""
 
     async def on_post(
         self, req: Request, resp: Response, name: str, part: str = "", node: str = ""
     ) -> None:
-        """Sample the process for some seconds; a speedscope JSON or a flame graph (SVG)."""
+        """Sample the process; answer with speedscope JSON or a flame graph (SVG)."""
         body = await read_body(req, MAX_BODY_BYTES, self.service.options.body_s)
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
@@ -74,22 +74,22 @@ class ProcessProfile(Diagnosing):
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
         question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
         deadline_s = order.seconds + self.timing.profile_slack_s
-        found = await _examined(self.service, node, question, deadline_s)
-        resp.content_type = found.content_type
-        resp.data = found.content
+        diagnosis = await _examined(self.service, node, question, deadline_s)
+        resp.content_type = diagnosis.content_type
+        resp.data = diagnosis.content
 
 
 def answer_examined(service: HttpService) -> None:
-    """Have this node's processes looked into by the gateways of others."""
+    """Examine this node's processes for other nodes' gateways."""
 
     async def examined(arguments: Any) -> dict[str, Any]:
-        """Return what telemetry found, or the fault of its refusal."""
+        """Return telemetry's diagnosis, or the fault of its refusal."""
         question, deadline_s = AskDiagnosis.model_validate(arguments[0]), float(arguments[1])
         try:
-            found = await asked_of_telemetry(service, question, deadline_s)
+            diagnosis = await diagnosis_of(service, question, deadline_s)
         except HttpFaultRaised as error:
-            return fault_told(error.fault)
-        return {"content_type": found.content_type, "content": found.content}
+            return fault_fields(error.fault)
+        return {"content_type": diagnosis.content_type, "content": diagnosis.content}
 
     service.record_lists.questions.answer(VERB, examined)
 
@@ -97,25 +97,26 @@ def answer_examined(service: HttpService) -> None:
 async def _examined(
     service: HttpService, name: str, question: AskDiagnosis, deadline_s: float
 ) -> Diagnosis:
-    """Return what was found of a process of the node of that name. Raises HttpFaultRaised."""
+    """Return the diagnosis of a process of the node `name` ("": this node). Raises
+    HttpFaultRaised."""
     node = node_named(service, name) if name else None
     if node is None or node == service.options.node:
-        return await asked_of_telemetry(service, question, deadline_s)
+        return await diagnosis_of(service, question, deadline_s)
     arguments = [question.model_dump(mode="json"), deadline_s]
     within_s = deadline_s + THERE_AND_BACK_S
-    found = await asked_there(service, node, VERB, arguments, within_s)
+    answer = await ask_node(service, node, VERB, arguments, within_s)
     try:
-        return Diagnosis(method="", content_type=found["content_type"], content=found["content"])
+        return Diagnosis(method="", content_type=answer["content_type"], content=answer["content"])
     except (KeyError, ValueError, BadMessage) as error:
         fault = HttpFault(502, "bad_answer", f"node {name} sent no diagnosis: {error}")
         raise HttpFaultRaised(fault) from error
 
 
-def stacks_text(found: dict[str, Any]) -> str:
-    """Return stacks as people read them: outermost call first."""
-    how = found["method"] + (f" ({found['note']})" if found["note"] else "")
-    lines = [f"{found['process']} pid {found['pid']}, by {how}"]
-    for thread in cast(list[dict[str, Any]], found["threads"]):
+def stacks_text(stacks: dict[str, Any]) -> str:
+    """Return stacks as text for people: outermost call first."""
+    how = stacks["method"] + (f" ({stacks['note']})" if stacks["note"] else "")
+    lines = [f"{stacks['process']} pid {stacks['pid']}, by {how}"]
+    for thread in cast(list[dict[str, Any]], stacks["threads"]):
         marks = [m for m, on in (("active", thread["active"]), ("GIL", thread["owns_gil"])) if on]
         mark = f" [{', '.join(marks)}]" if marks else ""
         name = thread["name"] or "unnamed"

@@ -1,9 +1,8 @@
-"""Talks to supervisord, in threads, and to the gateways of other nodes: processes begun anew.
+"""Talks to supervisord (in threads) and to the gateways of other nodes: restarts services.
 
-Services are told to end in good order, and supervisord starts them again, with the code and the
-settings that are there by then. It happens a moment after the answer, for the gateway that gives
-it may be among them. Runners are the worker's: they go on with the models that they have loaded,
-and with what they are answering.
+Services get SIGTERM, and supervisord starts them again with the current code and settings. It
+happens a moment after the answer, because this gateway may be one of them. Runners belong to the
+worker: they keep their models and continue their requests.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.diagnostics.peers import asked_there, fault_told, node_named
+from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
 VERB = "node.restart"
 GATEWAY, RUNNERS = "gateway", "runner"
 AFTER_S = 1.0
-"""The answer is on its way by then, also one that another node asked for."""
+"""Delay of the restart; the answer is sent by then, also to another node."""
 ANSWER_S = 10.0
 RETRY_S = 5.0
 
@@ -34,45 +33,46 @@ class Restart(Resource):
     """`POST /admin/restart[?node_id=&process=]`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Answer with the processes that are begun anew in a moment: those that are named, all
-        services where none is. 404 for an unknown node, 400 for a process that is no service of
-        it, 503 where its supervisord does not answer."""
+        """Restart the named services, or all services, in a moment; answer with their names.
+
+        404: unknown node. 400: unknown service. 503: supervisord does not answer.
+        """
         service = self.service
-        wanted = [one for one in req.get_param_as_list("process", default=[]) if one]
+        wanted = [word for word in req.get_param_as_list("process", default=[]) if word]
         where = node_named(service, req.get_param("node_id") or "")
         if where == service.options.node:
             processes = await _begin(service, wanted)
         else:
-            told = await asked_there(service, where, VERB, [wanted], ANSWER_S)
-            processes = told["processes"]
+            answer = await ask_node(service, where, VERB, [wanted], ANSWER_S)
+            processes = answer["processes"]
         answer_json(resp, {"node": where, "processes": processes, "after_s": AFTER_S})
 
 
 def answer_restarts(service: HttpService) -> None:
-    """Have this node's processes restarted for the gateways of others."""
+    """Restart this node's services for other nodes' gateways."""
 
     async def restart(arguments: Any) -> dict[str, Any]:
-        """Return which are begun anew in a moment, or why none is."""
+        """Return the names of the services to restart, or a fault."""
         try:
             return {"processes": await _begin(service, list(map(str, arguments[0])))}
         except HttpFaultRaised as error:
-            return fault_told(error.fault)
+            return fault_fields(error.fault)
 
     service.record_lists.questions.answer(VERB, restart)
 
 
 async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
-    """Have services restarted in a moment, and return them in order; the gateway is the last.
+    """Schedule the restart of services; return their names in that order, the gateway last.
     Raises HttpFaultRaised."""
     supervisor = Supervisor(service.options.endpoints.supervisor)
     try:
-        found = await asyncio.to_thread(supervisor.list_processes)
+        processes = await asyncio.to_thread(supervisor.list_processes)
     except ShoalError as error:
         text = f"{error}; start the node on that machine with `shoal up`"
         fault = HttpFault(503, "supervisor_silent", text, retry_after_s=RETRY_S)
         raise HttpFaultRaised(fault) from error
     services = sorted(
-        (one.name for one in found if not one.name.startswith(f"{RUNNERS}:")),
+        (p.name for p in processes if not p.name.startswith(f"{RUNNERS}:")),
         key=lambda name: name == GATEWAY,
     )
     for name in wanted:
@@ -84,7 +84,7 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
     loop = asyncio.get_running_loop()
 
     def act() -> None:
-        """Have it done in a thread, for supervisord is waited for."""
+        """Restart in a thread, because calls to supervisord block."""
         loop.run_in_executor(None, _restart, service.log, supervisor, chosen)
 
     service.reactor.later(AFTER_S, act)
@@ -92,7 +92,7 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
 
 
 def _restart(log: Log, supervisor: Supervisor, services: Sequence[str]) -> None:
-    """Have each end, or begin where it does not run."""
+    """Send SIGTERM to each service; start a service that does not run."""
     for name in services:
         try:
             if not supervisor.signal(name, "TERM"):

@@ -1,9 +1,8 @@
-"""Talks to the worker through the bus: what it knows of this node's runners, and to have one of
-them end a request; to the system and the disk: whether they are halted, and what their flight
-recorders have.
+"""Talks to the worker through the bus, and to the system and the disk: this node's runners.
 
-For what is known the runners themselves are not asked, so that one that is frozen is told of like
-any other.
+The worker reports its runners, and cancels a request at one of them. The system knows whether a
+runner is halted; the disk has the flight recorders. The runners themselves are not asked, so that
+a frozen runner is reported like any other.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.ask import ask
-from gateway.http.diagnostics.peers import asked_there, fault_told, node_named
+from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
@@ -36,53 +35,52 @@ VERB = "runner.cancel"
 HALTED = "stopped"
 ANSWER_S = 5.0
 CODES = {404: "process_not_found", 409: "not_rank_0", 504: "process_silent"}
-"""What a worker's refusals to cancel are called."""
+"""Error codes of a worker's refusals to cancel, by HTTP status."""
 
 
 class RowCancelBody(Closed):
-    """`POST /v1/diagnostics/node/runners/{name}/cancel`; `request_id` as answers and lists have
-    it."""
+    """`POST /v1/diagnostics/node/runners/{name}/cancel`; `request_id` as in answers and lists."""
 
     request_id: str = Field(min_length=1, max_length=200)
 
 
 class RunnerCancel(Resource):
-    """`POST /v1/diagnostics/node/runners/{name}/cancel`, and of another node
+    """`POST /v1/diagnostics/node/runners/{name}/cancel`; for another node
     `POST /v1/diagnostics/cluster/{node}/runners/{name}/cancel`."""
 
     async def on_post(self, req: Request, resp: Response, name: str, node: str = "") -> None:
-        """Have the runner end a request, whichever gateway asked for it and though that be gone;
-        answer whether it owed it an end."""
-        asked = await self.read(req, RowCancelBody)
-        service, request = self.service, request_id_of(asked.request_id)
+        """Cancel a request at its runner, even if the gateway that sent it is gone. Answer whether
+        the runner had the request open."""
+        body = await self.read(req, RowCancelBody)
+        service, request = self.service, request_id_of(body.request_id)
         where = node_named(service, node)
         if where == service.options.node:
-            found = await _cancelled(service, name, request)
+            had_request = await _cancel(service, name, request)
         else:
-            told = await asked_there(service, where, VERB, [name, request], ANSWER_S)
-            found = bool(told.get("found"))
+            answer = await ask_node(service, where, VERB, [name, request], ANSWER_S)
+            had_request = bool(answer.get("found"))
         answer_json(
-            resp, {"id": asked.request_id, "node": where, "process": name, "cancelled": found}
+            resp, {"id": body.request_id, "node": where, "process": name, "cancelled": had_request}
         )
 
 
 def answer_cancels(service: HttpService) -> None:
-    """Have requests ended at this node's runners for the gateways of others."""
+    """Cancel requests at this node's runners for other nodes' gateways."""
 
-    async def cancelled(arguments: Any) -> dict[str, Any]:
-        """Return whether the runner owed the request an end, or why it was not asked."""
+    async def cancel(arguments: Any) -> dict[str, Any]:
+        """Return whether the runner had the request open, or a fault."""
         try:
-            found = await _cancelled(service, str(arguments[0]), RequestId(str(arguments[1])))
+            had_request = await _cancel(service, str(arguments[0]), RequestId(str(arguments[1])))
         except HttpFaultRaised as error:
-            return fault_told(error.fault)
-        return {"found": found}
+            return fault_fields(error.fault)
+        return {"found": had_request}
 
-    service.record_lists.questions.answer(VERB, cancelled)
+    service.record_lists.questions.answer(VERB, cancel)
 
 
 async def known_runners(service: HttpService, within_s: float) -> RunnersEnded:
-    """Return what is known of the runners that run and of those that ended last. Raises
-    Unavailable, BadMessage where the worker does not answer."""
+    """Return the worker's reports of running and recently ended runners. Raises Unavailable or
+    BadMessage if the worker does not answer."""
     bus = service.bus
     answer = await ask(bus.speaker, service.reactor, bus.endpoints.worker, AskEnded(), within_s)
     if not isinstance(answer, RunnersEnded):
@@ -97,7 +95,7 @@ def process_of(report: RunnerReport) -> str:
 
 
 def stacks_of(report: RunnerReport) -> dict[str, Any] | None:
-    """Return the stacks of a runner that fell silent, as `/stacks` tells them; None of others."""
+    """Return the stacks of a silent runner, in the format of `/stacks`; None for other runners."""
     if not report.stacks:
         return None
     try:
@@ -107,7 +105,7 @@ def stacks_of(report: RunnerReport) -> dict[str, Any] | None:
 
 
 def is_halted(report: RunnerReport) -> bool:
-    """Return whether the system has halted a runner (SIGSTOP). Waits for the system."""
+    """Return whether a runner is halted (SIGSTOP). Blocks on the system."""
     return report.ended_at_s is None and state_of(report.pid) == HALTED
 
 
@@ -120,9 +118,9 @@ def _with_flights(folder: str, reports: Sequence[RunnerReport]) -> tuple[RunnerR
     )
 
 
-async def _cancelled(service: HttpService, name: str, request: RequestId) -> bool:
-    """Return whether this node's runner owed the request an end. Raises HttpFaultRaised where it
-    was not asked, or does not answer."""
+async def _cancel(service: HttpService, name: str, request: RequestId) -> bool:
+    """Cancel a request at a runner of this node; return whether the runner had it open. Raises
+    HttpFaultRaised if the runner was not reached or does not answer."""
     if not name.startswith(PROCESS):
         text = f"{name[:100]!r} is not a runner; use a name like runner:00"
         raise HttpFaultRaised(HttpFault(404, "process_not_found", text))

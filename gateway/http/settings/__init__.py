@@ -1,5 +1,4 @@
-"""Talks to clients about the settings of the node that is asked, or of all: what is in force, what
-runs, and changes for those who may do everything."""
+"""Talks to clients about the settings of this node or of all nodes: shows and changes them."""
 
 from gateway.http.settings.nodes import answer_settings
 from gateway.http.settings.resource import (

@@ -1,8 +1,7 @@
-"""Talks to the gateways of all nodes: the settings of each, told and changed as one's own are.
+"""Talks to the gateways of all nodes: reads and changes the settings of each.
 
-Each node changes its own `shoal.toml`, by the rules that hold where it is asked over HTTP, and says
-what came of it; what may not be shown is left out before it leaves a node. A node that is not there
-keeps what it has, and is named.
+Each node changes its own `shoal.toml` by the rules of `PUT /settings`, and reports the result.
+Secret values never leave a node. An unreachable node keeps its settings; the answer names it.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gateway.service import HttpService
 
 READ, CHANGE = "settings.read", "settings.change"
 OWN = frozenset({"node_name"})
-"""Settings that every node has for itself."""
+"""Settings with a value of its own on every node."""
 UNKNOWN = "this gateway was started without the settings of its node"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What another node has: `values` in force by key, as they may be shown; `why` it did not tell
-    them, or was not changed (empty: it was)."""
+    """The settings of another node: `values` in force by key, secrets masked. `why`: the reason why
+    it did not answer or was not changed, else ""."""
 
     node: NodeId
     name: str
@@ -38,7 +37,7 @@ class NodeSettings:
 
 
 class SettingElsewhere(TypedDict):
-    """A node that has another value."""
+    """A node with a different value."""
 
     node: str
     name: str
@@ -46,24 +45,24 @@ class SettingElsewhere(TypedDict):
 
 
 def answer_settings(service: HttpService) -> None:
-    """Have this node's settings told to the gateways of others, and changed by them."""
+    """Let other nodes' gateways read and change this node's settings."""
     desk = service.options.settings
 
     async def read(_arguments: Any) -> list[Any]:
-        """Return what is in force, and why that is not known."""
+        """Return the values in force, and why there are none, else ""."""
         if desk is None:
             return [{}, UNKNOWN]
         return [await asyncio.to_thread(_values, desk), ""]
 
     async def change(arguments: Any) -> list[Any]:
-        """Change settings; return what is in force then, and why they were not changed."""
+        """Change settings; return the new values in force, and why nothing changed, else ""."""
         put, drop = cast(tuple[dict[str, Any], list[str]], arguments)
         try:
             why = UNKNOWN if desk is None else await changed(service, desk, put, drop)
         except SettingsUnwritable as error:
             why = str(error)
-        values, untold = await read(())
-        return [values, why or untold]
+        values, read_failure = await read(())
+        return [values, why or read_failure]
 
     service.record_lists.questions.answer(READ, read)
     service.record_lists.questions.answer(CHANGE, change)
@@ -72,7 +71,7 @@ def answer_settings(service: HttpService) -> None:
 async def changed(
     service: HttpService, desk: SettingsDesk, put: Mapping[str, Any], drop: Sequence[str]
 ) -> str:
-    """Change this node's settings; return why they were not ("": they were). Raises
+    """Change this node's settings; return why they were refused, else "". Raises
     SettingsUnwritable."""
     keys = (*put, *drop)
     for key in keys:
@@ -89,25 +88,25 @@ async def changed(
 
 
 def alone(desk: SettingsDesk, key: str) -> str:
-    """Return why a setting is changed on the machine alone, and with what; "" where it is not."""
+    """Return why a setting can only be changed on the machine; "" if HTTP may change it."""
     why = desk.why_not_over_http(key)
     return why and f"{key} can only be changed on the machine, because {why}; use `shoal config`"
 
 
 async def of_others(service: HttpService) -> list[NodeSettings]:
-    """Return the settings of each other node of the cluster."""
+    """Return the settings of all other nodes, by name."""
     return await _each(service, READ, [])
 
 
 async def change_others(
     service: HttpService, put: Mapping[str, Any], drop: Sequence[str]
 ) -> list[NodeSettings]:
-    """Change settings of each other node, and return what came of it."""
+    """Change settings of all other nodes; return their settings, or why they did not change."""
     return await _each(service, CHANGE, [dict(put), list(drop)])
 
 
 def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[SettingElsewhere]:
-    """Return the nodes where a setting has another value than in `row`, with that."""
+    """Return the nodes where a setting differs from `row`, with their values."""
     key, value = row["key"], _plain(row["value"])
     if key in OWN:
         return []
@@ -121,11 +120,11 @@ def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[Se
 async def _each(service: HttpService, verb: str, arguments: list[Any]) -> list[NodeSettings]:
     own = service.options.node
     nodes = [node for node in service.record_lists.nodes() if node != own]
-    found = await asyncio.gather(*(_asked(service, node, verb, arguments) for node in nodes))
-    return sorted(found, key=lambda one: (one.name, one.node))
+    answers = await asyncio.gather(*(_ask_node(service, node, verb, arguments) for node in nodes))
+    return sorted(answers, key=lambda answer: (answer.name, answer.node))
 
 
-async def _asked(
+async def _ask_node(
     service: HttpService, node: NodeId, verb: str, arguments: list[Any]
 ) -> NodeSettings:
     record = service.bus.state.nodes.get(node)

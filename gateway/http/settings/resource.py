@@ -1,4 +1,4 @@
-"""Talks to clients, in threads to the file of settings, and to other gateways: `/settings`."""
+"""Talks to clients, to the settings file (in threads), and to other gateways: `/settings`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNWRITABLE = "settings_unwritable"
 
 
 class SettingsBody(Closed):
-    """`PUT /settings`: values by dotted key, and keys that are to have their defaults again."""
+    """`PUT /settings`: values by dotted key, and keys to reset to their defaults."""
 
     set: dict[str, Value] = Field(
         default={}, max_length=MOST, description="values of settings by name, as in `shoal.toml`"
@@ -46,13 +46,13 @@ class SettingsBody(Closed):
 
 
 class SettingOfAll(SettingRow):
-    """A setting, and where it differs: where all nodes were asked."""
+    """A setting; `elsewhere` has the nodes that differ, if all nodes were asked."""
 
     elsewhere: NotRequired[list[SettingElsewhere]]
 
 
 class AskedNode(TypedDict):
-    """Another node that was asked; `why` it did not tell its settings (empty: it did)."""
+    """Another node that was asked; `why`: the reason for a missing answer, else empty."""
 
     node: str
     name: str
@@ -60,8 +60,8 @@ class AskedNode(TypedDict):
 
 
 class SettingsAnswer(TypedDict):
-    """The settings of a node, in the order of `defaults.toml`; `nodes` are the others that were
-    asked."""
+    """The settings of a node, in the order of `defaults.toml`; `nodes` are the other nodes that
+    were asked."""
 
     node: str
     name: str
@@ -72,22 +72,21 @@ class SettingsAnswer(TypedDict):
 
 
 class SettingsResource(Resource):
-    """`GET /settings` and `PUT /settings`, of this node or, with `?nodes=all`, of the cluster's."""
+    """`GET /settings` and `PUT /settings`: of this node, or with `?nodes=all` of all nodes."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with every setting of this node, as it may be shown; of all nodes also where
-        others have other values."""
+        """Answer with every setting of this node, secrets masked; with `?nodes=all` also with the
+        nodes that have different values."""
         service, desk = self.service, _desk(self.service)
         others = await of_others(service) if self.is_of_all(req) else None
         await _answer(resp, service, desk, others)
 
     async def on_put(self, req: Request, resp: Response) -> None:
-        """Change `shoal.toml`, and answer as GET does. 403 for what is changed on the machine
-        alone; nothing is written where one of the changes is refused. What this node refuses
-        is not asked of others."""
+        """Change `shoal.toml`, and answer as GET does. 403 for settings that only the machine may
+        change. If one change is refused, nothing is written, and other nodes are not asked."""
         service, desk = self.service, _desk(self.service)
-        asked, is_of_all = await self.read(req, SettingsBody), self.is_of_all(req)
-        keys = (*asked.set, *asked.unset)
+        body, is_of_all = await self.read(req, SettingsBody), self.is_of_all(req)
+        keys = (*body.set, *body.unset)
         if not keys or len(set(keys)) < len(keys):
             text = 'name settings, each once: {"set": {"keep_alive_s": 60}, "unset": ["slots"]}'
             raise BadRequest(text, field="set")
@@ -99,17 +98,17 @@ class SettingsResource(Resource):
                     f"{key}: every node has its own value; change it on one node", field="nodes"
                 )
         try:
-            why = await changed(service, desk, asked.set, asked.unset)
+            why = await changed(service, desk, body.set, body.unset)
         except SettingsUnwritable as error:
             status, code = (507, "insufficient_storage") if error.is_full else (503, UNWRITABLE)
             raise HttpFaultRaised(HttpFault(status, code, str(error))) from error
         if why:
-            raise BadRequest(why, field="set" if asked.set else "unset")
-        others = await change_others(service, asked.set, asked.unset) if is_of_all else None
+            raise BadRequest(why, field="set" if body.set else "unset")
+        others = await change_others(service, body.set, body.unset) if is_of_all else None
         await _answer(resp, service, desk, others)
 
     def is_of_all(self, req: Request) -> bool:
-        """Return whether all nodes are meant. Raises BadRequest."""
+        """Return whether the request is for all nodes. Raises BadRequest."""
         nodes = req.get_param("nodes")
         if nodes not in (None, "all"):
             raise bad_field("nodes", "'all', or omit it for this node only")
@@ -130,25 +129,25 @@ async def _answer(
     desk: SettingsDesk,
     others: Sequence[NodeSettings] | None,
 ) -> None:
-    """Answer with the settings; those of `others` beside them, where others were asked."""
+    """Answer with the settings, and with differences of `others` if they were asked."""
     try:
-        found = cast(SettingsFound, await asyncio.to_thread(desk.rows))
+        own = cast(SettingsFound, await asyncio.to_thread(desk.rows))
     except ConfigError as error:
         raise HttpFaultRaised(HttpFault(503, "settings_unreadable", str(error))) from error
     options = service.options
     document: SettingsAnswer = {
         "node": options.node,
         "name": options.node_name,
-        "file": found["file"],
-        "trouble": found["trouble"],
-        "settings": [SettingOfAll(**row) for row in found["settings"]],
+        "file": own["file"],
+        "trouble": own["trouble"],
+        "settings": [SettingOfAll(**row) for row in own["settings"]],
     }
     if others is not None:
         document["nodes"] = [
             {"node": other.node, "name": other.name, "why": other.why} for other in others
         ]
         document["settings"] = [
-            SettingOfAll(**row, elsewhere=elsewhere(row, others)) for row in found["settings"]
+            SettingOfAll(**row, elsewhere=elsewhere(row, others)) for row in own["settings"]
         ]
     answer_json(resp, document)
     resp.set_header("cache-control", "no-store")

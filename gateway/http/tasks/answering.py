@@ -1,9 +1,9 @@
-"""Talks to clients whose body may name a task or a provider's model; all others are answered as if
-this were not there.
+"""Talks to clients whose body may name a task or a provider's model. Other bodies pass unchanged.
 
-The candidates of a task are asked one after the other until one has its first token, and its answer
-says which it was and why. What no candidate would change, as a field that is wrong, ends it at
-once. Nothing is said before a candidate has begun, so that a failure is still a status.
+The candidates of a task are tried in turn until one has its first token. Headers of the answer name
+that candidate and the reason for it. A fault that every candidate would have, such as an invalid
+field, ends the request at once. Nothing is sent before a candidate begins, so that a failure can
+still have a status.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gateway.service import HttpService
 
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
 LEAST_S = 0.05
-"""With less time left no further candidate is asked."""
+"""No further candidate is tried with less time left."""
 ASKED_DIRECTLY = "requested by name"
 Answer = Callable[[Request, Response], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A request whose model is a task, or a provider's; `fields` are those of its body."""
+    """A request whose model is a task or a provider's; `fields` are those of its body."""
 
     service: HttpService
     kind: Kind
@@ -62,8 +62,8 @@ async def answer_as_named(
     resp: Response,
     answer: Answer,
 ) -> None:
-    """Answer by the task, or the provider's model, that the body names; else by `answer`, which
-    finds the body as it was. A body that names no model has its client's, where that has one."""
+    """Answer by the task or the provider's model that the body names, else by `answer`, which gets
+    the body unchanged. A body without a model gets the model of its client's profile, if any."""
     table = service.tasks.table
     if not table and not service.clients.book.table.has_models:
         await answer(req, resp)
@@ -95,12 +95,12 @@ async def answer_as_named(
     if resp.stream is None:
         client.leave()
     else:
-        # what answers streams is a generator; falcon takes any reader
+        # our streams are generators; falcon's type allows any reader
         resp.stream = client.to_its_end(cast(AsyncGenerator[bytes], resp.stream))
 
 
 def _fields(body: bytes, depth: int) -> dict[str, Any]:
-    """Return the fields of a body; none where it is no object, which its dialect says better."""
+    """Return the fields of a body; {} if it is not an object, which its dialect refuses later."""
     try:
         return read_object(body, Limits(depth=depth))
     except BadRequest:
@@ -108,12 +108,12 @@ def _fields(body: bytes, depth: int) -> dict[str, Any]:
 
 
 def own_model(service: HttpService, req: Request, fields: Mapping[str, Any]) -> str | None:
-    """Return the model that the client of a body has which names none; None for none."""
+    """Return the model of the client's profile for a body without a model; None: there is none."""
     if not fields or fields.get("model"):
         return None
     client_id = fields.get("x_client_id")
-    said = client_id if isinstance(client_id, str) else None
-    client = service.clients.named(sharer_of(req, service.options, said))
+    client_name = client_id if isinstance(client_id, str) else None
+    client = service.clients.named(sharer_of(req, service.options, client_name))
     return service.clients.profile(client).model
 
 
@@ -130,12 +130,12 @@ async def _answered(named: _Named, name: str) -> None:
     allow_cloud = named.service.bus.state.cloud_fallback
     is_warm = partial(_is_warm, named.service)
     order = order_of(table, task, is_warm=is_warm, allow_cloud=allow_cloud)
-    await _asked_in_order(named, task, table.tasks[task], order)
+    await _try_in_order(named, task, table.tasks[task], order)
 
 
-async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: CandidateOrder) -> None:
-    """Ask one candidate after the other, until one answers. Raises what the last failed with, with
-    what became of all."""
+async def _try_in_order(named: _Named, name: str, task: NamedTask, order: CandidateOrder) -> None:
+    """Try one candidate after the other until one answers. Raises the fault of the last one, with
+    the failures of all in its message."""
     fields, failed = dict(named.fields), list[str]()
     if task.keep_alive_s is not None and "keep_alive" not in fields:
         fields.setdefault("x_stay_warm", task.keep_alive_s)
@@ -170,14 +170,14 @@ async def _asked_in_order(named: _Named, name: str, task: NamedTask, order: Cand
         _tell(named.resp, choice.candidate, why)
         return
     assert last is not None, "a task has a candidate"
-    failed += [f"{one}: skipped (allowCloudFallback is false)" for one in order.left_out]
+    failed += [f"{name}: skipped (allowCloudFallback is false)" for name in order.left_out]
     text = f"no candidate of the task '{name}' answered: {'; '.join(failed)}"
     raise HttpFaultRaised(replace(last, message=text))
 
 
 def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] | None:
-    """Return the fields of a body with as much time as its client has left; None where it has
-    none. What is no time is left for its reader to refuse."""
+    """Return the fields of a body with the remaining time in `x_timeout_s`; None if less than
+    `LEAST_S` remains. An invalid value stays, for the parser to refuse."""
     asked_s = fields.get("x_timeout_s")
     if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
         return fields
@@ -188,7 +188,7 @@ def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] |
 async def _ask(
     named: _Named, choice: CandidateChoice, attempt: Attempt | None, fields: dict[str, Any]
 ) -> None:
-    """Have one candidate answer. Raises what it fails with before its first token."""
+    """Let one candidate answer. Raises its fault if it fails before its first token."""
     service, req, resp = named.service, named.req, named.resp
     req.scope[ATTEMPT] = attempt
     provided = choice.provided
@@ -196,8 +196,8 @@ async def _ask(
         text = f"'{provided.name}' is a provider's model, which only generates text"
         raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
     if provided is not None and providers.ASKS.get(named.dialect.name) == provided.settings.kind:
-        asked = asked_over(service, named.kind, named.dialect, req, resp)
-        question = ProviderQuestion(provided, named.dialect, dict(fields), asked)
+        details = asked_over(service, named.kind, named.dialect, req, resp)
+        question = ProviderQuestion(provided, named.dialect, dict(fields), details)
         await answer_by_provider(service, req, resp, question, named.client)
         return
     req.scope[PROVIDED] = provided

@@ -1,7 +1,7 @@
-"""Talks to a client's connection: whether it is still there, for all who answer it in turn.
+"""Talks to a client's connection: reports a hang-up to each candidate that answers in turn.
 
-A connection that was once listened to and left cannot be listened to again. So it is listened to
-here, once, and each candidate that is asked hears of its end by `receive`.
+Nobody can listen to a connection a second time. So one task listens here, and each candidate waits
+for the hang-up in `receive`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HUNG_UP = {"type": "http.disconnect"}
 
 
 class WatchedClient:
-    """A client, from when its body was read on."""
+    """A client whose body was read."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -28,16 +28,16 @@ class WatchedClient:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether it has hung up."""
+        """Return whether the client has hung up."""
         return self._gone.is_set()
 
     async def receive(self) -> dict[str, Any]:
-        """Wait until the client hangs up; return the message that says so."""
+        """Wait until the client hangs up; return `HUNG_UP`."""
         await self._gone.wait()
         return HUNG_UP
 
     def on_gone(self, act: Callable[[], None]) -> None:
-        """Have something done when it hangs up, at once where it has."""
+        """Call `act` when the client hangs up; at once if it already has."""
         if self.is_gone:
             act()
         self._acts.append(act)
@@ -47,7 +47,7 @@ class WatchedClient:
         self._task.cancel()
 
     async def to_its_end(self, stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield what a stream gives, and listen until then."""
+        """Yield the pieces of a stream; stop listening at its end."""
         try:
             async with contextlib.aclosing(stream):
                 async for piece in stream:

@@ -1,4 +1,4 @@
-"""Talks to the service: tasks and providers' models, as the listings of models tell of them."""
+"""Talks to the service: the entries of tasks and of providers' models in lists of models."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from gateway.dialects.faults import HttpFaultRaised
 from gateway.service import HttpService
 
 OfModel = Callable[[str], ModelListing]
-"""Tells of a model of the cluster by a client's name. Raises HttpFaultRaised (404)."""
+"""Returns a cluster model's listing, by the name in a request. Raises HttpFaultRaised (404)."""
 
 
 def listings_of(
     service: HttpService, models: Mapping[str, ModelListing]
 ) -> dict[str, ModelListing]:
-    """Return what a list tells beside `models`: the tasks and the providers' models, by id."""
+    """Return the further entries of a list: tasks and providers' models, by id. `models` are the
+    cluster's."""
     table = service.tasks.table
-    found: dict[str, ModelListing] = {}
+    listings: dict[str, ModelListing] = {}
     if not table:
-        return found
+        return listings
 
     def of_model(name: str) -> ModelListing:
-        """Return what is told of a model here; a model without anything to tell where there is
-        none."""
+        """Return the listing of a model; an empty listing if the cluster does not have it."""
         return models.get(name) or _bare(service, name)
 
     for model in table.provided_models():
-        found[model.name] = _bare(service, model.name)
+        listings[model.name] = _bare(service, model.name)
     for name in table.tasks:
-        found[name] = listing_named(service, name, of_model)
-    return found
+        listings[name] = listing_named(service, name, of_model)
+    return listings
 
 
 def listing_named(service: HttpService, name: str, of_model: OfModel) -> ModelListing:
-    """Return what is told of a task or of a provider's model. Of a task it is what is told of its
-    first candidate, and the copies of all that are models of the cluster."""
+    """Return the listing of a task or of a provider's model. A task has its first candidate's
+    listing, with the instances of all candidates."""
     table = service.tasks.table
     task = table.task_named(name)
     if task is None:
         return _bare(service, name)
-    told: list[ModelListing] = []
+    candidates: list[ModelListing] = []
     for candidate in table.tasks[task].candidates:
         if table.provided(candidate) is not None:
-            told.append(_bare(service, candidate))
+            candidates.append(_bare(service, candidate))
             continue
         try:
-            told.append(of_model(candidate))
+            candidates.append(of_model(candidate))
         except HttpFaultRaised:
-            told.append(_bare(service, candidate))
-    loaded = tuple(copy for one in told for copy in one.loaded)
-    return replace(told[0], id=task, loaded=loaded)
+            candidates.append(_bare(service, candidate))
+    loaded = tuple(instance for listing in candidates for instance in listing.loaded)
+    return replace(candidates[0], id=task, loaded=loaded)
 
 
 def _bare(service: HttpService, name: str) -> ModelListing:

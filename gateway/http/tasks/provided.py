@@ -1,9 +1,9 @@
-"""Talks to clients about answers that providers give: the question goes there, the bytes come back.
+"""Talks to clients about providers' answers: forwards the request, passes back the bytes.
 
-What is asked in the provider's own dialect goes as it is but for the model's name and our own
-fields; `translated` has what is asked in another. A status is given once the first
-bytes are there; a stream that breaks off after that ends with an error in the client's dialect. In
-every case the answer is counted and recorded once.
+A request in the provider's own dialect is forwarded unchanged, except for the model's name and our
+own fields; `translated` handles other dialects. The status is sent once the first bytes arrive. If
+a stream breaks off later, it ends with an error in the client's dialect. The answer is counted and
+recorded once in every case.
 """
 
 from __future__ import annotations
@@ -30,63 +30,62 @@ from gateway.http.tasks.client import WatchedClient
 from gateway.service import HttpService
 
 BEGINS_S = 600.0
-"""How long a provider may take to its first bytes, where no task and no client says less: of a
-whole answer they are its end."""
+"""Time limit of a provider's first bytes, unless a task or the client sets a shorter one. A whole
+answer sends its first bytes at its end."""
 WHOLE_BYTES, ERROR_BYTES = 64 << 20, 64 << 10
 OTHER = "other"
-"""What metrics call the models of a provider that `tasks.toml` does not name: a client may make up
-any."""
+"""The metrics' name of models that `tasks.toml` does not list, because clients can invent names."""
 
 
 @dataclass(frozen=True)
 class ProviderQuestion:
-    """What a provider is to be asked: by whom, in which dialect, with which fields."""
+    """A request to a provider in its own dialect; `fields` are those of the client's body."""
 
     provided: ProviderModel
     dialect: WholeDialect
     fields: dict[str, Any]
-    asked: AskedOver
+    details: AskedOver
 
 
 @dataclass(slots=True)
 class _Running:
-    """An answer of a provider under way, and what will be recorded of it."""
+    """A running answer of a provider, and its record."""
 
     service: HttpService
     question: ProviderQuestion
     answer: providers.ProviderAnswer
-    told: providers.ToldInPassing
+    tracker: providers.ToldInPassing
     record: ProvidedAnswer
     ends_at: float | None
     settle: Callable[[], None]
     over: bool = False
 
     def left_s(self, most_s: float | None) -> float | None:
-        """Return how long the next step may take: `most_s`, and no longer than the client said."""
+        """Return the time limit of the next step: `most_s`, or the rest of the client's timeout."""
         if self.ends_at is None:
             return most_s
         left_s = max(0.0, self.ends_at - self.service.reactor.now())
         return left_s if most_s is None else min(left_s, most_s)
 
     async def end(self, outcome: str = FINISHED, status: int = 200) -> None:
-        """Record the answer, once, and let the connection go."""
+        """Record the answer, once, and close its connection."""
         if self.over:
             return
         self.over = True
         self.service.running -= 1
         self.service.provided.discard(self.answer)
-        self.record.usage, self.record.finish = self.told.usage, self.told.finish
+        self.record.usage, self.record.finish = self.tracker.usage, self.tracker.finish
         self.settle()
         self.service.ended_requests.tell_provided(
-            self.question.asked, self.record, outcome=outcome, status=status
+            self.question.details, self.record, outcome=outcome, status=status
         )
         await self.answer.close()
 
 
 def counted_as(service: HttpService, provided: ProviderModel) -> str:
-    """Return what metrics call a provider's model."""
-    known = {model.name for model in service.tasks.table.provided_models()}
-    return provided.name if provided.name in known else f"{provided.provider}:{OTHER}"
+    """Return the name of a provider's model in the metrics."""
+    listed = {model.name for model in service.tasks.table.provided_models()}
+    return provided.name if provided.name in listed else f"{provided.provider}:{OTHER}"
 
 
 async def answer_by_provider(
@@ -96,11 +95,11 @@ async def answer_by_provider(
     question: ProviderQuestion,
     client: WatchedClient,
 ) -> None:
-    """Answer with what the provider answers, whole or as it comes. Raises HttpFaultRaised with its
-    refusal, or why it cannot be asked."""
-    with refusals_recorded(service, question.asked):
+    """Answer with the provider's answer, whole or as a stream. Raises HttpFaultRaised with the
+    provider's refusal, or if the request cannot be sent."""
+    with refusals_recorded(service, question.details):
         extras, call = _call_of(service, req, question)
-    begins_s = _begins_s(question.asked)
+    begins_s = _begins_s(question.details)
     stream = question.fields.get("stream") is True
     running = _begun(service, resp, question, extras, call, stream=stream)
     gone = providers.ProviderFailed("client_gone", "the client went away")
@@ -108,7 +107,7 @@ async def answer_by_provider(
     try:
         first = await _first_piece(running, call, begins_s)
         if stream:
-            if (attempt := question.asked.attempt) is not None:
+            if (attempt := question.details.attempt) is not None:
                 attempt.began = True
             resp.content_type = sse.CONTENT_TYPE
             resp.set_headers(sse.HEADERS)
@@ -127,15 +126,15 @@ async def answer_by_provider(
 def _call_of(
     service: HttpService, req: Request, question: ProviderQuestion
 ) -> tuple[Extras, providers.ProviderCall]:
-    """Return what our own fields say, and the call without them. Raises HttpFaultRaised and
+    """Return our own fields of the body, and the call without them. Raises HttpFaultRaised and
     BadRequest."""
     if service.dispatcher.draining:
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)
     provided = question.provided
     extras = take_extras(question.fields)
-    of_client(service, req, question.asked, extras)
-    let_in(service, req, question.asked)
+    of_client(service, req, question.details, extras)
+    let_in(service, req, question.details)
     body = json_bytes({**question.fields, "model": provided.model})
     headers = {name.lower(): value for name, value in req.headers.items()}
     call = providers.call_of(provided, body, os.environ, headers)
@@ -144,8 +143,8 @@ def _call_of(
     return extras, call
 
 
-def _begins_s(asked: AskedOver) -> float:
-    budget_s = None if asked.attempt is None else asked.attempt.budget_s
+def _begins_s(details: AskedOver) -> float:
+    budget_s = None if details.attempt is None else details.attempt.budget_s
     return BEGINS_S if budget_s is None else budget_s
 
 
@@ -158,8 +157,8 @@ def _begun(
     *,
     stream: bool,
 ) -> _Running:
-    """Return an answer that is counted as running."""
-    asked, provided = question.asked, question.provided
+    """Count a new answer as running, and return it."""
+    details, provided = question.details, question.provided
     request = next(service.parse_context().ids)
     record = ProvidedAnswer(
         request=request,
@@ -168,16 +167,16 @@ def _begun(
         extras=extras,
         streamed=stream,
     )
-    told = providers.ToldInPassing(is_stream=stream)
+    tracker = providers.ToldInPassing(is_stream=stream)
     answer = providers.ProviderAnswer(call)
-    ends_at = None if extras.timeout_s is None else asked.started_at + extras.timeout_s
-    settle = service.api_keys.spends(asked.key, told.spent)
+    ends_at = None if extras.timeout_s is None else details.started_at + extras.timeout_s
+    settle = service.api_keys.spends(details.key, tracker.spent)
     service.running += 1
-    service.clients.rests(asked.client, asked.cooldown_s)
+    service.clients.rests(details.client, details.cooldown_s)
     service.provided.add(answer)
     resp.set_header("x-request-id", str(request))
     tell_ignored(service, resp, question.dialect.name, ("x_trace",) if extras.trace else ())
-    return _Running(service, question, answer, told, record, ends_at, settle)
+    return _Running(service, question, answer, tracker, record, ends_at, settle)
 
 
 async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s: float) -> bytes:
@@ -188,9 +187,9 @@ async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s
     try:
         await answer.begin(running.left_s(begins_s) or 0.0)
         if answer.status != 200:
-            said = await _at_most(running, ERROR_BYTES)
+            body = await _at_most(running, ERROR_BYTES)
             fault = providers.refusal_of(
-                running.question.provided, call, answer.status, answer.headers, said
+                running.question.provided, call, answer.status, answer.headers, body
             )
             raise HttpFaultRaised(fault)
         first = await answer.piece(running.left_s(max(0.0, late_at - now())))
@@ -204,16 +203,16 @@ async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s
 
 
 async def _at_most(running: _Running, limit_bytes: int) -> bytes:
-    """Return the body of a refusal, or as much of it as is read."""
-    said = b""
-    while len(said) < limit_bytes and (piece := await running.answer.piece(running.left_s(5.0))):
-        said += piece
-    return said[:limit_bytes]
+    """Return the body of a refusal, at most its first `limit_bytes`."""
+    body = b""
+    while len(body) < limit_bytes and (piece := await running.answer.piece(running.left_s(5.0))):
+        body += piece
+    return body[:limit_bytes]
 
 
 async def _whole(running: _Running, first: bytes) -> bytes:
-    """Return a whole answer. Raises HttpFaultRaised where it breaks off, or is beyond all
-    measure."""
+    """Return a whole answer. Raises HttpFaultRaised if it breaks off, or is larger than
+    `WHOLE_BYTES`."""
     pieces, size = [first], len(first)
     silence_s = running.service.options.request_timeout_s or None
     try:
@@ -230,23 +229,23 @@ async def _whole(running: _Running, first: bytes) -> bytes:
     except providers.ProviderFailed as failed:
         raise HttpFaultRaised(failed.fault) from None
     body = b"".join(pieces)
-    running.told.read_whole(body)
+    running.tracker.read_whole(body)
     return body
 
 
 async def _streamed(running: _Running, first: bytes) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream as they come; at its end an error, where it broke off."""
-    told, outcome = running.told, "client_closed"
+    """Yield the bytes of a stream as they arrive; if it breaks off, end with an error."""
+    tracker, outcome = running.tracker, "client_closed"
     silence_s = running.service.options.request_timeout_s or None
     try:
         piece = first
         while piece:
-            if given := told.passed(piece):
-                yield given
+            if lines := tracker.passed(piece):
+                yield lines
             piece = await running.answer.piece(running.left_s(silence_s))
-        if held := told.ended():
+        if held := tracker.ended():
             yield held
-        if told.whole:
+        if tracker.whole:
             outcome = FINISHED
         else:
             name = running.question.provided.provider
@@ -262,8 +261,8 @@ async def _streamed(running: _Running, first: bytes) -> AsyncGenerator[bytes]:
 
 
 def _error(running: _Running, fault: HttpFault) -> bytes:
-    """Return an error as the client's dialect has it in a stream."""
-    # what is passed on as a stream is of a dialect that has streams
+    """Return an error in the stream format of the client's dialect."""
+    # only dialects with streams get here
     dialect = cast(Dialect, running.question.dialect)
     parsed = Parsed(
         requests=(),
@@ -273,5 +272,5 @@ def _error(running: _Running, fault: HttpFault) -> bytes:
         created_at_s=wall(),
         fingerprint="",
     )
-    before = b"\n" if running.told.in_event else b""
+    before = b"\n" if running.tracker.in_event else b""
     return before + dialect.stream(parsed).error(fault)

@@ -1,4 +1,4 @@
-"""Talks to clients about tasks: which there are, and whether providers may be fallen back to."""
+"""Talks to clients about tasks: lists them, and has the setting for the fallback to providers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class ConfigBody(Closed):
 
 
 class ConfigAnswer(TypedDict):
-    """What is set while the cluster runs."""
+    """The setting that clients change while the cluster runs."""
 
     allowCloudFallback: bool
 
 
 class CandidateTold(TypedDict):
-    """A model that answers for a task: `provider` has it (null: the cluster); `known` where it is
-    on a disk or in memory, `loaded` where it can answer now."""
+    """A candidate of a task. `provider` is null for a model of the cluster. `known`: it is on a
+    disk or in memory; `loaded`: it can answer now."""
 
     name: str
     provider: str | None
@@ -50,7 +50,7 @@ class TaskTold(TypedDict):
 
 
 class ProviderTold(TypedDict):
-    """A provider, and whether its key is there."""
+    """A provider; `has_key` is true if its API key is set or none is needed."""
 
     name: str
     kind: str
@@ -61,7 +61,7 @@ class ProviderTold(TypedDict):
 
 
 class TasksAnswer(ConfigAnswer):
-    """What `tasks.toml` says on a node; `trouble` is what is wrong with it now."""
+    """The tasks and providers of a node's `tasks.toml`; `trouble` is an error in the file."""
 
     node: str
     file: str
@@ -71,34 +71,33 @@ class TasksAnswer(ConfigAnswer):
 
 
 class ConfigResource(Resource):
-    """`GET /api/v1/config` and `PUT /api/v1/config`: what is set while the cluster runs, on all its
-    nodes."""
+    """`GET /api/v1/config` and `PUT /api/v1/config`: a setting of the whole cluster."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with what is set."""
+        """Answer with the setting."""
         await self.service.catalog.wait_known()
         answer_json(resp, _config(self.service))
 
     async def on_put(self, req: Request, resp: Response) -> None:
-        """Set it, and answer with what is set once this process knows it."""
+        """Change the setting; answer once this process's state has the change."""
         service = self.service
-        asked = await self.read(req, ConfigBody)
+        body = await self.read(req, ConfigBody)
         command = AllowCloudFallback(
-            command_id=service.command_id(), allowed=asked.allowCloudFallback
+            command_id=service.command_id(), allowed=body.allowCloudFallback
         )
         await service.noticed(await service.command(command))
         answer_json(resp, _config(service))
 
 
 class TaskList(Resource):
-    """`GET /tasks`: what `tasks.toml` says on this node, and what of it is loaded."""
+    """`GET /tasks`: the tasks and providers of this node's `tasks.toml`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with tasks and providers, and what is wrong with the file as it is now."""
+        """Answer with tasks, providers and the current error in the file."""
         service = self.service
         await service.catalog.wait_known()
         book = service.tasks
-        told: TasksAnswer = {
+        answer: TasksAnswer = {
             "node": service.options.node,
             "file": "" if book.file is None else str(book.file),
             "trouble": book.trouble,
@@ -107,20 +106,20 @@ class TaskList(Resource):
             "providers": [
                 {
                     "name": name,
-                    "kind": one.kind,
-                    "base_url": one.base_url,
-                    "key_env": one.key_env,
-                    "has_key": not one.key_env or bool(os.environ.get(one.key_env)),
+                    "kind": provider.kind,
+                    "base_url": provider.base_url,
+                    "key_env": provider.key_env,
+                    "has_key": not provider.key_env or bool(os.environ.get(provider.key_env)),
                     "models": [
                         model.name
                         for model in book.table.provided_models()
                         if model.provider == name
                     ],
                 }
-                for name, one in sorted(book.table.providers.items())
+                for name, provider in sorted(book.table.providers.items())
             ],
         }
-        answer_json(resp, told)
+        answer_json(resp, answer)
 
 
 def _config(service: HttpService) -> ConfigAnswer:
@@ -139,8 +138,6 @@ def _task(service: HttpService, name: str) -> TaskTold:
 
 
 def _candidate(service: HttpService, name: str) -> CandidateTold:
-    """Return how a candidate stands: a model of the cluster is `known` where it is on a disk or in
-    memory, and `loaded` where it can answer now."""
     provided = service.tasks.table.provided(name)
     if provided is not None:
         return {"name": name, "provider": provided.provider, "known": True, "loaded": False}

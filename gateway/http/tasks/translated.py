@@ -1,8 +1,8 @@
-"""Talks to providers about requests in another dialect than theirs.
+"""Talks to providers on behalf of requests in another dialect.
 
-The request of a body that was parsed is asked of the provider in the provider's own dialect, always
-as a stream, and what comes back arrives in an inbox as a runner's entries would. So everything
-behind the inbox (streams, whole answers, what is kept, jobs, the record) is the same for both.
+A parsed request is translated to the provider's dialect and always sent as a stream. The answer
+arrives in an inbox, as entries like a runner's. So everything after the inbox (streams, whole
+answers, stored answers, jobs, the record) is the same for both.
 """
 
 from __future__ import annotations
@@ -33,41 +33,40 @@ from gateway.requests.request import ClientRequest
 from gateway.service import HttpService
 
 PROVIDED = "shoal.provided"
-"""Where a request's scope has the provider's model that is to answer; None, or not there: one of
-the cluster is."""
+"""Scope key: the provider's model that answers; None or absent: a model of the cluster answers."""
 UNNAMED = "a-provided-model"
-"""What the body of such a request calls its model, for a provider's may have any name."""
+"""The model name in a translated body, because a provider's own name may be no valid model id."""
 AHEAD = 64
-"""Entries that may wait for a client which reads slowly."""
+"""Entries that may wait for a slow client; then reading from the provider pauses."""
 _GONE = providers.ProviderFailed("client_gone", "the client went away")
 
 
 def named_as_asked(req: Request, parsed: Parsed) -> Parsed:
-    """Return a body with the name that its answer has for a provider's model."""
+    """Return a parsed body; for a provider's model, with the name that the client requested."""
     provided: ProviderModel | None = req.scope.get(PROVIDED)
     return parsed if provided is None else replace(parsed, model=provided.name)
 
 
 def submitted(
-    service: HttpService, req: Request, parsed: Parsed, asked: AskedOver
+    service: HttpService, req: Request, parsed: Parsed, details: AskedOver
 ) -> tuple[Parsed, Exchange]:
-    """Submit the requests of a body, to runners or to the provider whose model it names; return the
-    body as it is answered. Raises HttpFaultRaised."""
+    """Submit the requests of a body to runners, or to the provider of its model. Return the body
+    without the fields that have no effect, and the exchange. Raises HttpFaultRaised."""
     sharer = sharer_of(req, service.options, parsed.extras.client_id)
     provided: ProviderModel | None = req.scope.get(PROVIDED)
     if provided is None:
-        traced = True if asked.traced else None
-        started = service.dispatcher.start(parsed, key_id=asked.key, sharer=sharer, traced=traced)
+        traced = True if details.traced else None
+        started = service.dispatcher.start(parsed, key_id=details.key, sharer=sharer, traced=traced)
         return parsed, started
     if service.dispatcher.draining:
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)
     wire = requests_of(parsed, ModelId(provided.name), None, None)[0]
-    body = providers.translated(provided, wire)  # refuses what a body may have several of
+    body = providers.translated(provided, wire)  # refuses a request for several choices
     call = providers.call_of(provided, json_bytes(body.fields), os.environ, {})
     if isinstance(call, HttpFault):
         raise HttpFaultRaised(call)
-    answer = _TranslatedAnswer(service, provided, call, asked, parsed.extras.timeout_s)
+    answer = _TranslatedAnswer(service, provided, call, details, parsed.extras.timeout_s)
     inbox = EntryInbox((wire,), on_sent=answer.sent, on_abandoned=answer.leave)
     request = ClientRequest(
         wire=wire,
@@ -80,20 +79,20 @@ def submitted(
     )
     request.model = ModelId(counted_as(service, provided))
     answer.begin(request, body.unheeded)
-    # nothing of a provider's is in memory here, so no wish about that has an effect
+    # a provider's model is not in memory here, so keep-alive times have no effect
     extras = replace(parsed.extras, stay_warm_s=None, keep_alive_s=None)
     return replace(parsed, extras=extras), Exchange(inbox, (request,), request.model)
 
 
 class _TranslatedAnswer:
-    """One answer of a provider, from the question to its last word."""
+    """One answer of a provider, from its request to its end."""
 
     def __init__(
         self,
         service: HttpService,
         provided: ProviderModel,
         call: providers.ProviderCall,
-        asked: AskedOver,
+        details: AskedOver,
         timeout_s: float | None,
     ) -> None:
         self._service = service
@@ -101,41 +100,41 @@ class _TranslatedAnswer:
         self._call = call
         self._now = service.reactor.now
         self._answer = providers.ProviderAnswer(call)
-        self._told = providers.ToldInPassing(is_stream=True)
-        self._ends_at = None if timeout_s is None else asked.started_at + timeout_s
-        budget_s = None if asked.attempt is None else asked.attempt.budget_s
+        self._tracker = providers.ToldInPassing(is_stream=True)
+        self._ends_at = None if timeout_s is None else details.started_at + timeout_s
+        budget_s = None if details.attempt is None else details.attempt.budget_s
         self._begins_s = BEGINS_S if budget_s is None else budget_s
         self._ahead = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
-        """Ask, and pass on what comes."""
+        """Send the request and pass on the answer, in a task."""
         self._service.provided.add(self._answer)
         self._task = asyncio.create_task(self._run(request, unheeded))
 
     def sent(self, _request_id: RequestId, _choice: int, count: int) -> None:
-        """Note that so many entries were sent to the client."""
+        """Note that `count` entries were sent to the client."""
         self._ahead -= count
         self._room.set()
 
     def leave(self) -> None:
-        """Stop asking: the client is gone, or the answer has ended."""
+        """Stop the answer: the client is gone, or the answer has ended."""
         self._answer.stop(_GONE)
         self._room.set()
 
-    # --- what a request says (RequestOwner) ---------------------------------------------------
+    # --- RequestOwner -------------------------------------------------------------------------
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Refuse a request: no runner has this model."""
+        """Refuse a request, because no runner has this model."""
         request.inbox.refuse(of_refusal(refusal))
 
     def displaced(self, request: ClientRequest) -> None:
-        """End a request that is given back: no runner has this model."""
+        """End a preempted request, because no runner has this model."""
         request.end_cancelled(self._now())
 
     def ended(self, request: ClientRequest) -> None:
-        """Let the provider go: its answer has had its terminal."""
+        """Release the provider: the request has its last entry."""
         self.leave()
 
     # --- the answer -----------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class _TranslatedAnswer:
         try:
             await self._begun()
             request.accepted(0, unheeded, self._now())
-            await self._heard(request)
+            await self._pass_on(request)
         except providers.ProviderFailed as failed:
             inbox.refuse(failed.fault)
         except HttpFaultRaised as raised:
@@ -161,17 +160,17 @@ class _TranslatedAnswer:
             await self._answer.close()
 
     async def _begun(self) -> None:
-        """Ask, until the stream begins. Raises ProviderFailed, or HttpFaultRaised with the
-        provider's refusal."""
+        """Send the request and wait until the stream begins. Raises ProviderFailed, or
+        HttpFaultRaised with the provider's refusal."""
         answer = self._answer
         await answer.begin(self._left_s(self._begins_s) or 0.0)
         if answer.status != 200:
-            said = b""
-            while len(said) < ERROR_BYTES and (piece := await answer.piece(self._left_s(5.0))):
-                said += piece
+            body = b""
+            while len(body) < ERROR_BYTES and (piece := await answer.piece(self._left_s(5.0))):
+                body += piece
             raise HttpFaultRaised(
                 providers.refusal_of(
-                    self._provided, self._call, answer.status, answer.headers, said[:ERROR_BYTES]
+                    self._provided, self._call, answer.status, answer.headers, body[:ERROR_BYTES]
                 )
             )
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().casefold()
@@ -180,26 +179,26 @@ class _TranslatedAnswer:
             text = f"the provider '{name}' does not stream: it answered with '{kind[:80]}'"
             raise HttpFaultRaised(HttpFault(502, "provider_failed", text))
 
-    async def _heard(self, request: ClientRequest) -> None:
-        """Pass on what comes, to the end. Raises ProviderFailed and HttpFaultRaised."""
+    async def _pass_on(self, request: ClientRequest) -> None:
+        """Pass on the answer to its end. Raises ProviderFailed and HttpFaultRaised."""
         hearing = providers.hearing_of(self._provided, request.request_id)
         silence_s = self._service.options.request_timeout_s or None
         within_s: float | None = self._begins_s
         while piece := await self._piece(within_s):
             within_s = silence_s
-            await self._passed(request, hearing, self._told.passed(piece))
-        await self._passed(request, hearing, self._told.ended())
-        if not self._told.whole:
+            await self._passed(request, hearing, self._tracker.passed(piece))
+        await self._passed(request, hearing, self._tracker.ended())
+        if not self._tracker.whole:
             text = f"the provider '{self._provided.provider}' stopped before the end of its answer"
             raise providers.ProviderFailed("broken", text)
-        request.arrived(hearing.end(self._told.usage), self._now())
+        request.arrived(hearing.end(self._tracker.usage), self._now())
 
     async def _piece(self, within_s: float | None) -> bytes:
-        """Return what comes next; b"" also where a whole answer is not ended in good order."""
+        """Return the next piece; b"" at the end, and if a complete answer's connection breaks."""
         try:
             return await self._answer.piece(self._left_s(within_s))
         except providers.ProviderFailed as failed:
-            if self._told.whole and failed.rule in ("broken", "late"):
+            if self._tracker.whole and failed.rule in ("broken", "late"):
                 return b""
             raise
 
@@ -220,7 +219,7 @@ class _TranslatedAnswer:
             await self._room.wait()
 
     def _left_s(self, most_s: float | None) -> float | None:
-        """Return how long the next step may take: `most_s`, and no longer than the client said."""
+        """Return the time limit of the next step: `most_s`, or the rest of the client's timeout."""
         if self._ends_at is None:
             return most_s
         left_s = max(0.0, self._ends_at - self._now())

@@ -9,7 +9,7 @@ import pytest
 from bus.links.clock_offset import DRIFT
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
-from gateway.http.diagnostics.behind import CopyRank, NodeRunners
+from gateway.http.diagnostics.behind import InstanceRank, NodeRunners
 from gateway.http.diagnostics.clocks import Clocks, clocks_of
 from gateway.http.diagnostics.merged import timeline
 
@@ -35,7 +35,7 @@ def clocks(now_s: float = 10.0, **ahead_s: float) -> Clocks:
 
 
 ALIKE = clocks(n2=0.0, n3=0.0)
-RANKS = [CopyRank("i", "m", 2, 0, "n1"), CopyRank("i", "m", 2, 1, "n2")]
+RANKS = [InstanceRank("i", "m", 2, 0, "n1"), InstanceRank("i", "m", 2, 1, "n2")]
 
 
 def runner(rank: int, *entries: tuple[float, str], **changes: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def at_work(
     return made
 
 
-def told(*nodes: NodeRunners, placed: list[CopyRank] = RANKS, **asked: Any) -> dict[str, Any]:
+def told(*nodes: NodeRunners, placed: list[InstanceRank] = RANKS, **asked: Any) -> dict[str, Any]:
     return timeline(
         nodes,
         placed,
