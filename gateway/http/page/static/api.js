@@ -1,5 +1,5 @@
-// The HTTP API that everybody has: requests with the key that this tab holds, their streams, and what
-// a chat asks of a model and how its answer fills a message.
+// The public HTTP API: requests with this tab's key, streams, and chat requests whose answers fill a
+// message.
 
 import { T } from "./texts.js";
 
@@ -8,14 +8,14 @@ let key = sessionStorage.getItem(KEPT);
 
 export const hasKey = () => key !== null;
 
-/** Hold a key for this tab; null forgets it. */
+/** Store a key for this tab; null deletes it. */
 export function setKey(text) {
   key = text;
   if (text === null) sessionStorage.removeItem(KEPT);
   else sessionStorage.setItem(KEPT, text);
 }
 
-/** What the API refused, in its own words; status 0: it was not reached. */
+/** An error with the API's message; status 0: the API was not reached. */
 export class ApiError extends Error {
   constructor(status, message) {
     super(message);
@@ -23,7 +23,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Return an answer whose status is good. Throws ApiError; what was aborted stays an AbortError. */
+/** Return a successful answer. Throws ApiError, and AbortError if the request was aborted. */
 export async function ask(method, path, { body, signal, accept } = {}) {
   const headers = {};
   if (key !== null) headers.Authorization = `Bearer ${key}`;
@@ -50,7 +50,7 @@ async function refusalOf(answer) {
   }
 }
 
-/** Return the words of an `error` as any of the API's forms has it. */
+/** Return the message of an `error` in any dialect: a text, or an object with `message`. */
 export const messageOf = (error) => (error && typeof error === "object" ? error.message : error);
 
 /** Return the JSON of an answer. Throws ApiError. */
@@ -58,7 +58,7 @@ export async function json(method, path, body) {
   return (await ask(method, path, { body })).json();
 }
 
-/** Yield the lines of a body as they come. */
+/** Yield the lines of a body as they arrive. */
 export async function* lines(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -74,7 +74,7 @@ export async function* lines(answer) {
   }
 }
 
-/** Yield the events of a body as they come: `{name, id, data}`, and `{comment}` between them. */
+/** Yield the server-sent events of a body as they arrive: `{name, id, data}`, or `{comment}`. */
 export async function* events(answer) {
   let name = "message";
   let id = null;
@@ -93,7 +93,7 @@ export async function* events(answer) {
 
 // --- chats ----------------------------------------------------------------------------------------
 
-/** Return what is asked for. Throws SyntaxError where the tools are no JSON. */
+/** Return the body of a chat completion. Throws SyntaxError if the tools are not JSON. */
 export function bodyOf(messages, parameters, model) {
   const asked = { model, messages: [], stream: true, stream_options: { include_usage: true } };
   if (parameters.system) asked.messages.push({ role: "system", content: parameters.system });
@@ -115,8 +115,8 @@ export function bodyOf(messages, parameters, model) {
   return asked;
 }
 
-/** Fill `message` with the answer as it comes, and call `changed` each time. What goes wrong is said
- * in the message. */
+/** Send a request and fill `message` with the answer as it arrives; call `changed` after each event.
+ * A failure is put into `message.error`. */
 export async function stream(asked, message, signal, changed) {
   const startedAt = performance.now();
   let firstAt = null;
@@ -147,7 +147,7 @@ export async function stream(asked, message, signal, changed) {
   delete message.note;
 }
 
-/** Add a chunk to a message; return whether it has something that was generated. */
+/** Add a chunk to a message; return whether the chunk has generated text or calls. */
 function take(message, chunk) {
   if (chunk.usage) {
     message.usage = chunk.usage;

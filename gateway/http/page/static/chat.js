@@ -1,5 +1,5 @@
-// Talking to a model: the stream of one answer at a time, its parameters, and chats that are kept in
-// this browser alone.
+// Chat with a model: one streamed answer at a time, its parameters, and chats that are stored only in
+// this browser.
 
 import { bodyOf, stream } from "./api.js";
 import { h, number, prose, show, span } from "./dom.js";
@@ -45,7 +45,7 @@ function keep() {
   try {
     localStorage.setItem(CHATS, text);
   } catch {
-    // a browser that keeps nothing still chats
+    // storage is full or disabled: the chat still works
   }
 }
 
@@ -64,7 +64,7 @@ export const chat = {
   },
 };
 
-/** Draw at the next frame, once for all that comes until then. */
+/** Draw at the next frame, once for all changes until then. */
 function drawSoon() {
   if (drawn) return;
   drawn = true;
@@ -76,7 +76,7 @@ function drawSoon() {
 
 const chatModels = () => (live.models ?? []).filter((model) => (model.capabilities ?? ["completion"]).includes("completion"));
 
-/** Return the model to ask: the chat's, if it is here; else one that is loaded. */
+/** Return the model for the next answer: the chat's model if it is listed, else a loaded one. */
 function chosen() {
   const all = chatModels();
   const named = all.find((model) => model.id === current.model);
@@ -122,7 +122,7 @@ function head() {
   );
 }
 
-/** Return a button with a panel below it, which Escape and a click elsewhere close. */
+/** Return a button with a panel below it; Escape and a click elsewhere close the panel. */
 function menu(title, content) {
   const close = (event) => {
     if (event.key !== "Escape") return;
@@ -309,7 +309,7 @@ function send(text) {
 
 // --- one answer -------------------------------------------------------------------------------------
 
-/** Have the model answer the chat as it is, and show the answer as it comes. */
+/** Let the model answer the current chat; show the answer as it arrives. */
 async function generate() {
   const mine = current;
   const stop = (running = new AbortController());
@@ -329,7 +329,7 @@ async function generate() {
   draw();
 }
 
-/** Return the body to ask with, or null where the answer's error says why there is none. */
+/** Return the body of the request; null if there is none, with the reason in `message.error`. */
 function body(messages, model, message) {
   if (!model) {
     message.error = live.models ? C.noModel : C.modelsUnknown;

@@ -1,5 +1,5 @@
-// The cluster: a picture of nodes, links and ranks, a card for each node, what links carry, and what
-// runners did last.
+// The cluster: a graph of nodes, links and ranks, a card for each node, the traffic of links, and the
+// recent activity of runners.
 
 import { ApiError, json } from "./api.js";
 import { bytes, clock, h, number, percent, s, shortened, show, span, table, words } from "./dom.js";
@@ -67,7 +67,7 @@ function draw() {
 
 // --- links ------------------------------------------------------------------------------------------
 
-/** Return how often links are measured, and why not as often as they are in a small cluster. */
+/** Return how often links are measured, and why less often than in a small cluster. */
 function rhythm() {
   const told = Object.values(live.state?.telemetry.links ?? {}).filter((reading) => reading.latency_every_s);
   if (!told.length) return null;
@@ -80,7 +80,7 @@ const speedOf = (link, atLeast = C.atLeast) => (link.at_least ? atLeast(`${bytes
 const restOf = ({ rests }) => rests && C.rests[rests.why](rests.name);
 const kindOf = ({ kind }) => C.kinds[kind] ?? kind ?? T.unknown;
 
-/** Return what crosses a link in words, one for each model and sort. */
+/** Return texts for the traffic of a link, one for each model and kind. */
 const crossings = (link) => link.crossing.map(({ model, what, ways }) => C.crosses(model, C.crossing[what], ways));
 
 function linkTable(links) {
@@ -102,7 +102,7 @@ function linkTable(links) {
   ];
 }
 
-// --- the picture ------------------------------------------------------------------------------------
+// --- the graph --------------------------------------------------------------------------------------
 
 function graph(snapshot, links) {
   const { nodes } = snapshot;
@@ -126,8 +126,8 @@ function heightOf(count, width) {
   return count === 2 ? 80 : count <= 4 ? 240 : 330;
 }
 
-/** Return the middles of the nodes' boxes: round an oval that fills the frame, or in two columns
- * where there is no room for that. */
+/** Return the centres of the nodes' boxes: on an ellipse that fills the frame, or in two columns in a
+ * narrow frame. */
 function placesOf(count, { width, height, box }) {
   const inColumns = width < NARROW && count > 3;
   const places = Array.from({ length: count }, (_, at) => {
@@ -231,7 +231,7 @@ function processor({ cpu_ratio: ratio, hardware }) {
   return ratio === null ? T.unknown : [percent(ratio), ...told].join(" · ");
 }
 
-/** Return a fact for each accelerator: load, memory, power and temperature; what is not told is named as unknown. */
+/** Return a fact for each accelerator: load, memory, power and temperature. Missing figures are listed as unknown. */
 function accelerators(hardware) {
   const found = hardware?.accelerators ?? [];
   if (!found.length) return fact(C.gpu, T.unknown);
@@ -250,7 +250,7 @@ function figures(one) {
   return [...Object.values(told), clock, untold.length > 0 && C.unknownFigures(untold)].filter(Boolean).join(" · ");
 }
 
-/** Return the memory of which an accelerator uses most: its own, or the machine's. */
+/** Return an accelerator's used and total memory: VRAM or GTT, whichever has more in use. */
 function memoryOf(one) {
   const own = [one.vram_used_bytes, one.vram_total_bytes];
   const mapped = [one.gtt_used_bytes, one.gtt_total_bytes];
@@ -272,7 +272,7 @@ function rankLines(node, snapshot) {
       h("span", { class: "n" }, bytes(rank.used_bytes ?? rank.promised_bytes))));
 }
 
-/** Return a bar of a node's memory: measured in models, promised beyond that, other use, free. */
+/** Return a bar of a node's memory: used by models, other use, further reserved, free. */
 function memoryBar(node) {
   const total = node.memory_total_bytes;
   if (!total) return h("p", { class: "dim" }, `${C.memory}: ${T.unknown}`);
@@ -291,9 +291,9 @@ function memoryBar(node) {
   );
 }
 
-// --- what runners did last --------------------------------------------------------------------------
+// --- recent activity of runners ---------------------------------------------------------------------
 
-/** Ask what runners did last, again and again for as long as this view is open. */
+/** Poll the timeline of runners while this view is open. */
 async function readRunners(mine) {
   try {
     const found = await json("GET", `/v1/diagnostics/cluster/timeline?entries=${ENTRIES}`);
@@ -339,10 +339,10 @@ function factsOf(entry) {
   return [...facts, entry.memory && R.memory(bytes(entry.memory.active_bytes), bytes(entry.memory.limit_bytes))].filter(Boolean).join(" · ");
 }
 
-/** Return the end of a file's path. */
+/** Return the last two parts of a file's path. */
 export const shortFile = (file) => file.split("/").slice(-2).join("/");
 
-/** Return a thread's calls, to be opened. */
+/** Return a thread's calls as an element that opens. */
 export function stackOf(thread) {
   const marks = [thread.active && D.active, thread.owns_gil && D.gil].filter(Boolean);
   return h(

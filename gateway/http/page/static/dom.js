@@ -1,5 +1,5 @@
-// Elements, numbers, curves, flame graphs, lanes and texts. A view is made anew as elements each time and
-// then merged into what is shown, so that focus, selection and what people typed stay.
+// Elements, numbers, curves, flame graphs, lanes and texts. A view builds new elements each time. They
+// are merged into the shown elements, so that focus, selection and typed text stay.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HANDLERS = ["onclick", "onsubmit", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave"];
@@ -16,13 +16,13 @@ function made(element, attributes, children) {
   return element;
 }
 
-/** Return an HTML element: `on...` are handlers, `style` is a table, what is null is left out. */
+/** Return an HTML element: `on...` are handlers, `style` is an object; null attributes are left out. */
 export const h = (tag, attributes, ...children) => made(document.createElement(tag), attributes, children);
 
 /** Return an SVG element. */
 export const s = (tag, attributes, ...children) => made(document.createElementNS(SVG, tag), attributes, children);
 
-/** Make the children of `parent` what `fresh` says, keeping the elements that are there. */
+/** Replace the children of `parent` by `fresh`, keeping existing elements that match. */
 export function show(parent, ...fresh) {
   const wanted = fresh.flat(4).filter((one) => one !== null && one !== undefined && one !== false);
   mergeChildren(parent, wanted.map((one) => (one instanceof Node ? one : document.createTextNode(one))));
@@ -65,12 +65,12 @@ function merge(old, fresh) {
   mergeChildren(old, [...fresh.childNodes]);
 }
 
-/** Return an icon of the page's own, of 20 units, drawn with the text's colour. */
+/** Return an icon of 20 units from a path, drawn in the text's colour. */
 export function icon(path, className = "icon") {
   return s("svg", { viewBox: "0 0 20 20", class: className, "aria-hidden": "true" }, s("path", { d: path }));
 }
 
-/** Return a table of columns: a title, or a title and a class. */
+/** Return a table; a column is a title, or a title and a class. */
 export function table(columns, rows) {
   const heads = columns.map((column) => {
     const [title, kind] = Array.isArray(column) ? column : [column, null];
@@ -79,11 +79,11 @@ export function table(columns, rows) {
   return h("div", { class: "scroll", tabindex: "0", role: "group" }, h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows)));
 }
 
-// --- numbers, as people read them ---------------------------------------------------------------
+// --- numbers and times as text ------------------------------------------------------------------
 
 const round = (value, digits) => value.toLocaleString("en", { maximumFractionDigits: digits });
 
-/** Return a number with as many digits as it deserves. */
+/** Return a number, with fewer decimals the larger it is. */
 export function number(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -122,15 +122,15 @@ export const percent = (ratio) => (ratio === null || ratio === undefined ? "–"
 export const clock = (atS) =>
   new Date(atS * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-/** Return a text with its end left out where it has more than `most` letters. */
+/** Return a text, cut after `most` characters. */
 export const shortened = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-/** Return words in which `code` is set as code. */
+/** Return the parts of a text; parts in backquotes become `code` elements. */
 export const words = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 
 // --- curves --------------------------------------------------------------------------------------
 
-/** Return which point is the nearest to a time. */
+/** Return the index of the point nearest to a time. */
 export function nearest(past, atS) {
   let best = 0;
   past.forEach((point, at) => {
@@ -139,7 +139,7 @@ export function nearest(past, atS) {
   return best;
 }
 
-/** Return the path of a curve; where a value is not known it is broken. */
+/** Return the path of a curve, with gaps at unknown values. */
 export function pathOf(past, row, x, y) {
   let path = "";
   let isOn = false;
@@ -153,7 +153,7 @@ export function pathOf(past, row, x, y) {
   return path;
 }
 
-/** Return the path of what is below a curve, down to `base`. */
+/** Return the path of the area between a curve and `base`. */
 export function areaOf(past, row, x, y, base) {
   return runsOf(row).map(([first, last]) => {
     const points = past.slice(first, last + 1).map((point, at) => `L${x(point.at_s).toFixed(1)} ${y(row[first + at]).toFixed(1)}`);
@@ -161,7 +161,7 @@ export function areaOf(past, row, x, y, base) {
   }).join("");
 }
 
-/** Return where values stand side by side: first and last of each run. */
+/** Return the runs of consecutive known values, each as [first, last]. */
 function runsOf(row) {
   const runs = [];
   row.forEach((value, at) => {
@@ -172,13 +172,13 @@ function runsOf(row) {
   return runs;
 }
 
-/** Return values that stand alone as dots: a line needs two. */
+/** Return dots for single values between gaps, because a line needs two points. */
 export function dots(past, row, x, y, number) {
   const lone = (at) => row[at] !== null && (row[at - 1] ?? null) === null && (row[at + 1] ?? null) === null;
   return past.map((point, at) => lone(at) && s("circle", { class: `dot line-${number % 6}`, cx: x(point.at_s), cy: y(row[at]), r: 2 }));
 }
 
-/** Return a round number at or above `value`, `least` at least. */
+/** Return a round number that is at least `value` and `least`. */
 export function niceAbove(value, least) {
   const wanted = Math.max(value, least);
   const size = 10 ** Math.floor(Math.log10(wanted));
@@ -187,13 +187,13 @@ export function niceAbove(value, least) {
 
 // --- flame graphs ---------------------------------------------------------------------------------
 
-/** Return a sampled profile as one tree of calls, each with the seconds in it and in itself alone. */
+/** Return a sampled profile as a tree of calls; each call has its seconds with and without callees. */
 export function treeOf({ profiles, shared }, name) {
   const all = { name, file: "", seconds: 0, own: 0, below: new Map() };
   for (const { name: thread, samples, weights } of profiles)
     samples.forEach((stack, at) => {
       const calls = stack.map((index) => shared.frames[index]);
-      if (calls[0]?.name.startsWith("thread (")) calls.shift(); // its name again
+      if (calls[0]?.name.startsWith("thread (")) calls.shift(); // it repeats the thread's name
       const frames = [{ name: thread.match(/"(.*)"/)?.[1] || thread, file: "" }, ...calls];
       let node = all;
       node.seconds += weights[at];
@@ -208,11 +208,11 @@ export function treeOf({ profiles, shared }, name) {
   return all;
 }
 
-/** Return whose code a file is: shoal's, a library's, or Python's own. */
+/** Return the owner of a file's code: shoal, a library, or Python. */
 export const ownerOf = (file) => (!file ? "thread" : file.includes("site-packages") ? "library" : /\/python3|^<frozen/.test(file) ? "python" : "shoal");
 
-/** Return the calls of a tree from its top on, each `{node, share, from, depth}`: how wide, where it
- * begins as a share of the width, and in which row. What is too narrow to be seen is left out. */
+/** Return the calls of a tree from `top` down, each as `{node, share, from, depth}`: width and start as
+ * shares of the whole width, and row. Calls narrower than `least` are left out. */
 export function laidOut(top, least = 0.002) {
   const rows = [];
   const lay = (node, from, depth) => {
@@ -229,7 +229,7 @@ export function laidOut(top, least = 0.002) {
   return rows;
 }
 
-/** Return the functions in which the most time was spent without what they called: `{node, seconds}`. */
+/** Return the functions by their own time without callees, longest first: `{node, seconds}`. */
 export function hottestOf(tree) {
   const own = new Map();
   const walk = (node) => {
@@ -243,29 +243,29 @@ export function hottestOf(tree) {
 
 // --- lanes: what each rank of a group did ------------------------------------------------------------
 
-/** What a rank's engine is at, in the order in which sums are drawn. */
+/** The phases of a rank's engine, in the order in which sums are drawn. */
 export const PHASES = ["queued", "idle", "host", "wait", "receive", "compute", "send"];
 const TINY_S = 1e-6;
 
-/** Return until when a rank tells part after part. */
+/** Return the time until which a rank's parts are recorded one by one. */
 const toldUntil = ({ parts }) => (parts.at(-1)?.ended_s ?? -Infinity) + TINY_S;
 
-/** Return the turns of which a rank tells sums alone: all that ended later. */
+/** Return the later turns of a rank, which are recorded only as sums. */
 export const summedTurns = (rank) => rank.turns.filter((turn) => turn.ended_s > toldUntil(rank));
 
-/** Return the steps that some of these ranks tell part after part. */
+/** Return the steps that at least one of these ranks has recorded part by part. */
 export function stepsOf(ranks) {
   const whole = (rank) => rank.turns.filter((turn) => turn.steps === 1 && turn.name !== "other" && turn.ended_s <= toldUntil(rank));
   return [...new Set(ranks.flatMap(whole).map((turn) => turn.step))].sort((a, b) => a - b);
 }
 
-/** Return from when to when a step went: from what was sent for it first to the end of its last turn. */
+/** Return the start and end of a step: from its first message or turn to the last end. */
 export const stretchOf = (turns, links) => [
   Math.min(...turns.map((turn) => turn.began_s), ...links.map((link) => link.sent_s)),
   Math.max(...turns.map((turn) => turn.ended_s), ...links.map((link) => link.had_s)),
 ];
 
-/** Return turns that follow each other and have one name as one. */
+/** Merge consecutive turns of the same name. */
 export function mergedTurns(turns) {
   const found = [];
   for (const { name, began_s, ended_s } of turns)
@@ -274,20 +274,20 @@ export function mergedTurns(turns) {
   return found;
 }
 
-/** Return a turn's sums as parts, side by side: in which order they were is not told. */
+/** Return a turn's sums as parts side by side, because their order is unknown. */
 export function sumsOf(turn) {
   let at = turn.began_s;
   return PHASES.filter((name) => turn.seconds[name]).map((name) => ({ name, isSum: true, began_s: at, ended_s: (at += turn.seconds[name]) }));
 }
 
-// --- texts of models and lines of logs, as elements: made without markup, so that what a model writes stays text -----
+// --- texts of models and lines of logs, as elements without markup: a model's output always stays text ---------------
 
 const LEVELS = { warning: "warn", error: "bad", critical: "bad" };
 const SHOWN_APART = new Set(["time", "level", "message", "node", "process"]);
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/;
 const ITEM = /^\s*(?:[-*+]|\d{1,3}[.)])\s+/;
 
-/** Return the elements of a text, which may be cut anywhere. */
+/** Return the elements of a text, which may be incomplete. */
 export function prose(text) {
   const found = [];
   const rows = text.split("\n");
@@ -327,13 +327,13 @@ function inline(text) {
   });
 }
 
-/** Return a line of a log: ours are JSON, those of libraries stand as they are. */
+/** Return a line of a log. Our lines are JSON; a library's line is shown as it is. */
 export function lineOf(line) {
   let told = null;
   try {
     told = JSON.parse(line);
   } catch {
-    // not ours
+    // a library's line
   }
   if (!told?.message) return h("p", {}, line);
   const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);

@@ -1,6 +1,6 @@
-// What the cluster does: a snapshot a second for all views, the whole state when it has changed,
-// and the last five minutes, begun with what the node has noted of them; which links there are. It
-// comes back by itself, and says how long it was away.
+// The live state of the cluster for all views: a snapshot each second, the whole state after a change,
+// the figures of the last five minutes (older ones from the node's history), and the links. It
+// reconnects by itself and reports for how long it was disconnected.
 
 import { ApiError, ask, events, hasKey, json, setKey } from "./api.js";
 
@@ -38,7 +38,7 @@ let wake = () => {};
 
 const nowS = () => performance.now() / 1000;
 
-/** Call `listener` with a word each time that something has changed: snapshot, state, status, back. */
+/** Call `listener` after each change, with its kind: snapshot, hour, state, status or back. */
 export const listen = (listener) => listeners.add(listener);
 
 const tell = (what, value) => listeners.forEach((listener) => listener(what, value));
@@ -54,7 +54,7 @@ function become(status) {
   tell("status");
 }
 
-/** Follow the cluster for as long as the page is open. */
+/** Follow the cluster while the page is open. */
 export async function follow() {
   for (let tries = 0; ; tries += 1) {
     stopped = new AbortController();
@@ -78,7 +78,7 @@ export async function follow() {
   }
 }
 
-/** Say what a failure means, and return how long to wait for another try, if that is known. */
+/** Set the status after a failure; return the seconds until the next try, undefined for the default. */
 function refused(error) {
   if (!(error instanceof ApiError)) {
     become("lost");
@@ -105,7 +105,7 @@ function pause(seconds) {
   });
 }
 
-/** Have a key asked for, where the chat is open without one. */
+/** Ask the user for a key, even if the chat works without one. */
 export function askForKey() {
   asksForKey = true;
   wake();
@@ -119,7 +119,7 @@ export function enter(text) {
   wake();
 }
 
-/** Forget the key, and all that came with it. */
+/** Delete the key and all data that it gave access to. */
 export function leave() {
   setKey(null);
   become("connecting");
@@ -130,7 +130,7 @@ export function leave() {
   wake();
 }
 
-/** Ends a stream that says nothing: a machine that is gone does not hang up. */
+/** Aborts a silent stream, because a machine that is down does not close its connections. */
 export class Watchdog {
   constructor(controller, silentS = SILENT_S) {
     this.controller = controller;
@@ -159,7 +159,7 @@ function take(snapshot) {
   tell("snapshot");
 }
 
-/** Ask for the whole state and the models again. */
+/** Load the whole state and the models again. */
 export async function askState(index = askedIndex) {
   askedIndex = index;
   askedAt = nowS();
@@ -182,8 +182,8 @@ async function askModels() {
   }
 }
 
-/** Ask for the figures of the last hour, again and again for as long as they are wanted. Where none
- * were noted for a while the curves are broken. */
+/** Poll the figures of the last hour while `isWanted()`. Curves have gaps where the node has no
+ * figures. */
 export async function askHour(isWanted) {
   clearTimeout(hourTimer);
   if (!isWanted()) return;
@@ -198,14 +198,14 @@ export async function askHour(isWanted) {
   hourTimer = setTimeout(askHour, HOUR_MS, isWanted);
 }
 
-/** Return points with one that knows nothing wherever none was noted for a while. */
+/** Return points, with a point of unknown values in each gap. */
 const broken = (points, everyS) =>
   points.flatMap((point, at) => {
     const isGap = at > 0 && point.at_s - points[at - 1].at_s > GAP_POINTS * everyS;
     return isGap ? [{ ...NOTHING, at_s: points[at - 1].at_s + everyS }, point] : [point];
   });
 
-/** Have the last five minutes begin with what the node has noted of them, once. */
+/** Fill the start of the last five minutes from the node's history, once. */
 export async function recallPast() {
   if (isRecalled || !live.past.length) return;
   isRecalled = true;
@@ -221,8 +221,8 @@ export async function recallPast() {
   }
 }
 
-/** Wait until it is known which models are here, some seconds at most: a key that is new may not
- * be known to the process that was asked first. */
+/** Wait until the models are listed, for some seconds at most. The first HTTP process may not know a
+ * new key yet. */
 export async function modelsKnown(signal) {
   for (let tries = 0; live.models === null && tries < MODELS_TRIES && !signal.aborted; tries += 1) {
     if (tries) await new Promise((resolve) => setTimeout(resolve, 500));
@@ -230,10 +230,10 @@ export async function modelsKnown(signal) {
   }
 }
 
-/** Return what one snapshot adds to the plots. Counts that went back began anew. */
+/** Return a snapshot's point in the plots. Counters that decreased have restarted. */
 function pointOf(snapshot, before) {
   const { counters } = snapshot;
-  const told = live.past.filter((point) => point.counters); // what the node has noted has none
+  const told = live.past.filter((point) => point.counters); // points of the node's history have no counters
   const then = (told.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5) ?? told[0])?.counters ?? counters;
   const mean = (name) => {
     const count = total(counters[name]) - total(then[name]);
@@ -266,7 +266,7 @@ const total = (histogram) => histogram.counts.reduce((sum, count) => sum + count
 
 export const QUIET_S = 2.4;
 
-/** Return whether a node has said nothing for longer than it should: it tells each second. */
+/** Return whether a node is silent for too long; it sends a reading each second. */
 export const isSilent = (node) => node.silent_s === null || node.silent_s >= QUIET_S;
 
 /** Return the name of a node by its id. */
@@ -274,8 +274,8 @@ export const nameOf = (id) => live.snapshot?.nodes.find((node) => node.node === 
 
 // --- links ----------------------------------------------------------------------------------------
 
-/** Return one entry for each pair of nodes: how they see each other, the better measurement, or why
- * there is none now, and what crosses between them. */
+/** Return an entry for each pair of nodes: state, the better measurement, the reason for none, and the
+ * traffic between them. */
 export function linksOf(snapshot) {
   const telemetry = live.state?.telemetry;
   const found = [];
@@ -298,14 +298,14 @@ export function linksOf(snapshot) {
   return found;
 }
 
-/** Return how long ago a link was measured, by now: a reading tells how long that was before it. */
+/** Return the age of a link's measurements now; the reading has their age at its own time. */
 function agesOf(link, { measured_at_s: saidS }) {
   const sinceS = Math.max(0, live.snapshot.at_s - saidS);
   return { age_s: link.age_s + sinceS, latency_age_s: link.latency_age_s + sinceS };
 }
 
-/** Return why two linked nodes do not measure each other now, `{why, name}` with the name of the
- * node that is the cause; null where one of them does. */
+/** Return why two linked nodes do not measure each other now: `{why, name}`, with the name of the node
+ * that is the cause. Null: at least one of them measures. */
 function restOf(ways) {
   const rests = ways.map(([from, to]) => {
     const reading = live.state?.telemetry.links[from.node];
@@ -317,15 +317,15 @@ function restOf(ways) {
   return rests.includes(null) ? null : rests[0];
 }
 
-/** Return what a link goes over, as the node says that was reached at this host; null: unknown. */
+/** Return the medium of a link, from the card of the node that has this host address; null: unknown. */
 function kindOf([host, to] = []) {
   if (!host) return null;
   const card = live.state?.telemetry.cards.find((one) => one.node === to.node);
   return card?.ips.find((address) => address.ip === host)?.medium ?? (host.startsWith("127.") ? "loopback" : null);
 }
 
-/** Return what ranks of loaded models send each other between two nodes: `{model, what, ways}`, a
- * way as `[from, to]`. */
+/** Return the traffic between ranks on two nodes: `{model, what, ways}`, each way as
+ * `[from, to]`. */
 function crossingsOf(a, b, snapshot) {
   const pair = [a.node, b.node];
   const copies = snapshot.instances.filter(({ status }) => status !== "failed");

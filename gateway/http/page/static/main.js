@@ -1,4 +1,4 @@
-// The frame of the page: which view is shown, how the connection is, the key where one is asked for.
+// The frame of the page: the current view, the status of the connection, and the login.
 
 import { hasKey } from "./api.js";
 import { chat } from "./chat.js";
@@ -51,7 +51,7 @@ function start() {
   follow();
 }
 
-/** Open the view that the address names. */
+/** Open the view in the URL's hash. */
 function open() {
   const wanted = location.hash.slice(1);
   const name = wanted in VIEWS ? wanted : "chat";
@@ -93,7 +93,7 @@ function frame() {
   document.body.classList.toggle("stale", isLost);
 }
 
-/** Say something for a moment. */
+/** Show a notice for a moment. */
 function say(text) {
   notice = text;
   frame();
@@ -109,7 +109,7 @@ function pulse() {
   return h("a", { class: `pulse ${tone}`, href: "#cluster" }, h("i", {}), h("span", {}, line), rate && h("small", {}, rate));
 }
 
-/** Return how all is, as a tone and a line. */
+/** Return the overall status, as a tone and a text. */
 function condition() {
   const { status, snapshot } = live;
   if (status === "lost") return ["bad", T.status.connecting];

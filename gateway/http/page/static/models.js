@@ -1,4 +1,4 @@
-// Models: what is loaded and where, what lies on the nodes' disks, and pulling more.
+// Models: loaded instances, models on the nodes' disks, and pulls.
 
 import { ApiError, ask, json, lines, messageOf } from "./api.js";
 import { bytes, h, number, percent, show, span, table } from "./dom.js";
@@ -46,7 +46,7 @@ function draw() {
   );
 }
 
-/** Do something that may be refused, and say what came of it. */
+/** Run an action; show `done` or the error. */
 async function attempt(act, done) {
   problem = told = null;
   try {
@@ -59,7 +59,7 @@ async function attempt(act, done) {
   draw();
 }
 
-// --- loaded copies ----------------------------------------------------------------------------------
+// --- loaded instances -------------------------------------------------------------------------------
 
 function loadedTable(copies) {
   if (!copies.length) return h("p", { class: "dim" }, M.noneLoaded);
@@ -91,7 +91,7 @@ function stateOf(one) {
 const meter = (ratio, label) =>
   h("div", { class: "meter", role: "img", "aria-label": label, title: label }, h("i", { style: { width: `${Math.min(100, ratio * 100)}%` } }));
 
-// What is pinned would be kept, and loaded again: who really unloads it says that, too.
+// A pinned model would be loaded again, so unloading it also unpins it.
 async function unload(one) {
   if (one.pinned) await json("POST", "/unpin", { model: one.model });
   await json("DELETE", `/instance/${encodeURIComponent(one.instance)}`);
@@ -113,7 +113,7 @@ function unloadButton(one) {
 
 // --- on disk ----------------------------------------------------------------------------------------
 
-/** Return the models of all nodes' disks, each once, with the nodes that have it. */
+/** Return the models on all disks, each once, with the nodes that have it. */
 function modelsOnDisk() {
   const found = new Map();
   for (const card of live.state?.telemetry.cards ?? [])
@@ -141,7 +141,7 @@ function diskTable(onDisk) {
   return table([M.model, [M.size, "n"], [M.quantization, "wide-only"], [M.context, "n wide-only"], M.nodes, [M.load, "n hush"]], rows.filter(Boolean));
 }
 
-/** Ask where a model would go, by these wishes; what is asked later goes before. */
+/** Get a placement preview under these wishes; a later call replaces this one. */
 async function look(model, wishes = { nodes: [], sharding: "", context: "" }) {
   problem = told = null;
   const asking = { model, wishes, found: preview?.model === model ? preview.found : null, refused: null, isAsking: true };
@@ -165,7 +165,7 @@ async function look(model, wishes = { nodes: [], sharding: "", context: "" }) {
 
 const knownNodes = () => live.snapshot?.nodes ?? [];
 
-/** Return what a placement by hand asks for: a part on each chosen node, and none elsewhere. */
+/** Return the fields of a placement chosen by the user: a part on each chosen node, no other nodes. */
 function conditions({ nodes, sharding, context }) {
   const others = knownNodes().map((node) => node.node).filter((node) => !nodes.includes(node));
   return {
@@ -199,7 +199,7 @@ function plan(model) {
   );
 }
 
-/** Return what a plan says: ranks and the arithmetic, or who would make way for it. */
+/** Return a plan as elements: ranks and the arithmetic, or the models to evict. */
 function outcome(found) {
   if (found.evicts) {
     const leaving = (live.snapshot?.instances ?? []).filter((one) => found.evicts.includes(one.instance)).map((one) => one.model);
@@ -235,7 +235,7 @@ function byHand(model, wishes) {
   );
 }
 
-/** Have a model loaded; a copy that is there already and meets the wishes is enough. */
+/** Load a model; report if an existing instance already matches. */
 async function load(body) {
   const before = live.snapshot?.instances ?? [];
   let answer = null;

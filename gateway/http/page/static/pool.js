@@ -1,5 +1,5 @@
-// The pool: what waits and why, the plans under way, who is in memory for how long, what is pinned,
-// what is leased to other programs, who asks, and what was loaded and unloaded in the last hour.
+// The pool: waiting requests and models with reasons, plans, instances in memory, pins, leases of other
+// programs, clients, and the loads and unloads of the last hour.
 
 import { ApiError, json } from "./api.js";
 import { bytes, clock, h, number, s, show, span, table, words } from "./dom.js";
@@ -25,7 +25,7 @@ const TONES = { ready: "good", failed: "bad", lost: "bad", loading: "warn", unlo
 let root = null;
 let timer = null;
 let found = null;
-let asking = null; // the clients of this node, and when they were asked for
+let asking = null; // the answer of /clients, with the time of the request
 let problem = null;
 let told = null;
 let showsAll = false;
@@ -91,7 +91,7 @@ const sections = (snapshot) => [
   h("section", {}, h("div", { class: "bar" }, h("h2", {}, P.hour), legend()), timeline(snapshot), changeTable()),
 ];
 
-// --- what waits -------------------------------------------------------------------------------------
+// --- the queue --------------------------------------------------------------------------------------
 
 function queueTable() {
   if (!found.queue.length) return h("p", { class: "dim" }, P.noQueue);
@@ -108,10 +108,10 @@ function queueTable() {
   return table([P.priority, P.model, [P.requests, "n"], [P.oldest, "n"], [P.where, "wide-only"]], rows);
 }
 
-/** Return how a model comes into memory: why it waits, who makes way for it, when it is there. */
+/** Return the plan of a waiting model: the reason, the models to evict, the expected time. */
 function plan(wait, snapshot) {
   const tone = wait.phase === "hopeless" ? "bad" : "warn";
-  const known = [...snapshot.instances, ...found.loads.changes]; // one that has left by now is in the notes
+  const known = [...snapshot.instances, ...found.loads.changes]; // evicted instances are only in the changes
   const victims = wait.victims.map((name) => known.find((one) => one.instance === name)?.model ?? name);
   const chips = (names) => names.map((name) => h("span", { class: "chip" }, name));
   return h(
@@ -132,7 +132,7 @@ function plan(wait, snapshot) {
 
 const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
 
-// --- who is in memory -------------------------------------------------------------------------------
+// --- instances --------------------------------------------------------------------------------------
 
 function copyTable(snapshot) {
   const copies = snapshot.instances;
@@ -185,7 +185,7 @@ function pinButton(model, isPinned) {
   return h("button", { onclick: press, "aria-label": `${word} ${model}` }, word);
 }
 
-/** Ask for a change, and say what has come of it. */
+/** Send a change; show `done` or the error. */
 async function ask(path, body, done) {
   problem = told = null;
   try {
@@ -198,7 +198,7 @@ async function ask(path, body, done) {
   await look();
 }
 
-// --- what is leased ---------------------------------------------------------------------------------
+// --- leases -----------------------------------------------------------------------------------------
 
 function leaseTable() {
   const nowS = Date.now() / 1000;
@@ -218,7 +218,7 @@ function leaseTable() {
   return table([P.owner, P.node, [P.size, "n"], [P.heldFor, "n wide-only"], [P.lease, "wide-only"], [P.askBack, "n hush"]], rows);
 }
 
-// --- who asks ---------------------------------------------------------------------------------------
+// --- clients ----------------------------------------------------------------------------------------
 
 function clientTable() {
   const nowS = Date.now() / 1000;
@@ -242,14 +242,14 @@ function clientTable() {
 
 // --- the last hour ----------------------------------------------------------------------------------
 
-/** Return how many seconds are drawn: since notes are taken, an hour at most. */
+/** Return the length of the timeline: since the gateway began recording, at most an hour. */
 function drawnS(nowS) {
   const knownS = found.loads.since_s === null ? 0 : nowS - found.loads.since_s;
   return DRAWN_S.find((one) => one >= knownS) ?? HOUR_S;
 }
 
-/** Return the spans of each copy from `fromS` on, `{model, instance, kind, from, to}`, and when one
- * was given up. */
+/** Return the spans of each instance since `fromS`: `{model, instance, kind, from, to}`. A failure is a
+ * span of length 0. */
 function spansOf(snapshot, fromS) {
   const copies = new Map(snapshot.instances.map((one) => [one.instance, { model: one.model, changes: [], status: one.status }]));
   for (const change of found.loads.changes) {
@@ -271,7 +271,7 @@ function spansOf(snapshot, fromS) {
   return spans;
 }
 
-/** Return the models, each with rows in which no two copies overlap. */
+/** Return rows of spans by model, so that instances in a row do not overlap. */
 function lanesOf(spans) {
   const lanes = new Map();
   for (const model of [...new Set(spans.map((one) => one.model))].sort()) {

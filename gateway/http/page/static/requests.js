@@ -1,5 +1,5 @@
-// Requests: those that are open at this node's gateway, those that ended last, each with where its
-// time went, and those that were traced, each with what was done for it when.
+// Requests: open requests of this node's gateway, recent requests with the time of each phase, and
+// traced requests with their waterfall.
 
 import { ApiError, ask, json } from "./api.js";
 import { PHASES, bytes, clock, h, mergedTurns, number, s, shortened, show, span, stepsOf, stretchOf, summedTurns, sumsOf, table, words } from "./dom.js";
@@ -74,7 +74,7 @@ async function lookBack() {
   traces = (await json("GET", `/v1/traces?${kept}`)).traces;
 }
 
-/** Do what a button asks for, and look again. */
+/** Run the action of a button, then reload. */
 async function act(deed) {
   try {
     await deed();
@@ -189,7 +189,7 @@ function traceTable() {
   const X = R.traces;
   if (!traces) return h("p", { class: "dim" }, T.loading);
   if (!traces.length && !shown) return h("p", { class: "dim" }, X.none);
-  // the one that is shown stands alone, above its waterfall
+  // a shown trace is the only row, above its waterfall
   const rows = (shown ? [shown.row] : traces).map((one) => {
     const isShown = shown !== null;
     const turn = () =>
@@ -210,8 +210,8 @@ function traceTable() {
   return table([[R.ended, "n"], R.model, [R.request, "wide-only"], [X.why, "wide-only"], [R.took, "n"], [X.show, "n hush"]], rows);
 }
 
-/** Return what was done for a traced request when: a row for each span, its bar where it was; spans
- * of one name that follow each other, as steps do, share a row. */
+/** Return the waterfall of a trace: a row for each span, with a bar at its time. Consecutive spans of
+ * one name, such as steps, share a row. */
 function waterfall(trace) {
   const X = R.traces;
   const lead = trace.lead;
@@ -260,7 +260,7 @@ async function save(request) {
 
 // --- lanes: what each rank of a group did ------------------------------------------------------------
 
-/** Return what each rank did when, drawn and as lists: in the whole request, or in one step. */
+/** Return the lanes of the ranks as a picture and as tables, for the whole request or for one step. */
 function lanes(trace) {
   const told = trace.ranks.filter((one) => one.told);
   const steps = stepsOf(told);
@@ -299,7 +299,7 @@ function rankRow(one, turns) {
   return h("tr", { "data-key": one.rank }, named, h("td", {}, did.join(" · ") || L.nothing), h("td", { class: "n" }, L.within(span(one.clock.error_s))));
 }
 
-/** Return a row for each crossing of a step, numbered as its arrow, or for each way of the whole. */
+/** Return a row for each transfer of a step, numbered like its arrow, or for each way of the request. */
 function linkTable(trace, links, isWhole) {
   const ways = new Map();
   links.forEach((link, at) => {
@@ -325,7 +325,7 @@ function linkTable(trace, links, isWhole) {
   return table(columns.filter(Boolean), rows);
 }
 
-/** Return the lanes as a picture, the same one for as long as it would be alike. */
+/** Return the lanes as a picture; an unchanged picture is reused. */
 function picture(trace, [from, to], links) {
   const width = Math.max(280, Math.min(MOST_WIDTH, root.clientWidth - 84));
   const key = [trace.request, trace.began_at_s, step, width].join(" ");
@@ -386,7 +386,7 @@ function arrow({ what, from, to, sent_s: sent, had_s: had }, mark, [x1, x2], [ab
 
 const rateOf = (one) => (one.decode_s > 0 && one.completion_tokens > 1 ? (one.completion_tokens - 1) / one.decode_s : null);
 
-/** Return a request's time as parts of a bar; the whole width is the longest request's. */
+/** Return a request's time as parts of a bar; the longest request has the whole width. */
 function partsOf(one, most) {
   const known = PARTS.map(([name, field]) => [name, one[field] ?? 0]);
   const rest = Math.max(0, one.seconds - known.reduce((sum, [, took]) => sum + took, 0));

@@ -1,6 +1,6 @@
-// The settings of the node that is asked: what is in force and from where, what runs instead until a
-// restart, where other nodes have other values; and changes, which are written into its shoal.toml, or
-// into that of every node.
+// The settings of this node: values in force with their sources, values that still run until a restart,
+// and differences between nodes. Changes are written to this node's shoal.toml, or to that of every
+// node.
 
 import { ApiError, json } from "./api.js";
 import { h, show, words } from "./dom.js";
@@ -35,7 +35,7 @@ export const settings = {
   },
 };
 
-/** Return whether there are other nodes, which are then asked as well. */
+/** Return whether there are other nodes, whose settings are then requested, too. */
 const isOfMany = () => (live.snapshot?.nodes.length ?? 1) > 1;
 
 async function look() {
@@ -74,7 +74,7 @@ const isChanged = (row) => row.source !== "default";
 
 const isElsewhere = (row) => (row.elsewhere ?? []).length > 0;
 
-/** Return the nodes that did not tell their settings, but for those that are named as not changed. */
+/** Return the nodes without an answer, except the nodes that are already listed as not changed. */
 const untold = () => (found?.nodes ?? []).filter((node) => node.why && !missing.some((one) => one.node === node.node));
 
 const summary = () => {
@@ -103,7 +103,7 @@ function tools() {
   );
 }
 
-/** Return the settings that are looked for, under the headings of their tables. */
+/** Return the settings that match the search, under the headings of their tables. */
 function groups() {
   const isWanted = (row) =>
     row.key === opened ||
@@ -166,7 +166,7 @@ function editor(row) {
   );
 }
 
-/** Return what a value of its kind is entered with. */
+/** Return the input element for a setting's kind of value. */
 function field(row) {
   const is = { name: "value", "aria-label": row.key, "aria-describedby": "about-value" };
   if (row.kind === "truth" || row.kind === "choice") {
@@ -178,7 +178,7 @@ function field(row) {
   return h("input", { ...is, ...number, value: String(row.value), autocomplete: "off", spellcheck: "false" });
 }
 
-/** Return what was entered, as JSON has it; undefined where it is no number. */
+/** Return the entered value for JSON; undefined for an invalid number. */
 function valueOf(row, input) {
   const text = input.value.trim();
   if (row.kind === "truth") return text === "true";
@@ -189,7 +189,7 @@ function valueOf(row, input) {
 
 const ofAll = (form) => form.elements.all?.checked ?? false;
 
-/** Ask for a change, on this node or on all, and say what has come of it. */
+/** Send a change, for this node or for all; show the result. */
 async function change(body, done, isForAll) {
   refused = told = null;
   missing = [];
@@ -209,7 +209,7 @@ async function change(body, done, isForAll) {
   if (opened === null) root?.querySelector(`[data-key="${key}"] button`)?.focus();
 }
 
-/** Return a value as people read it. */
+/** Return a value as text for people. */
 function plain(value) {
   if (Array.isArray(value)) return value.join(", ") || S.none;
   return typeof value === "boolean" ? S.truth[value] : value === "" ? S.empty : String(value);

@@ -1,4 +1,4 @@
-// Every word that the page says, in one table. A word with numbers in it is a function.
+// All texts of the page, in one table. A text with values in it is a function.
 
 export const T = {
   name: "shoal",
@@ -177,7 +177,7 @@ export const T = {
     wantedBy: "Demand",
     kinds: { demand: "requests", asked: "a load command", pin: "its pin", preload: "the preload list", again: "a lost instance", lease: "a lease of another program" },
     aged: (asked, now) => (asked === now ? asked : `${asked}, raised to ${now}`),
-    since: "Waits for", readyIn: "Ready in",
+    since: "Waiting time", readyIn: "Ready in",
     about: (time) => `about ${time}`,
     within: "At most",
     bounded: (time) => `${time}, plus running answers`,
@@ -202,7 +202,7 @@ export const T = {
     rests: (time) => `cooldown for ${time}`,
     profile: "profile", failed: "Failed", refused: "Refused", waiting: "Waiting", meanTokens: "Tokens in, out",
     tokens: (prompt, answer) => `${prompt}, ${answer}`,
-    seen: "Seen", hour: "Loaded and unloaded in the last hour", noLoads: "Nothing was loaded or unloaded in the last hour.",
+    seen: "Last seen", hour: "Loaded and unloaded in the last hour", noLoads: "Nothing was loaded or unloaded in the last hour.",
     described: (time, loaded, unloaded, failed) =>
       `The last ${time} by model: ${loaded} loaded, ${unloaded} unloaded, ${failed} lost or failed; see the table below`,
     before: "unknown: before this gateway started recording",
@@ -247,7 +247,7 @@ export const T = {
       runner: "runner",
       choice: (number) => `choice ${number}`,
       names: {
-        read: "body arrives", parse: "understood", place: "instance chosen", wait_model: "waits for the model", wait_place: "waits for a slot",
+        read: "body arrives", parse: "body parsed", place: "instance chosen", wait_model: "waits for the model", wait_place: "waits for a slot",
         route: "to the runner", first_entry: "until the first entry", entries: "until the last entry", answer: "until the last byte",
         template: "text to tokens", queued: "waits for a row", prefill: "prompt", decode: "tokens", end: "end",
       },
@@ -332,7 +332,7 @@ export const T = {
         by: (who) => `by ${who}`,
         rank: (rank, about) => (about.generation > 1 ? `rank ${rank}, attempt ${about.generation}` : `rank ${rank}`),
         exit_code: (code) => `exit code ${code}`,
-        keep_alive_s: (seconds) => (seconds < 0 ? "stays" : `${seconds} s`),
+        keep_alive_s: (seconds) => (seconds < 0 ? "no limit" : `${seconds} s`),
         after: (index) => `events after ${index}`,
         ratio: (ratio) => (ratio === null ? "as each node's settings say" : `${Math.round(ratio * 1000) / 10} % of the requests`),
       },

@@ -1,5 +1,5 @@
-// Plots of the last five minutes, drawn here from the stream's snapshots; the log's events as they
-// happen; what a process of this node logs, where its threads are, and where its time goes.
+// Plots of the last five minutes or hour, from the stream's snapshots; events of the log as they happen;
+// a process's log, its stacks and its profile.
 
 import { ApiError, ask, events, json } from "./api.js";
 import { areaOf, bytes, clock, dots, h, hottestOf, laidOut, lineOf, nearest, niceAbove, number, ownerOf, pathOf, percent, s, show, span, table, treeOf, words } from "./dom.js";
@@ -84,7 +84,7 @@ export const watch = {
   },
 };
 
-/** Return the plots: a name, how values are told, and lines, each a name and what a point has. */
+/** Return the plots: name, format of values, and lines, each with a name and a function of a point. */
 function plots() {
   const nodes = (live.snapshot?.nodes ?? []).map((node) => node.node);
   const byNode = (what) => nodes.map((node) => [nameOf(node), (point) => point.nodes[node]?.[what] ?? null]);
@@ -108,7 +108,7 @@ function draw() {
   show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
 }
 
-/** Show the last five minutes, or the last hour, whose figures are asked for while they are shown. */
+/** Show the last five minutes or the last hour; the hour's figures are polled while it is shown. */
 function turnTo(hour) {
   const mine = parts;
   isHour = hour;
@@ -165,7 +165,7 @@ function plot(name, told, lines) {
 
 // --- the log's events -----------------------------------------------------------------------------
 
-/** Follow the log's events for as long as this view is open; go on behind the last after a cut. */
+/** Follow the log's events while this view is open; continue after the last one when reconnected. */
 async function followLog(mine) {
   for (let tries = 0; parts === mine; tries += 1) {
     stopped = new AbortController();
@@ -192,7 +192,7 @@ async function followLog(mine) {
   }
 }
 
-/** Take an event; many that come at once are drawn once. */
+/** Add an event; events that arrive together are drawn once. */
 function take(event, id) {
   drawTimer ??= setTimeout(drawEvents, DRAWN_MS);
   happened = [event, ...happened].slice(0, KEPT);
@@ -227,7 +227,7 @@ function drawEvents() {
 
 const kindOf = ({ kind, about }) => (kind === "node_drained" && !about.draining ? E.undrained : (E.kinds[kind] ?? kind));
 
-/** Return what an event is about, as elements: names first, then what is told of them. */
+/** Return the subject of an event as elements: names first, then details. */
 function aboutOf({ about }) {
   const nodes = about.nodes ?? (about.node ? [about.node] : []);
   const isTold = (key) => ![undefined, null, ""].includes(about[key]) && !(key === "name" && about.name === nameOf(about.node));
@@ -241,7 +241,7 @@ function aboutOf({ about }) {
 
 // --- a process's log ------------------------------------------------------------------------------
 
-/** Ask for the end of the log that is wanted; without one, for the names of those there are. */
+/** Load the end of the chosen log; without a choice, the names of all logs. */
 async function readLog() {
   clearTimeout(logTimer);
   const mine = parts;
@@ -285,9 +285,9 @@ function drawLog() {
   if (lines && wasAtEnd) lines.scrollTop = lines.scrollHeight;
 }
 
-// --- what a process is doing ----------------------------------------------------------------------
+// --- stacks and profiles --------------------------------------------------------------------------
 
-/** Ask which processes there are to look into: here, then on all nodes, which may take longer. */
+/** Load the names of processes: of this node, then of all nodes, which may take longer. */
 async function readSubjects() {
   const mine = parts;
   const groupOf = ({ node, processes }, prefix = "") => ({ node, options: processes.map(({ name }) => [`${prefix}${name}`, name]) });
@@ -306,7 +306,7 @@ async function readSubjects() {
   if (parts === mine) drawDoing();
 }
 
-/** Ask for stacks, or for a sample of some seconds, of the process that is chosen. */
+/** Load the stacks of the chosen process, or a profile of some seconds. */
 async function lookInto(seconds) {
   const mine = parts;
   const [there, node] = subject.split(" ").reverse();
@@ -388,7 +388,7 @@ function zoom(node) {
   drawDoing();
 }
 
-/** Return the functions in which the most time was spent, without what they called. */
+/** Return a table of the functions with the most time of their own, without callees. */
 function hottest(whole) {
   const rows = hottestOf(whole).slice(0, HOTTEST).map(({ node, seconds }) =>
     h("tr", { "data-key": `${node.name} ${node.file}` },
