@@ -8,6 +8,7 @@ is reported to the other processes at once, so that it applies at all of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -87,7 +88,7 @@ class AskingClients:
         return ClientName("address", address)
 
     def profile(self, client: ClientName) -> ClientProfile:
-        """Return a client's profile, with the defaults for the fields that it does not set."""
+        """Return a client's profile; an empty profile if it has none."""
         return self.book.table.profile(client)
 
     def stays_s(self, client: ClientName, card: ModelCard | None, wish_s: float) -> float:
@@ -189,10 +190,9 @@ class AskingClients:
         its stored usage counts."""
         rows = [own for _, own, _ in parts.values()]
         whole = {number for number, (loaded, *_) in parts.items() if loaded}
-        try:
+        stored: Sequence[Sequence[Any]] = ()
+        with contextlib.suppress(records.RecordsUnavailable):
             stored = await self._stored()
-        except records.RecordsUnavailable:
-            stored = []
         rows.append([row for number, *row in stored if number not in whole])
         return records.summed_clients(rows)
 
@@ -231,7 +231,7 @@ class AskingClients:
             return  # `_write` tries again
         self._use.load([row for number, *row in stored if number == self._near.number])
 
-    async def _stored(self) -> Sequence[Any]:
+    async def _stored(self) -> Sequence[Sequence[Any]]:
         """Return the stored usage, as rows that begin with the number of the process. Raises
         RecordsUnavailable."""
         return await self._records.ask(lambda file: file.read([records.kept_clients()])[0])

@@ -24,7 +24,7 @@ from gateway.http.auth import STRANGER, Caller, client_address
 from gateway.http.connection import CONNECTION
 
 CALLER = "shoal.caller"
-"""Key of the caller in a request's scope."""
+"""Scope key: the caller of a request."""
 _USER = "user"
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """Headers that proxies add."""

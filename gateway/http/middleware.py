@@ -196,7 +196,7 @@ async def read_body(
 
 
 async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
-    """Return the result of `read`; run it in a thread for a body of `ASIDE_BYTES` and more."""
+    """Return the result of `read`; run it in a thread for at least `ASIDE_BYTES`."""
     if size_bytes < ASIDE_BYTES:
         return read()
     return await asyncio.get_running_loop().run_in_executor(None, read)

@@ -137,7 +137,7 @@ class RunningExchange:
     owner: str
     over: bool = False
     settle: Callable[[], None] | None = None
-    """Books the used tokens for the API key; None before the exchange begins."""
+    """Charges the used tokens to the API key; None before the exchange begins."""
 
     @property
     def keeps(self) -> bool:

@@ -45,7 +45,7 @@ same moment, a request under way fails."""
 GRACE_S = 3.0
 """Time between the end of all streams and gunicorn's own kill."""
 STOOD_STILL_S = 1.0
-"""If a look of the master process is later than this, the process was halted."""
+"""If the master process checks later than this, it was halted meanwhile."""
 LINGER_S = 0.3
 """Once no request is open, sockets have this long to send their last bytes."""
 

@@ -50,7 +50,7 @@ LOOK_S = 0.5
 SLACK_S = 20.0
 """Extra time to pack and send a node's capture."""
 SILENCES = 3
-"""A node may miss fewer polls than this in a row."""
+"""A node that misses so many polls in a row counts as unreachable."""
 
 
 class CaptureBody(Closed):

@@ -1,7 +1,7 @@
 """Talks to the gateways of all nodes: the diagnostics of each node in one answer.
 
-All nodes are asked at the same time for their document of `GET /v1/diagnostics/node`. An entry of a
-node that is unreachable, late or refuses has the reason.
+All nodes are asked at the same time for their document of `GET /v1/diagnostics/node`. If a node is
+unreachable, late or refuses, its entry has the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Merges the flight recorders of all nodes' runners by time, in the clock of the answering node.
 
-Pure. Two entries of different nodes may be in the wrong order if their distance is less than the
-error of the clocks.
+Pure. Entries of different nodes may be in the wrong order if they are closer than the error of the
+clocks.
 """
 
 from __future__ import annotations

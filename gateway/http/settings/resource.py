@@ -119,7 +119,7 @@ class SettingsOfAll(SettingsResource):
     """`GET /config` and `PUT /config`: the settings of all nodes, always."""
 
     def is_of_all(self, req: Request) -> bool:
-        """Return True."""
+        """Return True: these paths are always for all nodes."""
         return True
 
 
