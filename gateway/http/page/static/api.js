@@ -95,29 +95,29 @@ export async function* events(answer) {
 
 /** Return the body of a chat completion. Throws SyntaxError if the tools are not JSON. */
 export function bodyOf(messages, parameters, model) {
-  const asked = { model, messages: [], stream: true, stream_options: { include_usage: true } };
-  if (parameters.system) asked.messages.push({ role: "system", content: parameters.system });
+  const body = { model, messages: [], stream: true, stream_options: { include_usage: true } };
+  if (parameters.system) body.messages.push({ role: "system", content: parameters.system });
   for (const message of messages) {
-    if (message.role === "user") asked.messages.push({ role: "user", content: message.content });
+    if (message.role === "user") body.messages.push({ role: "user", content: message.content });
     else {
       const calls = message.calls.map((call) => ({
         id: call.id, type: "function", function: { name: call.name, arguments: call.arguments },
       }));
-      asked.messages.push({ role: "assistant", content: message.content, ...(calls.length && { tool_calls: calls }) });
+      body.messages.push({ role: "assistant", content: message.content, ...(calls.length && { tool_calls: calls }) });
       for (const call of message.calls)
-        asked.messages.push({ role: "tool", tool_call_id: call.id, content: call.result ?? "" });
+        body.messages.push({ role: "tool", tool_call_id: call.id, content: call.result ?? "" });
     }
   }
   for (const name of ["temperature", "top_p", "max_tokens", "seed"])
-    if (parameters[name]) asked[name] = Number(parameters[name]);
-  if (parameters.reasoning_effort) asked.reasoning_effort = parameters.reasoning_effort;
-  if (parameters.tools?.trim()) asked.tools = JSON.parse(parameters.tools);
-  return asked;
+    if (parameters[name]) body[name] = Number(parameters[name]);
+  if (parameters.reasoning_effort) body.reasoning_effort = parameters.reasoning_effort;
+  if (parameters.tools?.trim()) body.tools = JSON.parse(parameters.tools);
+  return body;
 }
 
 /** Send a request and fill `message` with the answer as it arrives; call `changed` after each event.
  * A failure is put into `message.error`. */
-export async function stream(asked, message, signal, changed) {
+export async function stream(request, message, signal, changed) {
   const startedAt = performance.now();
   let firstAt = null;
   const noted = (chunk) => {
@@ -131,7 +131,7 @@ export async function stream(asked, message, signal, changed) {
     }
   };
   try {
-    const answer = await ask("POST", "/v1/chat/completions", { body: asked, signal });
+    const answer = await ask("POST", "/v1/chat/completions", { body: request, signal });
     let ended = false;
     for await (const event of events(answer)) {
       if (event.comment !== undefined) message.note = event.comment;

@@ -12,17 +12,17 @@ const MOST_CHATS = 40;
 const MOST_CHARS = 2_000_000;
 
 const C = T.chat;
-let chats = kept(CHATS, []);
-let parameters = kept(PARAMETERS, {});
+let chats = stored(CHATS, []);
+let parameters = stored(PARAMETERS, {});
 let current = fresh();
 let running = null;
 let draft = "";
-let said = "";
+let announcement = "";
 let root = null;
 let drawn = false;
 let sticks = true;
 
-function kept(name, otherwise) {
+function stored(name, otherwise) {
   try {
     return JSON.parse(localStorage.getItem(name)) ?? otherwise;
   } catch {
@@ -101,8 +101,8 @@ function head() {
     localStorage.setItem(PARAMETERS, JSON.stringify(parameters));
     draw();
   };
-  const options = chatModels().map((one) =>
-    h("option", { value: one.id, "data-key": one.id, selected: one.id === model?.id }, one.id),
+  const options = chatModels().map((candidate) =>
+    h("option", { value: candidate.id, "data-key": candidate.id, selected: candidate.id === model?.id }, candidate.id),
   );
   const begin = () => {
     running?.abort();
@@ -137,25 +137,25 @@ addEventListener("click", (event) => {
 });
 
 function chatList() {
-  const rows = chats.map((one) => {
+  const rows = chats.map((entry) => {
     const go = (event) => {
       running?.abort();
-      current = one;
+      current = entry;
       event.currentTarget.closest("details").open = false;
       sticks = true;
       draw();
     };
     const remove = (event) => {
       event.stopPropagation();
-      chats = chats.filter((other) => other !== one);
-      if (current === one) current = fresh();
+      chats = chats.filter((other) => other !== entry);
+      if (current === entry) current = fresh();
       localStorage.setItem(CHATS, JSON.stringify(chats));
       draw();
     };
     return h(
-      "li", { "data-key": one.id },
-      h("button", { class: "plain title", onclick: go, "aria-current": one === current ? "true" : null }, one.title),
-      h("button", { class: "plain", onclick: remove, "aria-label": C.remove(one.title), title: C.remove(one.title) }, "×"),
+      "li", { "data-key": entry.id },
+      h("button", { class: "plain title", onclick: go, "aria-current": entry === current ? "true" : null }, entry.title),
+      h("button", { class: "plain", onclick: remove, "aria-label": C.remove(entry.title), title: C.remove(entry.title) }, "×"),
     );
   });
   return rows.length ? [h("ul", { class: "chats" }, rows), h("p", { class: "dim" }, C.kept)] : h("p", { class: "dim" }, C.noChats);
@@ -170,13 +170,13 @@ function parameterForm(model) {
   const field = (name, label, more) => {
     const id = `parameter-${name}`;
     const value = parameters[name] ?? "";
-    const asked = { id, oninput: changed(name) };
+    const attributes = { id, oninput: changed(name) };
     const control =
       more === "text"
-        ? h("textarea", { ...asked, rows: 3, spellcheck: "false" }, value)
+        ? h("textarea", { ...attributes, rows: 3, spellcheck: "false" }, value)
         : Array.isArray(more)
-          ? h("select", asked, more.map(([word, text]) => h("option", { value: word, selected: word === value }, text)))
-          : h("input", { ...asked, ...more, value, type: "number", placeholder: C.asDefault });
+          ? h("select", attributes, more.map(([word, text]) => h("option", { value: word, selected: word === value }, text)))
+          : h("input", { ...attributes, ...more, value, type: "number", placeholder: C.asDefault });
     return h("div", { class: more === "text" ? "field wide" : "field", "data-key": name }, h("label", { for: id }, label), control);
   };
   return h(
@@ -223,11 +223,11 @@ function answer(message, isLast) {
 
 function figures(message) {
   const { tokens, ttftS, rate, usage, finish } = message;
-  const told = [C.figures(number(tokens), ttftS && span(ttftS), rate && number(rate))];
-  if (usage) told.push(C.prompt(number(usage.prompt_tokens), usage.prompt_tokens_details?.cached_tokens));
-  if (finish === "length") told.push(C.cut);
-  if (finish === "stopped") told.push(C.stopped);
-  return h("span", { class: "figures" }, message.model, " · ", told.join(" · "));
+  const texts = [C.figures(number(tokens), ttftS && span(ttftS), rate && number(rate))];
+  if (usage) texts.push(C.prompt(number(usage.prompt_tokens), usage.prompt_tokens_details?.cached_tokens));
+  if (finish === "length") texts.push(C.cut);
+  if (finish === "stopped") texts.push(C.stopped);
+  return h("span", { class: "figures" }, message.model, " · ", texts.join(" · "));
 }
 
 function buttons(message) {
@@ -247,7 +247,7 @@ function callCard(message, call, index, isOpen) {
     event.preventDefault();
     const form = event.currentTarget;
     call.result = form.elements.result.value;
-    if (message.calls.every((one) => one.result !== undefined)) generate();
+    if (message.calls.every((other) => other.result !== undefined)) generate();
     else draw();
   };
   return h(
@@ -285,7 +285,7 @@ function composer() {
     h("textarea", { id: "message", rows: 1, placeholder: C.placeholder, oninput: typed, onkeydown: pressed, "aria-describedby": "keys" }, draft),
     h("button", { class: running ? "stop" : "main" }, running ? C.stop : C.send),
     h("small", { id: "keys" }, C.keys),
-    h("span", { class: "visually-hidden", role: "status" }, said),
+    h("span", { class: "visually-hidden", role: "status" }, announcement),
   );
 }
 
@@ -313,7 +313,7 @@ function send(text) {
 async function generate() {
   const mine = current;
   const stop = (running = new AbortController());
-  said = C.answering;
+  announcement = C.answering;
   draw();
   await modelsKnown(stop.signal);
   const model = chosen()?.id ?? current.model;
@@ -321,10 +321,10 @@ async function generate() {
   mine.messages.push(message);
   sticks = true;
   draw();
-  const asked = body(mine.messages, model, message);
-  if (asked !== null) await stream(asked, message, stop.signal, drawSoon);
+  const request = body(mine.messages, model, message);
+  if (request !== null) await stream(request, message, stop.signal, drawSoon);
   if (running === stop) running = null;
-  said = C.answered;
+  announcement = C.answered;
   if (mine === current) keep();
   draw();
 }

@@ -69,9 +69,9 @@ function draw() {
 
 /** Return how often links are measured, and why less often than in a small cluster. */
 function rhythm() {
-  const told = Object.values(live.state?.telemetry.links ?? {}).filter((reading) => reading.latency_every_s);
-  if (!told.length) return null;
-  const most = (name) => Math.max(...told.map((reading) => reading[name]));
+  const readings = Object.values(live.state?.telemetry.links ?? {}).filter((reading) => reading.latency_every_s);
+  if (!readings.length) return null;
+  const most = (name) => Math.max(...readings.map((reading) => reading[name]));
   return C.rhythm(span(most("latency_every_s")), span(most("bandwidth_every_s")), most("bandwidth_every_s") > USUAL_S);
 }
 
@@ -88,7 +88,7 @@ function linkTable(links) {
     h(
       "tr", { "data-key": `${link.a.node} ${link.b.node}` },
       h("td", {}, `${link.a.name} – ${link.b.name}`, h("small", {}, kindOf(link))),
-      h("td", { class: "crossing" }, link.crossing.length ? crossings(link).map((told) => h("small", {}, told)) : h("small", {}, C.nothingCrosses)),
+      h("td", { class: "crossing" }, link.crossing.length ? crossings(link).map((text) => h("small", {}, text)) : h("small", {}, C.nothingCrosses)),
       h("td", { class: "n" }, link.best ? span(link.best.latency_s) : "–", link.best && h("small", {}, C.roundTrip(span(link.best.round_trip_s)))),
       h("td", { class: "n" }, link.best ? speedOf(link.best) : "–", link.best && h("small", {}, C.ago(span(link.best.age_s)))),
       h("td", {}, h("span", { class: `pill ${link.state === "linked" ? "good" : link.state === "silent" ? "bad" : ""}` }, C.states[link.state] ?? T.unknown),
@@ -156,7 +156,7 @@ function edge(link, places, size, mayLabel) {
   const kind = ["edge", link.state ?? "unseen", isHeavy ? "crossed" : ""].join(" ");
   const figures = link.best ? [span(link.best.latency_s), speedOf(link.best, C.orMore)] : [C.unmeasured];
   const label = link.state === "linked" ? [kindOf(link), ...figures] : [C.states[link.state] ?? T.unknown];
-  const told = [
+  const facts = [
     `${link.a.name} – ${link.b.name}`,
     ...crossings(link),
     link.best && C.measured(span(link.best.latency_age_s), span(link.best.age_s)),
@@ -165,7 +165,7 @@ function edge(link, places, size, mayLabel) {
   return s(
     "g", { class: kind, "data-key": `${link.a.node} ${link.b.node}` },
     s("line", { x1: from.x, y1: from.y, x2: to.x, y2: to.y }),
-    s("title", {}, told.join("; ")),
+    s("title", {}, facts.join("; ")),
     isLabelled && s("rect", { class: "behind", x: middle.x - LABEL.width / 2, y: middle.y - 7 * label.length - 2, width: LABEL.width, height: 14 * label.length + 4, rx: 4 }),
     isLabelled && label.map((text, row) => s("text", { x: middle.x, y: middle.y + 4 + (row - (label.length - 1) / 2) * 14 }, text)),
   );
@@ -177,7 +177,7 @@ function box(node, place, size, snapshot) {
   const left = place.x - size.width / 2;
   const top = place.y - size.height / 2;
   const ranks = ranksOn(node, snapshot);
-  const line = ranks.length ? ranks.map(({ one, rank }) => C.seat(one.model, rank.rank, one.ranks.length)).join(", ") : C.noRanks;
+  const line = ranks.length ? ranks.map(({ instance, rank }) => C.seat(instance.model, rank.rank, instance.ranks.length)).join(", ") : C.noRanks;
   const used = node.memory_total_bytes ? (node.memory_total_bytes - node.memory_available_bytes) / node.memory_total_bytes : 0;
   return s(
     "g", { class: `node ${tone}`, "data-key": node.node },
@@ -192,14 +192,14 @@ function box(node, place, size, snapshot) {
 }
 
 const ranksOn = (node, snapshot) =>
-  snapshot.instances.flatMap((one) => one.ranks.filter((rank) => rank.node === node.node).map((rank) => ({ one, rank })));
+  snapshot.instances.flatMap((instance) => instance.ranks.filter((rank) => rank.node === node.node).map((rank) => ({ instance, rank })));
 
 const silence = (node) => (node.silent_s === null ? C.unheard : C.silent(span(Math.round(node.silent_s))));
 
 // --- a node -----------------------------------------------------------------------------------------
 
 function card(node, snapshot) {
-  const known = live.state?.telemetry.cards.find((one) => one.node === node.node);
+  const facts = live.state?.telemetry.cards.find((entry) => entry.node === node.node);
   const silent = isSilent(node);
   const tone = silent ? "bad" : { ok: "good", warn: "warn", error: "bad" }[node.health.status];
   const word = silent ? silence(node) : C.health[node.health.status];
@@ -216,10 +216,10 @@ function card(node, snapshot) {
     h("dl", {},
       fact(C.cpu, processor(node)),
       fact(C.disk, node.disk_free_bytes === null ? T.unknown : bytes(node.disk_free_bytes)),
-      fact(C.chip, known ? `${known.chip || known.platform}, ${known.cores} cores` : T.unknown),
-      fact(C.system, known?.os_version || known?.platform || T.unknown),
+      fact(C.chip, facts ? `${facts.chip || facts.platform}, ${facts.cores} cores` : T.unknown),
+      fact(C.system, facts?.os_version || facts?.platform || T.unknown),
       accelerators(node.hardware)),
-    node.hardware?.untold.length > 0 && h("details", { class: "untold dim" }, h("summary", {}, C.untold), h("ul", {}, node.hardware.untold.map((one) => h("li", {}, words(one.why))))),
+    node.hardware?.untold.length > 0 && h("details", { class: "untold dim" }, h("summary", {}, C.untold), h("ul", {}, node.hardware.untold.map((entry) => h("li", {}, words(entry.why))))),
     h("ul", { class: "ranks", "aria-label": C.ranks }, rankLines(node, snapshot)),
   );
 }
@@ -227,33 +227,33 @@ function card(node, snapshot) {
 const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, value));
 
 function processor({ cpu_ratio: ratio, hardware }) {
-  const told = [power(hardware?.cpu_power_w), temperature(hardware?.cpu_temperature_c)].filter(Boolean);
-  return ratio === null ? T.unknown : [percent(ratio), ...told].join(" · ");
+  const readings = [power(hardware?.cpu_power_w), temperature(hardware?.cpu_temperature_c)].filter(Boolean);
+  return ratio === null ? T.unknown : [percent(ratio), ...readings].join(" · ");
 }
 
 /** Return a fact for each accelerator: load, memory, power and temperature. Missing figures are listed as unknown. */
 function accelerators(hardware) {
-  const found = hardware?.accelerators ?? [];
-  if (!found.length) return fact(C.gpu, T.unknown);
-  return found.map((one) => h("div", { class: "wide", "data-key": one.device }, h("dt", {}, C.accelerator(one.name ?? C.vendors[one.vendor])), h("dd", {}, figures(one))));
+  const gpus = hardware?.accelerators ?? [];
+  if (!gpus.length) return fact(C.gpu, T.unknown);
+  return gpus.map((gpu) => h("div", { class: "wide", "data-key": gpu.device }, h("dt", {}, C.accelerator(gpu.name ?? C.vendors[gpu.vendor])), h("dd", {}, figures(gpu))));
 }
 
-function figures(one) {
-  const told = {
-    load: one.utilisation_ratio === null ? null : C.busy(percent(one.utilisation_ratio)),
-    memory: memoryOf(one),
-    power: power(one.power_w),
-    temperature: temperature(one.temperature_c),
+function figures(gpu) {
+  const values = {
+    load: gpu.utilisation_ratio === null ? null : C.busy(percent(gpu.utilisation_ratio)),
+    memory: memoryOf(gpu),
+    power: power(gpu.power_w),
+    temperature: temperature(gpu.temperature_c),
   };
-  const untold = Object.keys(told).filter((name) => told[name] === null).map((name) => C.figures[name]);
-  const clock = one.clock_mhz === null ? null : C.clock(number(one.clock_mhz));
-  return [...Object.values(told), clock, untold.length > 0 && C.unknownFigures(untold)].filter(Boolean).join(" · ");
+  const untold = Object.keys(values).filter((name) => values[name] === null).map((name) => C.figures[name]);
+  const clock = gpu.clock_mhz === null ? null : C.clock(number(gpu.clock_mhz));
+  return [...Object.values(values), clock, untold.length > 0 && C.unknownFigures(untold)].filter(Boolean).join(" · ");
 }
 
 /** Return an accelerator's used and total memory: VRAM or GTT, whichever has more in use. */
-function memoryOf(one) {
-  const own = [one.vram_used_bytes, one.vram_total_bytes];
-  const mapped = [one.gtt_used_bytes, one.gtt_total_bytes];
+function memoryOf(gpu) {
+  const own = [gpu.vram_used_bytes, gpu.vram_total_bytes];
+  const mapped = [gpu.gtt_used_bytes, gpu.gtt_total_bytes];
   const [used, total] = (mapped[0] ?? -1) > (own[0] ?? -1) ? mapped : own;
   if (used === null) return null;
   return total === null ? bytes(used) : C.part(bytes(used), bytes(total));
@@ -263,12 +263,12 @@ const power = (watts) => ((watts ?? null) === null ? null : `${watts.toFixed(0)}
 const temperature = (celsius) => ((celsius ?? null) === null ? null : `${celsius.toFixed(0)} °C`);
 
 function rankLines(node, snapshot) {
-  const found = ranksOn(node, snapshot);
-  if (!found.length) return h("li", { class: "dim" }, C.noRanks);
-  return found.map(({ one, rank }) =>
-    h("li", { "data-key": `${one.instance} ${rank.rank}` },
-      h("strong", {}, one.model), " ",
-      h("span", { class: "dim" }, C.rank(rank.rank, one.ranks.length, rank.first_layer + 1, rank.last_layer)),
+  const placed = ranksOn(node, snapshot);
+  if (!placed.length) return h("li", { class: "dim" }, C.noRanks);
+  return placed.map(({ instance, rank }) =>
+    h("li", { "data-key": `${instance.instance} ${rank.rank}` },
+      h("strong", {}, instance.model), " ",
+      h("span", { class: "dim" }, C.rank(rank.rank, instance.ranks.length, rank.first_layer + 1, rank.last_layer)),
       h("span", { class: "n" }, bytes(rank.used_bytes ?? rank.promised_bytes))));
 }
 
@@ -279,15 +279,15 @@ function memoryBar(node) {
   const inUse = total - node.memory_available_bytes;
   const used = Math.min(node.used_bytes, inUse);
   const parts = { used, other: inUse - used, promised: Math.max(0, Math.min(node.promised_bytes - used, total - inUse)) };
-  const told = { used: node.used_bytes, other: parts.other, promised: node.promised_bytes, leased: node.leased_bytes };
-  if (!told.leased) delete told.leased;
-  const label = Object.entries(told).map(([name, size]) => `${C.memoryLegend[name]} ${bytes(size)}`);
+  const sizes = { used: node.used_bytes, other: parts.other, promised: node.promised_bytes, leased: node.leased_bytes };
+  if (!sizes.leased) delete sizes.leased;
+  const label = Object.entries(sizes).map(([name, size]) => `${C.memoryLegend[name]} ${bytes(size)}`);
   return h(
     "div", { class: "memory" },
     h("div", { class: "line" }, h("span", {}, C.memory), h("span", { class: "n" }, bytes(total))),
     h("div", { class: "segments", role: "img", "aria-label": `${C.memory} ${bytes(total)}: ${label.join(", ")}` },
       Object.entries(parts).map(([name, size]) => h("i", { class: name, style: { width: `${(size / total) * 100}%` } }))),
-    h("p", { class: "legend" }, Object.keys(told).map((name, at) => h("span", {}, name in parts && h("i", { class: name }), label[at]))),
+    h("p", { class: "legend" }, Object.keys(sizes).map((name, at) => h("span", {}, name in parts && h("i", { class: name }), label[at]))),
   );
 }
 
@@ -296,8 +296,8 @@ function memoryBar(node) {
 /** Poll the timeline of runners while this view is open. */
 async function readRunners(mine) {
   try {
-    const found = await json("GET", `/v1/diagnostics/cluster/timeline?entries=${ENTRIES}`);
-    if (asking === mine) [did, didProblem] = [found, null];
+    const answer = await json("GET", `/v1/diagnostics/cluster/timeline?entries=${ENTRIES}`);
+    if (asking === mine) [did, didProblem] = [answer, null];
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (asking === mine) didProblem = error.status === 0 ? null : error.message;
@@ -311,26 +311,26 @@ function runnersPart() {
   return [
     h("h2", {}, R.title), h("p", { class: "dim" }, R.note),
     didProblem && h("p", { class: "bad", role: "alert" }, didProblem),
-    did?.behind.map((one) => h("p", { class: "bad behind", "data-key": `${one.node} ${one.process} ${one.pid}` },
-      R.behind(one.ended_at_s === null, one.rank, one.model ?? one.instance, one.name, one.why))),
-    did?.unreached.map((one) => h("p", { class: "warn" }, R.unreached(one.message))),
+    did?.behind.map((entry) => h("p", { class: "bad behind", "data-key": `${entry.node} ${entry.process} ${entry.pid}` },
+      R.behind(entry.ended_at_s === null, entry.rank, entry.model ?? entry.instance, entry.name, entry.why))),
+    did?.unreached.map((entry) => h("p", { class: "warn" }, R.unreached(entry.message))),
     did ? (did.runners.length ? did.runners.map(runner) : h("p", { class: "dim" }, R.none)) : h("p", { class: "dim" }, T.loading),
   ];
 }
 
-function runner(one) {
-  const isOver = one.ended_at_s !== null;
-  const tone = one.halted || isOver ? "bad" : one.phase === "ready" ? "good" : "warn";
-  const mine = did.timeline.filter((entry) => entry.node === one.node && entry.process === one.process && entry.pid === one.pid);
-  const notes = isOver ? [R.ended(clock(one.ended_at_s), one.exit_code), one.message] : [one.silent_s >= 2 && R.silent(span(one.silent_s))];
+function runner(row) {
+  const isOver = row.ended_at_s !== null;
+  const tone = row.halted || isOver ? "bad" : row.phase === "ready" ? "good" : "warn";
+  const mine = did.timeline.filter((entry) => entry.node === row.node && entry.process === row.process && entry.pid === row.pid);
+  const notes = isOver ? [R.ended(clock(row.ended_at_s), row.exit_code), row.message] : [row.silent_s >= 2 && R.silent(span(row.silent_s))];
   return h(
-    "details", { class: "stack runner", "data-key": `${one.node} ${one.process} ${one.pid}` },
-    h("summary", {}, h("span", { class: `pill ${tone}` }, one.halted ? R.halted : (R.phases[one.phase] ?? one.phase)), " ",
-      h("strong", {}, one.model ?? T.unknown), ` ${R.rank(one.rank)} `, h("span", { class: "chip" }, one.name), ` ${one.process} `,
+    "details", { class: "stack runner", "data-key": `${row.node} ${row.process} ${row.pid}` },
+    h("summary", {}, h("span", { class: `pill ${tone}` }, row.halted ? R.halted : (R.phases[row.phase] ?? row.phase)), " ",
+      h("strong", {}, row.model ?? T.unknown), ` ${R.rank(row.rank)} `, h("span", { class: "chip" }, row.name), ` ${row.process} `,
       h("small", {}, notes.filter(Boolean).join(": "))),
     h("ol", {}, mine.map((entry) => h("li", {}, `${clock(entry.at_s)} `, h("code", {}, entry.phase), h("small", {}, ` ${factsOf(entry)}`)))),
-    one.stacks && h("p", { class: "dim about" }, R.stacks(one.stacks.note)),
-    one.stacks?.threads.map(stackOf),
+    row.stacks && h("p", { class: "dim about" }, R.stacks(row.stacks.note)),
+    row.stacks?.threads.map(stackOf),
   );
 }
 

@@ -24,8 +24,8 @@ export const s = (tag, attributes, ...children) => made(document.createElementNS
 
 /** Replace the children of `parent` by `fresh`, keeping existing elements that match. */
 export function show(parent, ...fresh) {
-  const wanted = fresh.flat(4).filter((one) => one !== null && one !== undefined && one !== false);
-  mergeChildren(parent, wanted.map((one) => (one instanceof Node ? one : document.createTextNode(one))));
+  const wanted = fresh.flat(4).filter((child) => child !== null && child !== undefined && child !== false);
+  mergeChildren(parent, wanted.map((child) => (child instanceof Node ? child : document.createTextNode(child))));
 }
 
 const keyOf = (node) => (node.dataset ? node.dataset.key : undefined);
@@ -34,13 +34,13 @@ const isAlike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName
 function mergeChildren(parent, wanted) {
   let at = parent.firstChild;
   for (const fresh of wanted) {
-    let found = at;
-    if (found && !isAlike(found, fresh) && keyOf(fresh) !== undefined)
-      while (found && !isAlike(found, fresh)) found = found.nextSibling;
-    if (found && isAlike(found, fresh)) {
-      if (found !== at) parent.insertBefore(found, at);
+    let match = at;
+    if (match && !isAlike(match, fresh) && keyOf(fresh) !== undefined)
+      while (match && !isAlike(match, fresh)) match = match.nextSibling;
+    if (match && isAlike(match, fresh)) {
+      if (match !== at) parent.insertBefore(match, at);
       else at = at.nextSibling;
-      merge(found, fresh);
+      merge(match, fresh);
     } else parent.insertBefore(fresh, at);
   }
   while (at) {
@@ -267,11 +267,11 @@ export const stretchOf = (turns, links) => [
 
 /** Merge consecutive turns of the same name. */
 export function mergedTurns(turns) {
-  const found = [];
+  const merged = [];
   for (const { name, began_s, ended_s } of turns)
-    if (found.at(-1)?.name === name) found.at(-1).ended_s = ended_s;
-    else found.push({ name, began_s, ended_s });
-  return found;
+    if (merged.at(-1)?.name === name) merged.at(-1).ended_s = ended_s;
+    else merged.push({ name, began_s, ended_s });
+  return merged;
 }
 
 /** Return a turn's sums as parts side by side, because their order is unknown. */
@@ -289,7 +289,7 @@ const ITEM = /^\s*(?:[-*+]|\d{1,3}[.)])\s+/;
 
 /** Return the elements of a text, which may be incomplete. */
 export function prose(text) {
-  const found = [];
+  const elements = [];
   const rows = text.split("\n");
   for (let at = 0; at < rows.length; ) {
     const fence = FENCE.exec(rows[at]);
@@ -297,7 +297,7 @@ export function prose(text) {
       const code = [];
       for (at += 1; at < rows.length && !rows[at].trimStart().startsWith(fence[1]); at += 1) code.push(rows[at]);
       at += 1;
-      found.push(h("pre", { tabindex: "0" }, h("code", { "data-language": fence[2] || null }, code.join("\n"))));
+      elements.push(h("pre", { tabindex: "0" }, h("code", { "data-language": fence[2] || null }, code.join("\n"))));
     } else if (!rows[at].trim()) at += 1;
     else if (ITEM.test(rows[at])) {
       const isNumbered = /^\s*\d/.test(rows[at]);
@@ -305,18 +305,18 @@ export function prose(text) {
       for (; at < rows.length && (ITEM.test(rows[at]) || (rows[at].startsWith("  ") && rows[at].trim())); at += 1)
         if (ITEM.test(rows[at])) items.push(rows[at].replace(ITEM, ""));
         else items[items.length - 1] += ` ${rows[at].trim()}`;
-      found.push(h(isNumbered ? "ol" : "ul", {}, items.map((item) => h("li", {}, inline(item)))));
+      elements.push(h(isNumbered ? "ol" : "ul", {}, items.map((item) => h("li", {}, inline(item)))));
     } else if (/^#{1,6} /.test(rows[at])) {
-      found.push(h("p", { class: "heading" }, inline(rows[at].replace(/^#+ /, ""))));
+      elements.push(h("p", { class: "heading" }, inline(rows[at].replace(/^#+ /, ""))));
       at += 1;
     } else {
       const lines = [];
       for (; at < rows.length && rows[at].trim() && !FENCE.test(rows[at]) && !ITEM.test(rows[at]); at += 1)
         lines.push(rows[at]);
-      found.push(h("p", {}, lines.flatMap((line, index) => (index ? [h("br"), ...inline(line)] : inline(line)))));
+      elements.push(h("p", {}, lines.flatMap((line, index) => (index ? [h("br"), ...inline(line)] : inline(line)))));
     }
   }
-  return found;
+  return elements;
 }
 
 function inline(text) {
@@ -329,13 +329,13 @@ function inline(text) {
 
 /** Return a line of a log. Our lines are JSON; a library's line is shown as it is. */
 export function lineOf(line) {
-  let told = null;
+  let entry = null;
   try {
-    told = JSON.parse(line);
+    entry = JSON.parse(line);
   } catch {
     // a library's line
   }
-  if (!told?.message) return h("p", {}, line);
-  const more = Object.entries(told).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
-  return h("p", { class: LEVELS[told.level] ?? "" }, h("time", {}, clock(Date.parse(told.time) / 1000)), ` ${told.level} `, h("b", {}, told.message), more.join(""));
+  if (!entry?.message) return h("p", {}, line);
+  const more = Object.entries(entry).filter(([key]) => !SHOWN_APART.has(key)).map(([key, value]) => ` ${key}=${value}`);
+  return h("p", { class: LEVELS[entry.level] ?? "" }, h("time", {}, clock(Date.parse(entry.time) / 1000)), ` ${entry.level} `, h("b", {}, entry.message), more.join(""));
 }

@@ -233,8 +233,8 @@ export async function modelsKnown(signal) {
 /** Return a snapshot's point in the plots. Counters that decreased have restarted. */
 function pointOf(snapshot, before) {
   const { counters } = snapshot;
-  const told = live.past.filter((point) => point.counters); // points of the node's history have no counters
-  const then = (told.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5) ?? told[0])?.counters ?? counters;
+  const points = live.past.filter((point) => point.counters); // points of the node's history have no counters
+  const then = (points.findLast((point) => point.at_s <= snapshot.at_s - MEAN_S + 0.5) ?? points[0])?.counters ?? counters;
   const mean = (name) => {
     const count = total(counters[name]) - total(then[name]);
     return count > 0 ? (counters[name].sum - then[name].sum) / count : null;
@@ -278,24 +278,24 @@ export const nameOf = (id) => live.snapshot?.nodes.find((node) => node.node === 
  * traffic between them. */
 export function linksOf(snapshot) {
   const telemetry = live.state?.telemetry;
-  const found = [];
+  const pairs = [];
   snapshot.nodes.forEach((a, at) => {
     for (const b of snapshot.nodes.slice(at + 1)) {
       const ways = [[a, b], [b, a]];
       const seen = ways.map(([from, to]) => telemetry?.peers[from.node]?.peers.find((peer) => peer.node === to.node));
       const measured = ways
         .flatMap(([from, to]) => (telemetry?.links[from.node]?.links ?? []).filter((link) => link.peer === to.node).map((link) => ({ ...link, to, ...agesOf(link, telemetry.links[from.node]) })))
-        .sort((one, other) => other.bytes_per_s - one.bytes_per_s);
+        .sort((first, second) => second.bytes_per_s - first.bytes_per_s);
       const best = measured[0] ?? null;
       const quiet = isSilent(a) || isSilent(b);
       const states = seen.filter(Boolean).map((peer) => peer.status);
-      const state = quiet ? "silent" : (states.find((one) => one !== "linked") ?? states[0] ?? null);
+      const state = quiet ? "silent" : (states.find((status) => status !== "linked") ?? states[0] ?? null);
       const rests = state === "linked" ? restOf(ways) : null;
       const hosts = [best && [best.host, best.to], ...ways.map(([, to], way) => [seen[way]?.host, to])];
-      found.push({ a, b, best, state, rests, kind: kindOf(hosts.find((one) => one?.[0])), crossing: crossingsOf(a, b, snapshot) });
+      pairs.push({ a, b, best, state, rests, kind: kindOf(hosts.find((host) => host?.[0])), crossing: crossingsOf(a, b, snapshot) });
     }
   });
-  return found;
+  return pairs;
 }
 
 /** Return the age of a link's measurements now; the reading has their age at its own time. */
@@ -311,7 +311,7 @@ function restOf(ways) {
     const reading = live.state?.telemetry.links[from.node];
     if (!reading) return { why: "new" };
     if (!reading.latency_every_s) return { why: "off", name: from.name };
-    const why = reading.resting.find((one) => one.peer === to.node)?.why;
+    const why = reading.resting.find((entry) => entry.peer === to.node)?.why;
     return why ? { why, name: why === "busy_there" ? to.name : from.name } : null;
   });
   return rests.includes(null) ? null : rests[0];
@@ -320,7 +320,7 @@ function restOf(ways) {
 /** Return the medium of a link, from the card of the node that has this host address; null: unknown. */
 function kindOf([host, to] = []) {
   if (!host) return null;
-  const card = live.state?.telemetry.cards.find((one) => one.node === to.node);
+  const card = live.state?.telemetry.cards.find((entry) => entry.node === to.node);
   return card?.ips.find((address) => address.ip === host)?.medium ?? (host.startsWith("127.") ? "loopback" : null);
 }
 
@@ -331,13 +331,13 @@ function crossingsOf(a, b, snapshot) {
   const copies = snapshot.instances.filter(({ status }) => status !== "failed");
   return copies.flatMap(({ model, sharding, ranks }) => {
     const between = (ways) => ways.filter((way) => way[0].node !== way[1].node && way.every((rank) => pair.includes(rank.node))).map((way) => way.map(({ rank }) => rank));
-    const stages = [...ranks].sort((one, other) => one.first_layer - other.first_layer);
+    const stages = [...ranks].sort((first, second) => first.first_layer - second.first_layer);
     const followers = ranks.filter(({ rank }) => rank > 0);
     const sent = {
       hidden: sharding === "pipeline" ? stages.slice(1).map((stage, at) => [stages[at], stage]) : [],
       tokens: sharding === "pipeline" && stages.length > 1 ? [[stages.at(-1), stages[0]]] : [],
-      sums: sharding === "tensor" ? ranks.flatMap((one, at) => ranks.slice(at + 1).map((other) => [one, other])) : [],
-      plan: followers.map((one) => [ranks.find(({ rank }) => rank === 0), one]),
+      sums: sharding === "tensor" ? ranks.flatMap((rank, at) => ranks.slice(at + 1).map((other) => [rank, other])) : [],
+      plan: followers.map((follower) => [ranks.find(({ rank }) => rank === 0), follower]),
     };
     return Object.entries(sent).map(([what, ways]) => ({ model, what, ways: between(ways) })).filter(({ ways }) => ways.length);
   });

@@ -10,7 +10,7 @@ const M = T.models;
 let root = null;
 let preview = null;
 let asksToUnload = null;
-let told = null;
+let notice = null;
 let problem = null;
 let pull = null;
 let pullTo = "";
@@ -25,7 +25,7 @@ export const models = {
   },
   close() {
     root = null;
-    told = problem = preview = asksToUnload = null;
+    notice = problem = preview = asksToUnload = null;
   },
 };
 
@@ -39,7 +39,7 @@ function draw() {
     h("header", { class: "head" }, h("h1", {}, M.title), snapshot && h("p", { class: "dim" }, M.summary(onDisk.length, copies.length))),
     h("div", { class: "body" },
       problem && h("p", { class: "bad", role: "alert" }, problem),
-      told && h("p", { class: "good", role: "status" }, told),
+      notice && h("p", { class: "good", role: "status" }, notice),
       h("section", {}, h("h2", {}, M.loaded), snapshot ? loadedTable(copies) : h("p", { class: "dim" }, T.loading)),
       h("section", {}, h("h2", {}, M.onDisk), live.state ? diskTable(onDisk) : h("p", { class: "dim" }, T.loading)),
       pullSection()),
@@ -48,10 +48,10 @@ function draw() {
 
 /** Run an action; show `done` or the error. */
 async function attempt(act, done) {
-  problem = told = null;
+  problem = notice = null;
   try {
     await act();
-    told = done;
+    notice = done;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     problem = error.message;
@@ -63,28 +63,28 @@ async function attempt(act, done) {
 
 function loadedTable(copies) {
   if (!copies.length) return h("p", { class: "dim" }, M.noneLoaded);
-  const rows = copies.map((one) =>
+  const rows = copies.map((instance) =>
     h(
-      "tr", { "data-key": one.instance },
-      h("td", {}, h("strong", {}, one.model), one.pinned && h("span", { class: "pill quiet" }, M.pinned)),
-      h("td", {}, stateOf(one)),
-      h("td", {}, one.ranks.map((rank) => h("span", { class: "chip", title: bytes(rank.promised_bytes) }, nameOf(rank.node)))),
-      h("td", { class: "n wide-only" }, one.status === "ready" ? M.busy(number(one.running), number(one.max_running), one.waiting) : ""),
-      h("td", { class: "n wide-only" }, one.kv_limit_bytes ? percent(one.kv_bytes / one.kv_limit_bytes) : "–"),
-      h("td", { class: "n wide-only" }, number(one.generation_tokens_per_s)),
-      h("td", { class: "n" }, unloadButton(one)),
+      "tr", { "data-key": instance.instance },
+      h("td", {}, h("strong", {}, instance.model), instance.pinned && h("span", { class: "pill quiet" }, M.pinned)),
+      h("td", {}, stateOf(instance)),
+      h("td", {}, instance.ranks.map((rank) => h("span", { class: "chip", title: bytes(rank.promised_bytes) }, nameOf(rank.node)))),
+      h("td", { class: "n wide-only" }, instance.status === "ready" ? M.busy(number(instance.running), number(instance.max_running), instance.waiting) : ""),
+      h("td", { class: "n wide-only" }, instance.kv_limit_bytes ? percent(instance.kv_bytes / instance.kv_limit_bytes) : "–"),
+      h("td", { class: "n wide-only" }, number(instance.generation_tokens_per_s)),
+      h("td", { class: "n" }, unloadButton(instance)),
     ),
   );
   return table([M.model, M.state, M.onNodes, [M.rows, "n wide-only"], [M.kv, "n wide-only"], [M.speed, "n wide-only"], [M.unload, "n hush"]], rows);
 }
 
-function stateOf(one) {
-  const tone = { ready: "good", failed: "bad" }[one.status] ?? "warn";
-  const word = one.status === "placed" ? (M.phases[one.phase] ?? M.statuses.placed) : (M.statuses[one.status] ?? one.status);
-  const isLoading = one.status === "placed" && one.to_load_bytes > 0;
+function stateOf(instance) {
+  const tone = { ready: "good", failed: "bad" }[instance.status] ?? "warn";
+  const word = instance.status === "placed" ? (M.phases[instance.phase] ?? M.statuses.placed) : (M.statuses[instance.status] ?? instance.status);
+  const isLoading = instance.status === "placed" && instance.to_load_bytes > 0;
   return [
-    h("span", { class: `pill ${tone}`, title: one.why || null }, word),
-    isLoading && meter(one.loaded_bytes / one.to_load_bytes, M.loadedPart(bytes(one.loaded_bytes), bytes(one.to_load_bytes))),
+    h("span", { class: `pill ${tone}`, title: instance.why || null }, word),
+    isLoading && meter(instance.loaded_bytes / instance.to_load_bytes, M.loadedPart(bytes(instance.loaded_bytes), bytes(instance.to_load_bytes))),
   ];
 }
 
@@ -92,74 +92,74 @@ const meter = (ratio, label) =>
   h("div", { class: "meter", role: "img", "aria-label": label, title: label }, h("i", { style: { width: `${Math.min(100, ratio * 100)}%` } }));
 
 // A pinned model would be loaded again, so unloading it also unpins it.
-async function unload(one) {
-  if (one.pinned) await json("POST", "/unpin", { model: one.model });
-  await json("DELETE", `/instance/${encodeURIComponent(one.instance)}`);
+async function unload(instance) {
+  if (instance.pinned) await json("POST", "/unpin", { model: instance.model });
+  await json("DELETE", `/instance/${encodeURIComponent(instance.instance)}`);
 }
 
-function unloadButton(one) {
-  const isAsked = asksToUnload === one.instance;
+function unloadButton(instance) {
+  const isAsked = asksToUnload === instance.instance;
   const press = () => {
     if (!isAsked) {
-      asksToUnload = one.instance;
+      asksToUnload = instance.instance;
       draw();
       return;
     }
     asksToUnload = null;
-    attempt(() => unload(one), M.gone(one.model));
+    attempt(() => unload(instance), M.gone(instance.model));
   };
-  return h("button", { class: isAsked ? "danger" : null, onclick: press, "aria-label": `${isAsked ? M.really : M.unload} ${one.model}` }, isAsked ? M.really : M.unload);
+  return h("button", { class: isAsked ? "danger" : null, onclick: press, "aria-label": `${isAsked ? M.really : M.unload} ${instance.model}` }, isAsked ? M.really : M.unload);
 }
 
 // --- on disk ----------------------------------------------------------------------------------------
 
 /** Return the models on all disks, each once, with the nodes that have it. */
 function modelsOnDisk() {
-  const found = new Map();
+  const byName = new Map();
   for (const card of live.state?.telemetry.cards ?? [])
     for (const model of card.models) {
-      if (!found.has(model.model)) found.set(model.model, { ...model, nodes: [] });
-      found.get(model.model).nodes.push(card.node);
+      if (!byName.has(model.model)) byName.set(model.model, { ...model, nodes: [] });
+      byName.get(model.model).nodes.push(card.node);
     }
-  return [...found.values()].sort((a, b) => a.model.localeCompare(b.model));
+  return [...byName.values()].sort((a, b) => a.model.localeCompare(b.model));
 }
 
 function diskTable(onDisk) {
   if (!onDisk.length) return h("p", { class: "dim" }, M.noneOnDisk);
-  const rows = onDisk.flatMap((one) => [
+  const rows = onDisk.flatMap((model) => [
     h(
-      "tr", { "data-key": one.model },
-      h("td", {}, h("strong", {}, one.model), h("div", { class: "dim" }, one.capabilities.join(", "))),
-      h("td", { class: "n" }, bytes(one.size_bytes)),
-      h("td", { class: "wide-only" }, one.quantization === "none" ? one.dtype : one.quantization),
-      h("td", { class: "n wide-only" }, number(one.context_tokens)),
-      h("td", {}, one.nodes.map((node) => h("span", { class: "chip" }, nameOf(node)))),
-      h("td", { class: "n" }, h("button", { onclick: () => look(one.model), "aria-label": `${M.load} ${one.model}` }, M.load)),
+      "tr", { "data-key": model.model },
+      h("td", {}, h("strong", {}, model.model), h("div", { class: "dim" }, model.capabilities.join(", "))),
+      h("td", { class: "n" }, bytes(model.size_bytes)),
+      h("td", { class: "wide-only" }, model.quantization === "none" ? model.dtype : model.quantization),
+      h("td", { class: "n wide-only" }, number(model.context_tokens)),
+      h("td", {}, model.nodes.map((node) => h("span", { class: "chip" }, nameOf(node)))),
+      h("td", { class: "n" }, h("button", { onclick: () => look(model.model), "aria-label": `${M.load} ${model.model}` }, M.load)),
     ),
-    preview?.model === one.model && h("tr", { "data-key": `${one.model} plan`, class: "plan" }, h("td", { colspan: 6 }, plan(one.model))),
+    preview?.model === model.model && h("tr", { "data-key": `${model.model} plan`, class: "plan" }, h("td", { colspan: 6 }, plan(model.model))),
   ]);
   return table([M.model, [M.size, "n"], [M.quantization, "wide-only"], [M.context, "n wide-only"], M.nodes, [M.load, "n hush"]], rows.filter(Boolean));
 }
 
 /** Get a placement preview under these wishes; a later call replaces this one. */
 async function look(model, wishes = { nodes: [], sharding: "", context: "" }) {
-  problem = told = null;
-  const asking = { model, wishes, found: preview?.model === model ? preview.found : null, refused: null, isAsking: true };
+  problem = notice = null;
+  const asking = { model, wishes, answer: preview?.model === model ? preview.answer : null, refused: null, isAsking: true };
   preview = asking;
   draw();
   const query = new URLSearchParams({ model });
   for (const [name, value] of Object.entries(conditions(wishes)))
-    for (const one of [value].flat()) query.append(name, one);
-  let found = null;
+    for (const item of [value].flat()) query.append(name, item);
+  let answer = null;
   let refused = null;
   try {
-    found = (await json("GET", `/instance/placement?${query}`)).plan;
+    answer = (await json("GET", `/instance/placement?${query}`)).plan;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     refused = error.message;
   }
   if (preview !== asking) return;
-  preview = { model, wishes, found, refused, isAsking: false };
+  preview = { model, wishes, answer, refused, isAsking: false };
   draw();
 }
 
@@ -176,7 +176,7 @@ function conditions({ nodes, sharding, context }) {
 }
 
 function plan(model) {
-  const { found, wishes, refused, isAsking } = preview;
+  const { answer, wishes, refused, isAsking } = preview;
   const put = (event) => {
     event.preventDefault();
     const pinned = event.currentTarget.elements.pinned.checked;
@@ -190,26 +190,26 @@ function plan(model) {
   return h(
     "form", { onsubmit: put },
     h("h3", {}, M.plan),
-    refused ? h("p", { class: "bad", role: "alert" }, refused) : found ? outcome(found) : h("p", { class: "dim" }, T.loading),
+    refused ? h("p", { class: "bad", role: "alert" }, refused) : answer ? outcome(answer) : h("p", { class: "dim" }, T.loading),
     byHand(model, wishes),
     h("label", { class: "check" }, h("input", { type: "checkbox", name: "pinned" }), M.pin),
     h("div", { class: "row" },
-      h("button", { class: "main", disabled: !found || isAsking }, M.doLoad),
+      h("button", { class: "main", disabled: !answer || isAsking }, M.doLoad),
       h("button", { type: "button", onclick: leave }, M.notNow)),
   );
 }
 
 /** Return a plan as elements: ranks and the arithmetic, or the models to evict. */
-function outcome(found) {
-  if (found.evicts) {
-    const leaving = (live.snapshot?.instances ?? []).filter((one) => found.evicts.includes(one.instance)).map((one) => one.model);
-    return h("p", {}, M.displaces(found.nodes.map(nameOf).join(", "), leaving.join(", ") || found.evicts.join(", ")));
+function outcome(answer) {
+  if (answer.evicts) {
+    const leaving = (live.snapshot?.instances ?? []).filter((instance) => answer.evicts.includes(instance.instance)).map((instance) => instance.model);
+    return h("p", {}, M.displaces(answer.nodes.map(nameOf).join(", "), leaving.join(", ") || answer.evicts.join(", ")));
   }
-  const isSplit = found.ranks.length > 1;
-  const nodes = found.ranks.map((rank) => rank.name).join(", ");
+  const isSplit = answer.ranks.length > 1;
+  const nodes = answer.ranks.map((rank) => rank.name).join(", ");
   return [
-    h("p", {}, M.would(nodes, bytes(found.need_bytes), number(found.tokens_per_s)), " ", isSplit && `${M.splits[found.sharding]}. `, M.holds(number(found.context_tokens)), " ", found.fetch_bytes > 0 && M.copied(bytes(found.fetch_bytes))),
-    h("details", { "data-key": "arithmetic" }, h("summary", {}, M.arithmetic), found.ranks.map((rank) =>
+    h("p", {}, M.would(nodes, bytes(answer.need_bytes), number(answer.tokens_per_s)), " ", isSplit && `${M.splits[answer.sharding]}. `, M.holds(number(answer.context_tokens)), " ", answer.fetch_bytes > 0 && M.copied(bytes(answer.fetch_bytes))),
+    h("details", { "data-key": "arithmetic" }, h("summary", {}, M.arithmetic), answer.ranks.map((rank) =>
       h("p", { "data-key": String(rank.rank) }, rank.name, isSplit && `, ${M.layers(rank.first_layer + 1, rank.last_layer)}`, ": ", h("code", {}, rank.arithmetic)))),
   ];
 }
@@ -217,7 +217,7 @@ function outcome(found) {
 function byHand(model, wishes) {
   const changed = (event) => {
     const { elements } = event.currentTarget.form;
-    const nodes = [...elements].filter((one) => one.name === "node" && one.checked).map((one) => one.value);
+    const nodes = [...elements].filter((input) => input.name === "node" && input.checked).map((input) => input.value);
     look(model, { nodes, sharding: elements.sharding.value, context: elements.context.value.trim() });
   };
   return h(
@@ -242,8 +242,8 @@ async function load(body) {
   await attempt(async () => {
     answer = await json("POST", "/place_instance", body);
   }, M.asked(body.model));
-  if (answer && before.some((one) => one.instance === answer.instance)) {
-    told = M.there(body.model);
+  if (answer && before.some((instance) => instance.instance === answer.instance)) {
+    notice = M.there(body.model);
     draw();
   }
 }
@@ -257,7 +257,7 @@ function pullSection() {
     if (model) fetchModel(model);
   };
   const nodes = live.snapshot?.nodes ?? [];
-  const others = (live.snapshot?.pulls ?? []).filter((one) => !["done", "failed"].includes(one.phase) && one.model !== pull?.line?.model);
+  const others = (live.snapshot?.pulls ?? []).filter((other) => !["done", "failed"].includes(other.phase) && other.model !== pull?.line?.model);
   return h(
     "section", {},
     h("h2", {}, M.pull),
@@ -268,7 +268,7 @@ function pullSection() {
           nodes.map((node) => h("option", { value: node.node, selected: node.node === live.snapshot.node }, node.name))),
       h("button", { disabled: pull !== null }, M.doPull)),
     pull && h("div", { class: "pulling" }, progress(pull.line ?? { status: "waiting", model: pull.model }), h("button", { onclick: () => pull.stop.abort() }, M.stopPull)),
-    others.map((one) => h("div", { class: "pulling" }, progress({ ...one, status: one.phase, completed: one.done_bytes, total: one.total_bytes }))),
+    others.map((other) => h("div", { class: "pulling" }, progress({ ...other, status: other.phase, completed: other.done_bytes, total: other.total_bytes }))),
   );
 }
 
@@ -286,8 +286,8 @@ async function fetchModel(model) {
   const { signal } = pull.stop;
   await attempt(async () => {
     try {
-      const asked = { model, stream: true, ...(pullTo && { to: pullTo }) };
-      const answer = await ask("POST", "/models/pull", { body: asked, signal });
+      const request = { model, stream: true, ...(pullTo && { to: pullTo }) };
+      const answer = await ask("POST", "/models/pull", { body: request, signal });
       for await (const text of lines(answer)) {
         const line = JSON.parse(text);
         if (line.error) throw new ApiError(0, messageOf(line.error));
@@ -301,6 +301,6 @@ async function fetchModel(model) {
     }
     await askState();
   }, signal.aborted ? null : M.pulled(model));
-  if (signal.aborted) told = null;
+  if (signal.aborted) notice = null;
   draw();
 }

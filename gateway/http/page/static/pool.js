@@ -24,10 +24,10 @@ const TONES = { ready: "good", failed: "bad", lost: "bad", loading: "warn", unlo
 
 let root = null;
 let timer = null;
-let found = null;
+let answer = null;
 let asking = null; // the answer of /clients, with the time of the request
 let problem = null;
-let told = null;
+let notice = null;
 let showsAll = false;
 
 export const pool = {
@@ -42,7 +42,7 @@ export const pool = {
   close() {
     clearTimeout(timer);
     root = null;
-    told = problem = null;
+    notice = problem = null;
     showsAll = false;
   },
 };
@@ -51,7 +51,7 @@ async function look() {
   clearTimeout(timer);
   const mine = root;
   try {
-    found = await json("GET", "/pool");
+    answer = await json("GET", "/pool");
     if (asking === null || Date.now() - asking.atMs >= CLIENTS_MS) asking = { ...(await json("GET", "/clients")), atMs: Date.now() };
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -65,28 +65,28 @@ async function look() {
 function draw() {
   if (root === null) return;
   const { snapshot } = live;
-  const isKnown = found !== null && snapshot !== null;
+  const isKnown = answer !== null && snapshot !== null;
   show(
     root,
     h("header", { class: "head" }, h("h1", {}, P.title), isKnown && h("p", { class: "dim" }, summary(snapshot))),
     h("div", { class: "body" },
       problem && h("p", { class: "bad", role: "alert" }, problem),
-      told && h("p", { class: "good", role: "status" }, told),
+      notice && h("p", { class: "good", role: "status" }, notice),
       isKnown ? sections(snapshot) : h("p", { class: "dim" }, T.loading)),
   );
 }
 
 function summary(snapshot) {
-  const requests = found.queue.reduce((sum, row) => sum + row.waiting, 0);
-  return P.summary(requests, found.waits.length, snapshot.instances.length, found.pins.length);
+  const requests = answer.queue.reduce((sum, row) => sum + row.waiting, 0);
+  return P.summary(requests, answer.waits.length, snapshot.instances.length, answer.pins.length);
 }
 
 const sections = (snapshot) => [
-  found.holder === null && h("p", { class: "bad", role: "alert" }, P.noHolder),
+  answer.holder === null && h("p", { class: "bad", role: "alert" }, P.noHolder),
   h("section", {}, h("h2", {}, P.queue), queueTable()),
-  found.waits.length > 0 && h("section", {}, h("h2", {}, P.plans), h("div", { class: "cards" }, found.waits.map((wait) => plan(wait, snapshot)))),
+  answer.waits.length > 0 && h("section", {}, h("h2", {}, P.plans), h("div", { class: "cards" }, answer.waits.map((wait) => plan(wait, snapshot)))),
   h("section", {}, h("h2", {}, P.memory), copyTable(snapshot)),
-  found.leases.length > 0 && h("section", {}, h("h2", {}, P.leases), leaseTable()),
+  answer.leases.length > 0 && h("section", {}, h("h2", {}, P.leases), leaseTable()),
   asking !== null && h("section", {}, h("h2", {}, P.clients), clientTable()),
   h("section", {}, h("div", { class: "bar" }, h("h2", {}, P.hour), legend()), timeline(snapshot), changeTable()),
 ];
@@ -94,8 +94,8 @@ const sections = (snapshot) => [
 // --- the queue --------------------------------------------------------------------------------------
 
 function queueTable() {
-  if (!found.queue.length) return h("p", { class: "dim" }, P.noQueue);
-  const rows = found.queue.map((row) =>
+  if (!answer.queue.length) return h("p", { class: "dim" }, P.noQueue);
+  const rows = answer.queue.map((row) =>
     h(
       "tr", { "data-key": `${row.priority} ${row.model} ${row.at}` },
       h("td", {}, h("span", { class: "priority" }, number(row.priority)), P.priorities[row.priority] && h("small", {}, P.priorities[row.priority])),
@@ -111,8 +111,8 @@ function queueTable() {
 /** Return the plan of a waiting model: the reason, the models to evict, the expected time. */
 function plan(wait, snapshot) {
   const tone = wait.phase === "hopeless" ? "bad" : "warn";
-  const known = [...snapshot.instances, ...found.loads.changes]; // evicted instances are only in the changes
-  const victims = wait.victims.map((name) => known.find((one) => one.instance === name)?.model ?? name);
+  const entries = [...snapshot.instances, ...answer.loads.changes]; // evicted instances are only in the changes
+  const victims = wait.victims.map((name) => entries.find((entry) => entry.instance === name)?.model ?? name);
   const chips = (names) => names.map((name) => h("span", { class: "chip" }, name));
   return h(
     "article", { class: "card plan-card", "data-key": wait.model },
@@ -136,18 +136,18 @@ const fact = (title, value) => h("div", {}, h("dt", {}, title), h("dd", {}, valu
 
 function copyTable(snapshot) {
   const copies = snapshot.instances;
-  const stands = new Map(found.copies.map((copy) => [copy.instance, copy]));
-  const pins = new Map(found.pins.map((one) => [one.model, one]));
+  const stands = new Map(answer.copies.map((copy) => [copy.instance, copy]));
+  const pins = new Map(answer.pins.map((pin) => [pin.model, pin]));
   const there = new Set(copies.map((copy) => copy.model));
-  const away = found.pins.filter((one) => !there.has(one.model));
+  const away = answer.pins.filter((pin) => !there.has(pin.model));
   if (!copies.length && !away.length) return h("p", { class: "dim" }, P.noMemory);
   const rows = [
     ...copies.map((copy) => copyRow(copy, stands.get(copy.instance), pins.get(copy.model))),
-    ...away.map((one) =>
-      h("tr", { "data-key": `pin ${one.model}` },
-        h("td", {}, h("strong", {}, one.model), h("span", { class: "pill warn" }, P.away)),
+    ...away.map((pin) =>
+      h("tr", { "data-key": `pin ${pin.model}` },
+        h("td", {}, h("strong", {}, pin.model), h("span", { class: "pill warn" }, P.away)),
         h("td", { class: "wide-only" }), h("td", { class: "n wide-only" }), h("td", {}), h("td", { class: "n" }), h("td", { class: "wide-only" }),
-        h("td", {}, pinned(one)), h("td", { class: "n" }, pinButton(one.model, true)))),
+        h("td", {}, pinned(pin)), h("td", { class: "n" }, pinButton(pin.model, true)))),
   ];
   const heads = [P.model, [P.onNodes, "wide-only"], [P.promised, "n wide-only"], P.use, [P.turn, "n"], [P.loadTook, "n wide-only"], P.pin, [P.pin, "n hush"]];
   return table(heads, rows);
@@ -187,10 +187,10 @@ function pinButton(model, isPinned) {
 
 /** Send a change; show `done` or the error. */
 async function ask(path, body, done) {
-  problem = told = null;
+  problem = notice = null;
   try {
     await json("POST", path, body);
-    told = done;
+    notice = done;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     problem = error.message;
@@ -202,17 +202,17 @@ async function ask(path, body, done) {
 
 function leaseTable() {
   const nowS = Date.now() / 1000;
-  const rows = found.leases.map((one) => {
-    const owner = one.owner || P.someone;
-    const press = () => ask(`/leases/${one.lease}/ask-back`, {}, P.asked(owner));
+  const rows = answer.leases.map((lease) => {
+    const owner = lease.owner || P.someone;
+    const press = () => ask(`/leases/${lease.lease}/ask-back`, {}, P.asked(owner));
     return h(
-      "tr", { "data-key": one.lease },
-      h("td", {}, h("strong", {}, owner), one.yields_to && h("span", { class: "pill warn" }, P.askedFor(one.yields_to))),
-      h("td", {}, h("span", { class: "chip" }, one.node_name)),
-      h("td", { class: "n" }, bytes(one.size_bytes)),
-      h("td", { class: "n wide-only" }, span(Math.max(0, Math.round(nowS - one.at_s)))),
-      h("td", { class: "wide-only" }, one.lease),
-      h("td", { class: "n" }, h("button", { onclick: press, "aria-label": `${P.askBack} ${one.lease}` }, P.askBack)),
+      "tr", { "data-key": lease.lease },
+      h("td", {}, h("strong", {}, owner), lease.yields_to && h("span", { class: "pill warn" }, P.askedFor(lease.yields_to))),
+      h("td", {}, h("span", { class: "chip" }, lease.node_name)),
+      h("td", { class: "n" }, bytes(lease.size_bytes)),
+      h("td", { class: "n wide-only" }, span(Math.max(0, Math.round(nowS - lease.at_s)))),
+      h("td", { class: "wide-only" }, lease.lease),
+      h("td", { class: "n" }, h("button", { onclick: press, "aria-label": `${P.askBack} ${lease.lease}` }, P.askBack)),
     );
   });
   return table([P.owner, P.node, [P.size, "n"], [P.heldFor, "n wide-only"], [P.lease, "wide-only"], [P.askBack, "n hush"]], rows);
@@ -222,19 +222,19 @@ function leaseTable() {
 
 function clientTable() {
   const nowS = Date.now() / 1000;
-  const asked = asking.clients.filter((one) => one.known_by !== null).slice(0, MOST_CLIENTS);
-  if (!asked.length) return h("p", { class: "dim" }, P.noClients);
-  const rows = asked.map((one) =>
+  const clients = asking.clients.filter((client) => client.known_by !== null).slice(0, MOST_CLIENTS);
+  if (!clients.length) return h("p", { class: "dim" }, P.noClients);
+  const rows = clients.map((client) =>
     h(
-      "tr", { "data-key": `${one.known_by} ${one.client}` },
-      h("td", {}, h("strong", {}, one.client), one.rests_s > 0 && h("span", { class: "pill warn" }, P.rests(span(Math.ceil(one.rests_s)))), one.profile && h("span", { class: "pill quiet" }, P.profile)),
-      h("td", { class: "wide-only" }, P.knownBy[one.known_by]),
-      h("td", { class: "n" }, number(one.requests)),
-      h("td", { class: "n wide-only" }, number(one.failed)),
-      h("td", { class: "n" }, number(one.refused)),
-      h("td", { class: "n" }, number(one.waiting)),
-      h("td", { class: "n wide-only" }, P.tokens(number(Math.round(one.mean_prompt_tokens)), number(Math.round(one.mean_completion_tokens)))),
-      h("td", { class: "n" }, one.last_seen_at_s ? P.ago(span(Math.max(0, Math.round(nowS - one.last_seen_at_s)))) : P.now),
+      "tr", { "data-key": `${client.known_by} ${client.client}` },
+      h("td", {}, h("strong", {}, client.client), client.rests_s > 0 && h("span", { class: "pill warn" }, P.rests(span(Math.ceil(client.rests_s)))), client.profile && h("span", { class: "pill quiet" }, P.profile)),
+      h("td", { class: "wide-only" }, P.knownBy[client.known_by]),
+      h("td", { class: "n" }, number(client.requests)),
+      h("td", { class: "n wide-only" }, number(client.failed)),
+      h("td", { class: "n" }, number(client.refused)),
+      h("td", { class: "n" }, number(client.waiting)),
+      h("td", { class: "n wide-only" }, P.tokens(number(Math.round(client.mean_prompt_tokens)), number(Math.round(client.mean_completion_tokens)))),
+      h("td", { class: "n" }, client.last_seen_at_s ? P.ago(span(Math.max(0, Math.round(nowS - client.last_seen_at_s)))) : P.now),
     ),
   );
   return table([P.client, [P.known, "wide-only"], [P.requests, "n"], [P.failed, "n wide-only"], [P.refused, "n"], [P.waiting, "n"], [P.meanTokens, "n wide-only"], [P.seen, "n"]], rows);
@@ -244,15 +244,15 @@ function clientTable() {
 
 /** Return the length of the timeline: since the gateway began recording, at most an hour. */
 function drawnS(nowS) {
-  const knownS = found.loads.since_s === null ? 0 : nowS - found.loads.since_s;
-  return DRAWN_S.find((one) => one >= knownS) ?? HOUR_S;
+  const knownS = answer.loads.since_s === null ? 0 : nowS - answer.loads.since_s;
+  return DRAWN_S.find((seconds) => seconds >= knownS) ?? HOUR_S;
 }
 
 /** Return the spans of each instance since `fromS`: `{model, instance, kind, from, to}`. A failure is a
  * span of length 0. */
 function spansOf(snapshot, fromS) {
-  const copies = new Map(snapshot.instances.map((one) => [one.instance, { model: one.model, changes: [], status: one.status }]));
-  for (const change of found.loads.changes) {
+  const copies = new Map(snapshot.instances.map((entry) => [entry.instance, { model: entry.model, changes: [], status: entry.status }]));
+  for (const change of answer.loads.changes) {
     if (!copies.has(change.instance)) copies.set(change.instance, { model: change.model, changes: [] });
     copies.get(change.instance).changes.push(change);
   }
@@ -274,7 +274,7 @@ function spansOf(snapshot, fromS) {
 /** Return rows of spans by model, so that instances in a row do not overlap. */
 function lanesOf(spans) {
   const lanes = new Map();
-  for (const model of [...new Set(spans.map((one) => one.model))].sort()) {
+  for (const model of [...new Set(spans.map((entry) => entry.model))].sort()) {
     const rows = [];
     const copies = copiesOf(spans, model);
     const inOrder = [...copies.values()].sort((a, b) => a[0].from - b[0].from);
@@ -290,7 +290,7 @@ function lanesOf(spans) {
 
 function copiesOf(spans, model) {
   const copies = new Map();
-  for (const one of spans) if (one.model === model) copies.set(one.instance, [...(copies.get(one.instance) ?? []), one]);
+  for (const entry of spans) if (entry.model === model) copies.set(entry.instance, [...(copies.get(entry.instance) ?? []), entry]);
   return copies;
 }
 
@@ -307,12 +307,12 @@ function timeline(snapshot) {
     const lane = s(
       "g", { "data-key": model },
       s("text", { class: "name", x: 0, y: top + 13 }, shortened(model, Math.floor(width / 7.5))),
-      rows.map((row, at) => row.map((one) => bar(one, x, top + LANE.label + at * (LANE.bar + LANE.gap)))));
+      rows.map((row, at) => row.map((entry) => bar(entry, x, top + LANE.label + at * (LANE.bar + LANE.gap)))));
     top += LANE.label + rows.length * (LANE.bar + LANE.gap) + LANE.space;
     return lane;
   });
-  const { since_s: sinceS, changes } = found.loads;
-  const count = (...whats) => changes.filter((one) => whats.includes(one.what)).length;
+  const { since_s: sinceS, changes } = answer.loads;
+  const count = (...whats) => changes.filter((entry) => whats.includes(entry.what)).length;
   const label = P.described(span(wholeS), count("ready"), count("unloaded"), count("failed", "lost"));
   return h(
     "figure", { class: "hours" },
@@ -326,32 +326,32 @@ function timeline(snapshot) {
   );
 }
 
-function bar(one, x, top) {
-  if (one.kind === "failed") {
-    const at = Math.max(4, x(one.from));
-    return s("path", { class: "given-up", d: `M${at - 4} ${top + 2}l8 8m0 -8l-8 8` }, s("title", {}, P.spanOf(one.model, P.whats.failed, clock(one.from), null)));
+function bar(entry, x, top) {
+  if (entry.kind === "failed") {
+    const at = Math.max(4, x(entry.from));
+    return s("path", { class: "given-up", d: `M${at - 4} ${top + 2}l8 8m0 -8l-8 8` }, s("title", {}, P.spanOf(entry.model, P.whats.failed, clock(entry.from), null)));
   }
-  const width = Math.max(1.5, x(one.to) - x(one.from));
-  const title = P.spanOf(one.model, P.whats[one.kind], clock(one.from), clock(one.to));
-  return s("rect", { class: `span ${one.kind}`, x: x(one.from), y: top, width, height: LANE.bar, rx: Math.min(2, width / 2) }, s("title", {}, title));
+  const width = Math.max(1.5, x(entry.to) - x(entry.from));
+  const title = P.spanOf(entry.model, P.whats[entry.kind], clock(entry.from), clock(entry.to));
+  return s("rect", { class: `span ${entry.kind}`, x: x(entry.from), y: top, width, height: LANE.bar, rx: Math.min(2, width / 2) }, s("title", {}, title));
 }
 
 const legend = () =>
   h("p", { class: "legend" }, ["loading", "ready", "unloading", "lost"].map((kind) => h("span", {}, h("i", { class: `span ${kind}` }), P.whats[kind])));
 
 function changeTable() {
-  const { changes } = found.loads;
+  const { changes } = answer.loads;
   if (!changes.length) return null;
   const latest = [...changes].reverse();
-  const rows = latest.slice(0, showsAll ? undefined : FEW).map((one) =>
+  const rows = latest.slice(0, showsAll ? undefined : FEW).map((change) =>
     h(
-      "tr", { "data-key": `${one.index} ${one.instance}` },
-      h("td", { class: "at" }, clock(one.at_s)),
-      h("td", {}, h("span", { class: `pill ${TONES[one.what] ?? ""}` }, P.whats[one.what] ?? one.what)),
-      h("td", { class: "name" }, h("strong", {}, one.model)),
-      h("td", { class: "wide-only" }, one.nodes.map((node) => h("span", { class: "chip" }, nameOf(node)))),
-      h("td", { class: "n wide-only" }, bytes(one.bytes)),
-      h("td", { class: "why" }, words(one.why)),
+      "tr", { "data-key": `${change.index} ${change.instance}` },
+      h("td", { class: "at" }, clock(change.at_s)),
+      h("td", {}, h("span", { class: `pill ${TONES[change.what] ?? ""}` }, P.whats[change.what] ?? change.what)),
+      h("td", { class: "name" }, h("strong", {}, change.model)),
+      h("td", { class: "wide-only" }, change.nodes.map((node) => h("span", { class: "chip" }, nameOf(node)))),
+      h("td", { class: "n wide-only" }, bytes(change.bytes)),
+      h("td", { class: "why" }, words(change.why)),
     ),
   );
   const turn = () => {

@@ -25,7 +25,7 @@ let queue = null;
 let recent = null;
 let isAll = false;
 let problem = null;
-let told = null;
+let notice = null;
 let traces = null;
 let tracing = null;
 let shown = null;
@@ -43,7 +43,7 @@ export const requests = {
   close() {
     clearTimeout(timer);
     root = null;
-    told = null;
+    notice = null;
   },
 };
 
@@ -68,10 +68,10 @@ async function lookBack() {
   const query = new URLSearchParams({ limit: "40", errors_only: String(wanted.errors) });
   if (wanted.model) query.set("model", wanted.model);
   recent = (await json("GET", `/requests/recent?${query}`)).requests;
-  const kept = new URLSearchParams({ limit: "20" });
-  if (wanted.model) kept.set("model", wanted.model);
+  const traceQuery = new URLSearchParams({ limit: "20" });
+  if (wanted.model) traceQuery.set("model", wanted.model);
   tracing = await json("GET", "/v1/tracing");
-  traces = (await json("GET", `/v1/traces?${kept}`)).traces;
+  traces = (await json("GET", `/v1/traces?${traceQuery}`)).traces;
 }
 
 /** Run the action of a button, then reload. */
@@ -96,7 +96,7 @@ function draw() {
     h("header", { class: "head" }, h("h1", {}, R.title), queue && h("p", { class: "dim" }, R.summary(queue.running, queue.waiting))),
     h("div", { class: "body" },
       problem && h("p", { class: "bad", role: "alert" }, problem),
-      told && h("p", { class: "good", role: "status" }, told),
+      notice && h("p", { class: "good", role: "status" }, notice),
       h("section", {}, h("h2", {}, R.open), openTable()),
       h("section", {}, h("div", { class: "bar" }, h("h2", {}, R.recent), filters()), recentTable()),
       h("section", {}, h("div", { class: "bar" }, h("h2", {}, R.traces.title), tracingBar()), traceTable(), shown && waterfall(shown.trace))),
@@ -106,16 +106,16 @@ function draw() {
 function openTable() {
   if (!queue) return h("p", { class: "dim" }, T.loading);
   if (!queue.requests.length) return h("p", { class: "dim" }, R.noOpen);
-  const rows = queue.requests.map((one) =>
+  const rows = queue.requests.map((request) =>
     h(
-      "tr", { "data-key": one.request },
-      h("td", { class: "name" }, one.model),
-      h("td", { class: "wide-only" }, h("code", {}, one.request)),
-      h("td", { class: "wide-only" }, one.client ?? ""),
-      h("td", {}, h("span", { class: one.waiting ? "pill warn" : "pill good" }, one.waiting ? R.waiting : R.running)),
-      h("td", { class: "n wide-only" }, number(one.tokens)),
-      h("td", { class: "n" }, span(one.seconds)),
-      h("td", { class: "n" }, h("button", { onclick: () => cancel(one.request), "aria-label": `${R.cancel} ${one.request}` }, R.cancel)),
+      "tr", { "data-key": request.request },
+      h("td", { class: "name" }, request.model),
+      h("td", { class: "wide-only" }, h("code", {}, request.request)),
+      h("td", { class: "wide-only" }, request.client ?? ""),
+      h("td", {}, h("span", { class: request.waiting ? "pill warn" : "pill good" }, request.waiting ? R.waiting : R.running)),
+      h("td", { class: "n wide-only" }, number(request.tokens)),
+      h("td", { class: "n" }, span(request.seconds)),
+      h("td", { class: "n" }, h("button", { onclick: () => cancel(request.request), "aria-label": `${R.cancel} ${request.request}` }, R.cancel)),
     ),
   );
   return table([R.model, [R.request, "wide-only"], [R.client, "wide-only"], R.state, [R.tokens, "n wide-only"], [R.since, "n"], [R.cancel, "n hush"]], rows);
@@ -124,7 +124,7 @@ function openTable() {
 async function cancel(request) {
   try {
     await json("POST", `/v1/cancel/${encodeURIComponent(request)}`);
-    told = R.cancelled;
+    notice = R.cancelled;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     problem = error.message;
@@ -151,23 +151,23 @@ function filters() {
 function recentTable() {
   if (!recent) return h("p", { class: "dim" }, T.loading);
   if (!recent.length) return h("p", { class: "dim" }, R.noRecent);
-  const most = Math.max(...recent.map((one) => one.seconds), 0.001);
+  const most = Math.max(...recent.map((request) => request.seconds), 0.001);
   const turn = () => {
     isAll = !isAll;
     draw();
   };
-  const rows = (isAll ? recent : recent.slice(0, FEW)).map((one) =>
+  const rows = (isAll ? recent : recent.slice(0, FEW)).map((request) =>
     h(
-      "tr", { "data-key": one.request },
-      h("td", { class: "n" }, clock(one.ended_at_s)),
-      h("td", { class: "name" }, one.model ?? "–"),
-      h("td", { class: "wide-only dim" }, one.dialect),
-      h("td", { class: "n wide-only", title: R.cached(number(one.cached_tokens)) }, `${number(one.prompt_tokens)} / ${number(one.completion_tokens)}`),
-      h("td", { class: "n wide-only" }, span(one.ttft_s)),
-      h("td", { class: "n" }, span(one.seconds)),
-      h("td", { class: "bar-cell wide-only" }, partsOf(one, most)),
-      h("td", { class: "n wide-only" }, number(rateOf(one))),
-      h("td", { title: one.node ? nameOf(one.node) : null }, h("span", { class: one.error ? "pill bad" : "pill" }, one.error ?? one.finish ?? String(one.status))),
+      "tr", { "data-key": request.request },
+      h("td", { class: "n" }, clock(request.ended_at_s)),
+      h("td", { class: "name" }, request.model ?? "–"),
+      h("td", { class: "wide-only dim" }, request.dialect),
+      h("td", { class: "n wide-only", title: R.cached(number(request.cached_tokens)) }, `${number(request.prompt_tokens)} / ${number(request.completion_tokens)}`),
+      h("td", { class: "n wide-only" }, span(request.ttft_s)),
+      h("td", { class: "n" }, span(request.seconds)),
+      h("td", { class: "bar-cell wide-only" }, partsOf(request, most)),
+      h("td", { class: "n wide-only" }, number(rateOf(request))),
+      h("td", { title: request.node ? nameOf(request.node) : null }, h("span", { class: request.error ? "pill bad" : "pill" }, request.error ?? request.finish ?? String(request.status))),
     ),
   );
   return [
@@ -190,21 +190,21 @@ function traceTable() {
   if (!traces) return h("p", { class: "dim" }, T.loading);
   if (!traces.length && !shown) return h("p", { class: "dim" }, X.none);
   // a shown trace is the only row, above its waterfall
-  const rows = (shown ? [shown.row] : traces).map((one) => {
+  const rows = (shown ? [shown.row] : traces).map((row) => {
     const isShown = shown !== null;
     const turn = () =>
       act(async () => {
-        shown = isShown ? null : { row: one, trace: await json("GET", `/v1/traces/${encodeURIComponent(one.request)}/raw`) };
+        shown = isShown ? null : { row, trace: await json("GET", `/v1/traces/${encodeURIComponent(row.request)}/raw`) };
         [step, drawn] = [null, {}];
       });
     return h(
-      "tr", { "data-key": `${one.request} ${one.ended_at_s}` },
-      h("td", { class: "n" }, clock(one.ended_at_s)),
-      h("td", { class: "name" }, one.model ?? "–"),
-      h("td", { class: "wide-only" }, h("code", {}, one.request)),
-      h("td", { class: "wide-only" }, X.whys[one.why] ?? one.why),
-      h("td", { class: "n" }, span(one.seconds)),
-      h("td", { class: "n" }, h("button", { onclick: turn, "aria-expanded": String(isShown), "aria-label": `${isShown ? X.hide : X.show} ${one.request}` }, isShown ? X.hide : X.show)),
+      "tr", { "data-key": `${row.request} ${row.ended_at_s}` },
+      h("td", { class: "n" }, clock(row.ended_at_s)),
+      h("td", { class: "name" }, row.model ?? "–"),
+      h("td", { class: "wide-only" }, h("code", {}, row.request)),
+      h("td", { class: "wide-only" }, X.whys[row.why] ?? row.why),
+      h("td", { class: "n" }, span(row.seconds)),
+      h("td", { class: "n" }, h("button", { onclick: turn, "aria-expanded": String(isShown), "aria-label": `${isShown ? X.hide : X.show} ${row.request}` }, isShown ? X.hide : X.show)),
     );
   });
   return table([[R.ended, "n"], R.model, [R.request, "wide-only"], [X.why, "wide-only"], [R.took, "n"], [X.show, "n hush"]], rows);
@@ -215,23 +215,23 @@ function traceTable() {
 function waterfall(trace) {
   const X = R.traces;
   const lead = trace.lead;
-  const where = (one) => (lead.choices > 1 ? `${X.runner}, ${X.choice(one.choice)}` : X.runner);
-  const spans = trace.gateway.map((one) => ({ ...one, where: X.gateway, side: "gateway" }));
-  if (lead) spans.push(...lead.spans.map((one) => ({ ...one, where: where(one), side: one.name })));
+  const where = (entry) => (lead.choices > 1 ? `${X.runner}, ${X.choice(entry.choice)}` : X.runner);
+  const spans = trace.gateway.map((entry) => ({ ...entry, where: X.gateway, side: "gateway" }));
+  if (lead) spans.push(...lead.spans.map((entry) => ({ ...entry, where: where(entry), side: entry.name })));
   const part = (seconds) => `${Math.min(100, Math.max(0, (seconds / trace.seconds) * 100))}%`;
   const runs = [];
-  for (const one of spans)
-    if (runs.at(-1)?.[0].name === one.name && runs.at(-1)[0].where === one.where) runs.at(-1).push(one);
-    else runs.push([one]);
+  for (const entry of spans)
+    if (runs.at(-1)?.[0].name === entry.name && runs.at(-1)[0].where === entry.where) runs.at(-1).push(entry);
+    else runs.push([entry]);
   const rows = runs.map((run) => {
     const [first] = run;
     const took = run.at(-1).ended_s - first.began_s;
-    const sum = (field) => run.reduce((all, one) => all + (one[field] ?? 0), 0);
-    const longest = Math.max(...run.map((one) => one.longest_s ?? 0));
+    const sum = (field) => run.reduce((all, entry) => all + (entry[field] ?? 0), 0);
+    const longest = Math.max(...run.map((entry) => entry.longest_s ?? 0));
     const steps = sum("steps") > 1 ? X.steps(number(sum("steps")), span(longest)) : null;
     const name = X.names[first.name] ?? first.name;
     const label = [X.span(name, span(first.began_s), span(took)), steps].filter(Boolean).join("; ");
-    const bar = (one) => h("i", { class: `part ${one.side}`, style: { left: part(one.began_s), width: part(one.ended_s - one.began_s) } });
+    const bar = (entry) => h("i", { class: `part ${entry.side}`, style: { left: part(entry.began_s), width: part(entry.ended_s - entry.began_s) } });
     return h(
       "tr", {},
       h("td", { class: "wide-only dim" }, first.where),
@@ -262,13 +262,13 @@ async function save(request) {
 
 /** Return the lanes of the ranks as a picture and as tables, for the whole request or for one step. */
 function lanes(trace) {
-  const told = trace.ranks.filter((one) => one.told);
-  const steps = stepsOf(told);
+  const ranks = trace.ranks.filter((rank) => rank.told);
+  const steps = stepsOf(ranks);
   const at = steps.indexOf(step);
   const isWhole = at < 0;
   const links = trace.links.filter((link) => isWhole || link.step === step);
   const turns = ({ turns }) => turns.filter((turn) => isWhole || turn.step === step);
-  const stretch = isWhole ? [0, trace.seconds] : stretchOf(told.flatMap(turns), links);
+  const stretch = isWhole ? [0, trace.seconds] : stretchOf(ranks.flatMap(turns), links);
   const go = (wanted) => () => {
     step = wanted ?? null;
     draw();
@@ -284,19 +284,19 @@ function lanes(trace) {
     h("figure", {},
       picture(trace, stretch, isWhole ? [] : links.slice(0, MOST_ARROWS)),
       h("figcaption", { class: "legend" }, PHASES.map((name) => h("span", {}, h("i", { class: `phase ${name}` }), L.phases[name][1])),
-        isWhole && told.some((one) => summedTurns(one).length) && h("span", {}, L.pale))),
-    table([L.rankHead, L.did, [L.clock, "n"]], trace.ranks.map((one) => rankRow(one, turns))),
+        isWhole && ranks.some((rank) => summedTurns(rank).length) && h("span", {}, L.pale))),
+    table([L.rankHead, L.did, [L.clock, "n"]], trace.ranks.map((rank) => rankRow(rank, turns))),
     links.length ? linkTable(trace, links, isWhole) : h("p", { class: "dim" }, L.noLinks),
     links.length > 0 && h("p", { class: "dim" }, isWhole ? L.someLinks : L.wrong),
   );
 }
 
-function rankRow(one, turns) {
-  const named = h("td", {}, h("strong", {}, L.rank(one.rank)), " ", h("span", { class: "chip" }, nameOf(one.node)));
-  if (!one.told) return h("tr", { "data-key": one.rank }, named, h("td", {}, h("span", { class: "pill warn" }, L.untold), ` ${one.why}`), h("td", { class: "n" }, "–"));
-  const sums = PHASES.map((name) => [name, turns(one).reduce((sum, turn) => sum + (turn.seconds[name] ?? 0), 0)]);
+function rankRow(rank, turns) {
+  const named = h("td", {}, h("strong", {}, L.rank(rank.rank)), " ", h("span", { class: "chip" }, nameOf(rank.node)));
+  if (!rank.told) return h("tr", { "data-key": rank.rank }, named, h("td", {}, h("span", { class: "pill warn" }, L.untold), ` ${rank.why}`), h("td", { class: "n" }, "–"));
+  const sums = PHASES.map((name) => [name, turns(rank).reduce((sum, turn) => sum + (turn.seconds[name] ?? 0), 0)]);
   const did = sums.filter(([, seconds]) => seconds > 0).map(([name, seconds]) => R.part(L.phases[name][1], span(seconds).replace(" ", "\u00a0")));
-  return h("tr", { "data-key": one.rank }, named, h("td", {}, did.join(" · ") || L.nothing), h("td", { class: "n" }, L.within(span(one.clock.error_s))));
+  return h("tr", { "data-key": rank.rank }, named, h("td", {}, did.join(" · ") || L.nothing), h("td", { class: "n" }, L.within(span(rank.clock.error_s))));
 }
 
 /** Return a row for each transfer of a step, numbered like its arrow, or for each way of the request. */
@@ -309,14 +309,14 @@ function linkTable(trace, links, isWhole) {
   const rows = [...ways].map(([way, all]) => {
     const [{ what, from, to }] = all;
     const took = all.map((link) => link.had_s - link.sent_s);
-    const total = isWhole && trace.ranks.find((one) => one.rank === from)?.totals.find((one) => one.what === what && one.peer === to && one.sent);
+    const total = isWhole && trace.ranks.find((entry) => entry.rank === from)?.totals.find((entry) => entry.what === what && entry.peer === to && entry.sent);
     return h(
       "tr", { "data-key": way },
       h("td", {}, isWhole ? null : h("b", { class: "number" }, `${way + 1} `), L.crosses[what] ?? what),
       h("td", {}, L.way(from, to)),
       isWhole && h("td", { class: "n wide-only" }, L.count(number(total?.count ?? all.length), number(all.length))),
       h("td", { class: "n wide-only" }, bytes(total ? total.bytes : all.reduce((sum, link) => sum + link.bytes, 0))),
-      h("td", { class: "n" }, span(Math.max(0, took.reduce((sum, one) => sum + one, 0) / took.length))),
+      h("td", { class: "n" }, span(Math.max(0, took.reduce((sum, seconds) => sum + seconds, 0) / took.length))),
       isWhole && h("td", { class: "n wide-only" }, span(Math.max(0, ...took))),
       h("td", { class: "n" }, L.within(span(Math.max(...all.map((link) => link.error_s))))),
     );
@@ -333,32 +333,32 @@ function picture(trace, [from, to], links) {
   const left = width < NARROW ? 58 : 104;
   const bottom = LANE * trace.ranks.length + 2;
   const x = (at_s) => left + (width - left - 2) * Math.min(1, Math.max(0, (at_s - from) / (to - from)));
-  const bar = (kind, y, height, names) => (one) => {
-    const [start, end] = [x(one.began_s), x(one.ended_s)];
-    if (one.ended_s <= from || one.began_s >= to || end - start < 0.2) return null;
-    const [short, long] = names(one);
+  const bar = (kind, y, height, names) => (part) => {
+    const [start, end] = [x(part.began_s), x(part.ended_s)];
+    if (part.ended_s <= from || part.began_s >= to || end - start < 0.2) return null;
+    const [short, long] = names(part);
     return [
-      s("rect", { class: `${kind} ${one.name} ${one.isSum ? "sum" : ""}`, x: start.toFixed(1), y, width: Math.max(0.6, end - start).toFixed(1), height },
-        s("title", {}, R.part(long, span(one.ended_s - one.began_s)))),
-      end - start > 6.6 * short.length + 4 && s("text", { class: `on ${kind} ${one.name} ${one.isSum ? "sum" : ""}`, x: ((start + end) / 2).toFixed(1), y: y + height / 2 + 3.5 }, short),
+      s("rect", { class: `${kind} ${part.name} ${part.isSum ? "sum" : ""}`, x: start.toFixed(1), y, width: Math.max(0.6, end - start).toFixed(1), height },
+        s("title", {}, R.part(long, span(part.ended_s - part.began_s)))),
+      end - start > 6.6 * short.length + 4 && s("text", { class: `on ${kind} ${part.name} ${part.isSum ? "sum" : ""}`, x: ((start + end) / 2).toFixed(1), y: y + height / 2 + 3.5 }, short),
     ];
   };
-  const lane = (one, at) => {
+  const lane = (rank, at) => {
     const y = LANE * at + 2;
     const phase = bar("phase", y + 15, 20, ({ name }) => L.phases[name]);
     const turn = bar("turn", y, 14, (each) => [step === null ? L.turns[each.name] : L.step(each.step), L.turns[each.name]]);
     return s(
-      "g", { "data-key": one.rank },
-      s("text", { class: "name", x: 0, y: y + 12 }, L.rank(one.rank)),
-      s("text", { class: "line", x: 0, y: y + 28 }, shortened(nameOf(one.node), Math.floor(left / 7))),
-      one.told
-        ? [(step === null ? mergedTurns(one.turns) : one.turns).map(turn), one.parts.map(phase), summedTurns(one).flatMap(sumsOf).map(phase)]
-        : [s("rect", { class: "untold", x: left, y, width: width - left - 2, height: 35 }), s("text", { class: "line", x: left + 8, y: y + 22 }, shortened(`${L.untold}: ${one.why}`, Math.floor((width - left) / 6.4)))],
+      "g", { "data-key": rank.rank },
+      s("text", { class: "name", x: 0, y: y + 12 }, L.rank(rank.rank)),
+      s("text", { class: "line", x: 0, y: y + 28 }, shortened(nameOf(rank.node), Math.floor(left / 7))),
+      rank.told
+        ? [(step === null ? mergedTurns(rank.turns) : rank.turns).map(turn), rank.parts.map(phase), summedTurns(rank).flatMap(sumsOf).map(phase)]
+        : [s("rect", { class: "untold", x: left, y, width: width - left - 2, height: 35 }), s("text", { class: "line", x: left + 8, y: y + 22 }, shortened(`${L.untold}: ${rank.why}`, Math.floor((width - left) / 6.4)))],
     );
   };
-  const places = new Map(trace.ranks.map((one, at) => [one.rank, LANE * at + 2]));
+  const places = new Map(trace.ranks.map((rank, at) => [rank.rank, LANE * at + 2]));
   const svg = s(
-    "svg", { "data-key": key, viewBox: `0 0 ${width} ${bottom + 16}`, width, role: "img", "aria-label": L.described(trace.ranks.length, trace.ranks.filter((one) => !one.told).length, span(to - from)) },
+    "svg", { "data-key": key, viewBox: `0 0 ${width} ${bottom + 16}`, width, role: "img", "aria-label": L.described(trace.ranks.length, trace.ranks.filter((rank) => !rank.told).length, span(to - from)) },
     (width < NARROW ? [0, 0.5, 1] : [0, 0.25, 0.5, 0.75, 1]).map((share) => [
       s("line", { class: "grid", x1: left + (width - left - 2) * share, x2: left + (width - left - 2) * share, y1: 0, y2: bottom }),
       s("text", { class: `tick ${share === 0 ? "" : share === 1 ? "last" : "middle"}`, x: left + (width - left - 2) * share, y: bottom + 12 }, span((to - from) * share))]),
@@ -384,13 +384,13 @@ function arrow({ what, from, to, sent_s: sent, had_s: had }, mark, [x1, x2], [ab
 
 // --- a request's time as one bar ----------------------------------------------------------------------
 
-const rateOf = (one) => (one.decode_s > 0 && one.completion_tokens > 1 ? (one.completion_tokens - 1) / one.decode_s : null);
+const rateOf = (request) => (request.decode_s > 0 && request.completion_tokens > 1 ? (request.completion_tokens - 1) / request.decode_s : null);
 
 /** Return a request's time as parts of a bar; the longest request has the whole width. */
-function partsOf(one, most) {
-  const known = PARTS.map(([name, field]) => [name, one[field] ?? 0]);
-  const rest = Math.max(0, one.seconds - known.reduce((sum, [, took]) => sum + took, 0));
-  const parts = [...known, ["rest", rest]].filter(([, took]) => took > 0);
+function partsOf(request, most) {
+  const phases = PARTS.map(([name, field]) => [name, request[field] ?? 0]);
+  const rest = Math.max(0, request.seconds - phases.reduce((sum, [, took]) => sum + took, 0));
+  const parts = [...phases, ["rest", rest]].filter(([, took]) => took > 0);
   const label = parts.map(([name, took]) => R.part(R.parts[name], span(took))).join(", ");
   return h("div", { class: "parts", role: "img", "aria-label": label, title: label },
     parts.map(([name, took]) => h("i", { class: `part ${name}`, "data-key": name, style: { width: `${(took / most) * 100}%` } })));

@@ -12,9 +12,9 @@ const LOOK_MS = 5000;
 
 let root = null;
 let timer = null;
-let found = null;
+let answer = null;
 let problem = null;
-let told = null;
+let notice = null;
 let wanted = "";
 let changedOnly = false;
 let differingOnly = false;
@@ -30,7 +30,7 @@ export const settings = {
   },
   close() {
     clearTimeout(timer);
-    root = opened = problem = told = refused = null;
+    root = opened = problem = notice = refused = null;
     missing = [];
   },
 };
@@ -44,7 +44,7 @@ async function look() {
   try {
     const now = await json("GET", isOfMany() ? "/settings?nodes=all" : "/settings");
     if (root !== mine || root === null) return;
-    found = now;
+    answer = now;
     problem = null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -59,14 +59,14 @@ function draw() {
   if (root === null) return;
   show(
     root,
-    h("header", { class: "head" }, h("h1", {}, S.title), found && h("p", { class: "dim" }, summary())),
+    h("header", { class: "head" }, h("h1", {}, S.title), answer && h("p", { class: "dim" }, summary())),
     h("div", { class: "body" },
       problem && h("p", { class: "bad", role: "alert" }, problem),
-      found?.trouble && h("p", { class: "bad", role: "alert" }, S.trouble(found.trouble)),
-      h("p", { class: "good", role: "status", hidden: told === null }, told ?? ""),
-      h("ul", { class: "bad plain", role: "alert", hidden: missing.length === 0 }, missing.map((one) => h("li", { "data-key": one.node }, S.notOn(one.name, one.why)))),
-      untold().map((one) => h("p", { class: "dim", "data-key": `untold ${one.node}` }, S.untold(one.name, one.why))),
-      found ? [h("p", { class: "dim" }, words(S.file(found.file))), tools(), groups()] : h("p", { class: "dim" }, T.loading)),
+      answer?.trouble && h("p", { class: "bad", role: "alert" }, S.trouble(answer.trouble)),
+      h("p", { class: "good", role: "status", hidden: notice === null }, notice ?? ""),
+      h("ul", { class: "bad plain", role: "alert", hidden: missing.length === 0 }, missing.map((node) => h("li", { "data-key": node.node }, S.notOn(node.name, node.why)))),
+      untold().map((node) => h("p", { class: "dim", "data-key": `untold ${node.node}` }, S.untold(node.name, node.why))),
+      answer ? [h("p", { class: "dim" }, words(S.file(answer.file))), tools(), groups()] : h("p", { class: "dim" }, T.loading)),
   );
 }
 
@@ -75,11 +75,11 @@ const isChanged = (row) => row.source !== "default";
 const isElsewhere = (row) => (row.elsewhere ?? []).length > 0;
 
 /** Return the nodes without an answer, except the nodes that are already listed as not changed. */
-const untold = () => (found?.nodes ?? []).filter((node) => node.why && !missing.some((one) => one.node === node.node));
+const untold = () => (answer?.nodes ?? []).filter((node) => node.why && !missing.some((other) => other.node === node.node));
 
 const summary = () => {
-  const count = (is) => found.settings.filter(is).length;
-  return S.summary(found.name, count(isChanged), count((row) => row.differs), count(isElsewhere));
+  const count = (is) => answer.settings.filter(is).length;
+  return S.summary(answer.name, count(isChanged), count((row) => row.differs), count(isElsewhere));
 };
 
 function tools() {
@@ -99,7 +99,7 @@ function tools() {
     "div", { class: "row tools" },
     h("input", { type: "search", id: "find", value: wanted, placeholder: S.find, "aria-label": S.find, oninput: typed }),
     h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turned, checked: changedOnly }), S.changedOnly),
-    found.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turnedToDiffering, checked: differingOnly }), S.differingOnly),
+    answer.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", onchange: turnedToDiffering, checked: differingOnly }), S.differingOnly),
   );
 }
 
@@ -107,8 +107,8 @@ function tools() {
 function groups() {
   const isWanted = (row) =>
     row.key === opened ||
-    ((!changedOnly || isChanged(row)) && (!differingOnly || !found.nodes || isElsewhere(row)) && `${row.key} ${row.meaning}`.toLowerCase().includes(wanted));
-  const rows = found.settings.filter(isWanted);
+    ((!changedOnly || isChanged(row)) && (!differingOnly || !answer.nodes || isElsewhere(row)) && `${row.key} ${row.meaning}`.toLowerCase().includes(wanted));
+  const rows = answer.settings.filter(isWanted);
   if (!rows.length) return h("p", { class: "dim" }, S.noneFound);
   const tableOf = ({ key }) => (key.includes(".") ? key.split(".")[0] : "");
   return [...new Set(rows.map(tableOf))].map((table) =>
@@ -121,7 +121,7 @@ function setting(row) {
   const isOpen = opened === row.key;
   const turn = () => {
     opened = isOpen ? null : row.key;
-    refused = told = null;
+    refused = notice = null;
     draw();
     root.querySelector(opened ? ".settings form [name=value]" : `[data-key="${row.key}"] button`)?.focus();
   };
@@ -134,7 +134,7 @@ function setting(row) {
       h("span", { class: "value" }, plain(row.value)),
       h("span", { class: isChanged(row) ? "pill" : "pill quiet" }, isChanged(row) ? S.origin(row.source) : S.standard),
       row.differs && h("span", { class: "pill warn" }, words(S.differs(plain(row.running)))),
-      (row.elsewhere ?? []).map((one) => h("span", { class: "pill warn", "data-key": one.node }, S.onNode(one.name, plain(one.value)))),
+      (row.elsewhere ?? []).map((node) => h("span", { class: "pill warn", "data-key": node.node }, S.onNode(node.name, plain(node.value)))),
       !row.not_over_http && h("button", { onclick: turn, "aria-expanded": String(isOpen), "aria-label": `${isOpen ? S.notNow : S.change} ${row.key}` }, isOpen ? S.notNow : S.change)),
     row.not_over_http && h("p", { class: "dim alone" }, words(S.hereAlone(row.key, row.not_over_http))),
     isOpen && editor(row),
@@ -159,7 +159,7 @@ function editor(row) {
       row.kind === "words" && `${S.words} `, S.standardIs(plain(row.default)), " ", row.takes === "at once" ? S.atOnce : S.atRestart,
       isAloof && ` ${S.overruled(row.source)}`),
     h("p", { class: "bad", role: "alert", hidden: refused === null }, refused ?? ""),
-    found.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", name: "all" }), S.onAll),
+    answer.nodes && h("label", { class: "check" }, h("input", { type: "checkbox", name: "all" }), S.onAll),
     h("div", { class: "row" },
       h("button", { class: "main" }, S.save),
       (row.source.startsWith("file ") || isElsewhere(row)) && h("button", { type: "button", onclick: given }, S.reset)),
@@ -171,7 +171,7 @@ function field(row) {
   const is = { name: "value", "aria-label": row.key, "aria-describedby": "about-value" };
   if (row.kind === "truth" || row.kind === "choice") {
     const choices = row.kind === "truth" ? ["true", "false"] : row.choices;
-    return h("select", is, choices.map((one) => h("option", { value: one, selected: one === String(row.value) }, row.kind === "truth" ? S.truth[one] : one || S.none)));
+    return h("select", is, choices.map((choice) => h("option", { value: choice, selected: choice === String(row.value) }, row.kind === "truth" ? S.truth[choice] : choice || S.none)));
   }
   if (row.kind === "words") return h("textarea", { ...is, rows: 3, spellcheck: "false" }, row.value.join("\n"));
   const number = row.kind === "text" ? {} : { inputmode: "decimal" };
@@ -191,14 +191,14 @@ const ofAll = (form) => form.elements.all?.checked ?? false;
 
 /** Send a change, for this node or for all; show the result. */
 async function change(body, done, isForAll) {
-  refused = told = null;
+  refused = notice = null;
   missing = [];
   const key = opened;
   try {
-    found = await json("PUT", isForAll ? "/settings?nodes=all" : "/settings", body);
-    const others = (found.nodes ?? []).filter((one) => !one.why);
-    missing = isForAll ? found.nodes.filter((one) => one.why) : [];
-    told = done(key, isForAll ? [found.name, ...others.map((one) => one.name)].join(", ") : "");
+    answer = await json("PUT", isForAll ? "/settings?nodes=all" : "/settings", body);
+    const others = (answer.nodes ?? []).filter((node) => !node.why);
+    missing = isForAll ? answer.nodes.filter((node) => node.why) : [];
+    notice = done(key, isForAll ? [answer.name, ...others.map((node) => node.name)].join(", ") : "");
     opened = null;
     if (!isForAll && isOfMany()) look();
   } catch (error) {

@@ -105,7 +105,7 @@ function draw() {
   if (root === null) return;
   const choice = (hour) => h("button", { class: "plain", onclick: () => turnTo(hour), "aria-pressed": String(isHour === hour) }, W.spans[hour ? 1 : 0]);
   show(parts.head, h("h1", {}, W.title), h("p", { class: "dim" }, isHour ? W.hour : W.summary(span(SPAN_S))), h("div", { class: "row choices" }, choice(false), choice(true)));
-  show(parts.plots, plots().map(([name, told, lines]) => plot(name, told, lines)));
+  show(parts.plots, plots().map(([name, format, lines]) => plot(name, format, lines)));
 }
 
 /** Show the last five minutes or the last hour; the hour's figures are polled while it is shown. */
@@ -117,15 +117,15 @@ function turnTo(hour) {
   askHour(() => isHour && parts === mine);
 }
 
-function plot(name, told, lines) {
+function plot(name, format, lines) {
   const [title, note] = W.plots[name];
   const past = isHour ? live.hour : live.past;
   const endS = past.at(-1)?.at_s ?? 0;
   const spanS = Math.min(isHour ? HOUR_S : SPAN_S, Math.max(60, Math.ceil((endS - (past[0]?.at_s ?? 0)) / 60) * 60));
   const values = lines.map(([, of]) => past.map(of));
-  const known = values.flat().filter((value) => value !== null);
-  const most = known.length ? Math.max(...known) : 0;
-  const top = niceAbove(most, told === percent ? 1 : told === bytes ? 1e6 : told === span ? 0.001 : 1);
+  const numbers = values.flat().filter((value) => value !== null);
+  const most = numbers.length ? Math.max(...numbers) : 0;
+  const top = niceAbove(most, format === percent ? 1 : format === bytes ? 1e6 : format === span ? 0.001 : 1);
   const inner = { width: VIEW.width - VIEW.right, height: VIEW.height - VIEW.top - VIEW.bottom };
   const x = (atS) => inner.width * (1 - (endS - atS) / spanS);
   const y = (value) => VIEW.top + inner.height * (1 - value / top);
@@ -145,12 +145,12 @@ function plot(name, told, lines) {
     h("figcaption", {},
       h("span", {}, h("b", {}, title), h("small", {}, note)),
       h("span", { class: "values" }, lines.map(([line], row) =>
-        h("span", { class: `value line-${row % 6}` }, line && h("small", {}, line), h("b", {}, known.length ? told(last(values[row])) : W.nothing))))),
+        h("span", { class: `value line-${row % 6}` }, line && h("small", {}, line), h("b", {}, numbers.length ? format(last(values[row])) : W.nothing))))),
     s("svg", { viewBox: `0 0 ${VIEW.width} ${VIEW.height}`, role: "img", onpointermove: move, onpointerleave: left,
-               "aria-label": W.described(title, lines.map((_, row) => told(last(values[row]))).join(", "), told(most)) },
+               "aria-label": W.described(title, lines.map((_, row) => format(last(values[row]))).join(", "), format(most)) },
       [0, 0.5, 1].map((part) => [
         s("line", { class: "grid", x1: 0, x2: inner.width, y1: y(top * part), y2: y(top * part) }),
-        s("text", { class: "tick", x: inner.width + 6, y: y(top * part) + 3.5 }, told(top * part)),
+        s("text", { class: "tick", x: inner.width + 6, y: y(top * part) + 3.5 }, format(top * part)),
       ]),
       [0, 0.5, 1].map((part) =>
         s("text", { class: `tick at-${part * 2}`, x: inner.width * part, y: VIEW.height - 4 }, part === 1 ? W.now : W.ago(span((1 - part) * spanS)))),
@@ -231,11 +231,11 @@ const kindOf = ({ kind, about }) => (kind === "node_drained" && !about.draining 
 function aboutOf({ about }) {
   const nodes = about.nodes ?? (about.node ? [about.node] : []);
   const isTold = (key) => ![undefined, null, ""].includes(about[key]) && !(key === "name" && about.name === nameOf(about.node));
-  const told = Object.entries(E.told).filter(([key]) => isTold(key));
+  const details = Object.entries(E.told).filter(([key]) => isTold(key));
   return [
     (about.model ?? (about.instance && E.unknownModel)) && h("strong", {}, about.model ?? E.unknownModel),
     nodes.map((node) => h("span", { class: "chip" }, nameOf(node))),
-    told.map(([key, say]) => h("span", { class: "dim" }, say(about[key], about))),
+    details.map(([key, say]) => h("span", { class: "dim" }, say(about[key], about))),
   ];
 }
 
@@ -248,9 +248,9 @@ async function readLog() {
   const name = process;
   try {
     const path = `/v1/diagnostics/node/processes/${encodeURIComponent(name || FIRST)}/log`;
-    const found = await json("GET", `${path}?lines=${name ? LINES : 1}`);
+    const answer = await json("GET", `${path}?lines=${name ? LINES : 1}`);
     if (name !== process || parts !== mine) return;
-    logged = found;
+    logged = answer;
     logProblem = null;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -297,8 +297,8 @@ async function readSubjects() {
     if (parts !== mine) return;
     drawDoing();
     const { nodes } = await json("GET", "/v1/diagnostics/cluster");
-    const others = nodes.filter((one) => one.reached && one.node !== here.node);
-    subjects = [here, ...others.map((one) => groupOf(one.diagnostics, `${one.node} `))];
+    const others = nodes.filter((entry) => entry.reached && entry.node !== here.node);
+    subjects = [here, ...others.map((entry) => groupOf(entry.diagnostics, `${entry.node} `))];
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     seenProblem = error.status === 0 ? null : error.message;
@@ -316,9 +316,9 @@ async function lookInto(seconds) {
   seen = seenProblem = zoomed = null;
   drawDoing();
   try {
-    const found = seconds ? await json("POST", `${path}/profile`, { seconds }) : await json("GET", `${path}/stacks`);
+    const answer = seconds ? await json("POST", `${path}/profile`, { seconds }) : await json("GET", `${path}/stacks`);
     if (parts !== mine) return;
-    seen = seconds ? { name, flame: treeOf(found, D.all) } : { name, threads: found.threads };
+    seen = seconds ? { name, flame: treeOf(answer, D.all) } : { name, threads: answer.threads };
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (parts !== mine) return;
