@@ -1,4 +1,4 @@
-"""Builds the ASGI application of one HTTP process; it talks to no client yet.
+"""Talks to no client yet: builds the ASGI application of one HTTP process.
 
 Any ASGI server with lifespan can run the result of `build_app`. The bus client is created later,
 in lifespan startup, after the fork.

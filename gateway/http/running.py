@@ -97,7 +97,7 @@ async def hung_up(receive: Receive) -> None:
 class ClientHangUp:
     """Watches a client's connection once its body was read; a hang-up calls `abandon(inbox)`.
 
-    One watcher listens for the whole request, because nobody can listen to a connection a second
+    One watcher listens for the whole request, because a connection cannot be listened to a second
     time. The inbox to abandon may be replaced.
     """
 

@@ -1,6 +1,6 @@
 """Talks to a client's connection: reports a hang-up to each candidate that answers in turn.
 
-Nobody can listen to a connection a second time. So one task listens here, and each candidate waits
+A connection cannot be listened to a second time. So one task listens here, and each candidate waits
 for the hang-up in `receive`.
 """
 
