@@ -174,9 +174,7 @@ async def read_body(
                     budget.take(len(piece))
                 size += len(piece)
                 pieces.append(piece)
-                if (
-                    patience.expired()
-                ):  # Python 3.11 may deliver a piece after the timeout has expired
+                if patience.expired():  # Python 3.11 may deliver a piece after the timeout
                     raise TimeoutError
                 patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
         if CUT in req.scope:
