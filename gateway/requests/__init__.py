@@ -1,1 +1,1 @@
-"""Requests from parsed to their last word: routed, waiting, answered."""
+"""Requests from parsing to their end: routing, waiting, answers."""

@@ -1,6 +1,7 @@
-"""The adapters that lie beside models anywhere in the cluster, and which of them a name means.
+"""The adapters beside models on any node's disk, and which of them a name means.
 
-Pure: the cards are given. A name means an adapter only where no model and no derived model has it.
+Pure: the cards are an argument. A name means an adapter only if no model and no derived model has
+that name.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from gateway.requests import routing
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """What a name means that ends in an adapter's: the model, the adapter, and the names of those
-    that the model has."""
+    """A name that ends in an adapter's name: the model, the adapter, and the names of all adapters
+    of that model."""
 
     model: ModelId
     adapter: str
@@ -31,38 +32,38 @@ class NamedAdapter:
 
 
 class AdapterBook:
-    """The adapters of all models, as the nodes' cards tell of them now."""
+    """The adapters of all models, from the nodes' cards."""
 
     def __init__(self, cards: Callable[[], Iterable[NodeCard]]) -> None:
         self._cards = cards
 
     def known(self) -> dict[ModelId, dict[str, AdapterCard]]:
-        """Return the adapters by model and name; of each the first node's."""
-        found: defaultdict[ModelId, dict[str, AdapterCard]] = defaultdict(dict)
+        """Return the adapters by model and name; the first node's card counts."""
+        adapters: defaultdict[ModelId, dict[str, AdapterCard]] = defaultdict(dict)
         for card in self._cards():
             for model in card.models:
                 for adapter in model.adapters:
-                    found[model.model].setdefault(adapter.name, adapter)
-        return dict(found)
+                    adapters[model.model].setdefault(adapter.name, adapter)
+        return dict(adapters)
 
     def beside(self, model: ModelId) -> dict[str, AdapterCard]:
         """Return the adapters of one model, by name."""
         return self.known().get(model, {})
 
     def nodes_with(self, model: ModelId, adapter: str) -> set[NodeId]:
-        """Return the nodes on whose disk a model lies with an adapter of that name."""
+        """Return the nodes with a model and an adapter of that name on their disk."""
         return {
             card.node
             for card in self._cards()
-            for one in card.models
-            if one.model == model and any(adapter == own.name for own in one.adapters)
+            for listed in card.models
+            if listed.model == model and any(adapter == own.name for own in listed.adapters)
         }
 
     def meant(
         self, name: str, models: Collection[ModelId], derived: DerivedModel | None
     ) -> str | None:
-        """Return the adapter that a client's name means where `models` are there, perhaps one that
-        its model has not; of a derived model its own. None for none."""
+        """Return the adapter that a client's name means, even if its model lacks it; of a derived
+        model its own. None if the name means no adapter."""
         if derived is not None:
             return derived.adapter or None
         if model_named(name, models) is not None:
@@ -71,11 +72,11 @@ class AdapterBook:
         return None if adapted is None else adapted.adapter
 
     def named(self, name: str, models: Collection[ModelId]) -> NamedAdapter | None:
-        """Return what a name means that is `MODEL:ADAPTER` of one of these models; None for another
-        name."""
-        known = self.known()
-        found = routing.adapter_named(name, models, known)
-        if found is None:
+        """Return the adapter that a name `MODEL:ADAPTER` of one of these models means; else
+        None."""
+        adapters = self.known()
+        pair = routing.adapter_named(name, models, adapters)
+        if pair is None:
             return None
-        model, adapter = found
-        return NamedAdapter(model, adapter, frozenset(known[model]))
+        model, adapter = pair
+        return NamedAdapter(model, adapter, frozenset(adapters[model]))

@@ -1,6 +1,7 @@
-"""How many bytes of request bodies one HTTP process holds at once, from all clients together.
+"""Limit of the bytes of request bodies that one HTTP process holds at once, for all clients
+together.
 
-Pure. A body counts from its first byte until it is parsed; then the requests made of it count.
+Pure. A body counts from its first byte until it is parsed; then its requests count.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ RETRY_S = 1.0
 
 
 class BodyBudget:
-    """Counts what is held; refuses what would be too much."""
+    """Counts the bytes held, and refuses bytes over the limit."""
 
     def __init__(self, limit_bytes: int = LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -26,5 +27,5 @@ class BodyBudget:
         self.held_bytes += size
 
     def give_back(self, size: int) -> None:
-        """Count `size` bytes as gone."""
+        """Count `size` bytes as freed."""
         self.held_bytes -= size

@@ -1,7 +1,7 @@
-"""Talks to the bus client: which models and instances the cluster has now, and which to ask.
+"""Talks to the bus client: the models and instances of the cluster now, and which instance to ask.
 
-Models are those on disk anywhere and those that instances hold. Nothing is kept here: every
-answer is made of the mirrored state, the readings, and what this process has open.
+Models are those on the disk of any node and those of instances. Nothing is cached here: each answer
+comes from the mirrored state, the readings, and the open requests of this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gateway.requests.adapters import AdapterBook
 from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
-"""A starting process lets its first requests wait this long for the state and the cards."""
+"""How long the first requests of a starting process wait for the state and the cards."""
 KNOWN_LOOK_S = 0.02
 READY_LOOK_S = 0.05
 Tried = Collection[tuple[InstanceId, int]]
@@ -40,7 +40,7 @@ Tried = Collection[tuple[InstanceId, int]]
 
 
 class ModelCatalog:
-    """The models and instances of the cluster, as this process knows them."""
+    """The cluster's models and instances as this process sees them."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class ModelCatalog:
 
     @property
     def known(self) -> bool:
-        """Return whether enough was heard to say that a model does not exist."""
+        """Return whether enough was received to say that a model does not exist."""
         return self._bus.mirror.live and self.readings.has_cards
 
     async def wait_known(self) -> None:
-        """Wait until it can be said which models exist, just after the start of the process.
+        """Wait until the process knows which models exist, just after its start.
 
-        Raises HttpFaultRaised (503) after `KNOWN_S` in which nothing at all was heard.
+        Raises HttpFaultRaised (503) if nothing at all was received within `KNOWN_S`.
         """
         try:
             async with asyncio.timeout(KNOWN_S):
@@ -86,19 +86,19 @@ class ModelCatalog:
         return self.readings.models(self._now())
 
     def names(self) -> set[ModelId]:
-        """Return the models on disk, and those that instances hold."""
+        """Return the models on disk and those of instances."""
         instances = self._bus.state.instances.values()
         return {instance.model for instance in instances if instance.serves} | set(self.cards())
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
-        """Return the model that a client's name means, of an adapter its model, of a derived model
-        that which answers; with `or_pulled` also one that is nowhere, and that a request for it has
-        pulled. Raises HttpFaultRaised (404) for none."""
+        """Return the model that a client's name means: of an adapter its model, of a derived model
+        its base. With `or_pulled`, also return a model on no disk that a request may pull. Raises
+        HttpFaultRaised (404) if no model matches."""
         names = self.names()
         derived = self.derived(name)
-        found = model_named(name if derived is None else derived.base, names)
-        if found is not None:
-            return found
+        model = model_named(name if derived is None else derived.base, names)
+        if model is not None:
+            return model
         pulled = known_repository(name, self._pull_names)
         if pulled is not None and pulled in names:
             return pulled
@@ -115,27 +115,27 @@ class ModelCatalog:
             raise HttpFaultRaised(
                 unknown_adapter(name, adapted.model, adapted.adapter, adapted.beside)
             )
-        there = names | {one.name for one in self.derived_here()}
+        there = names | {model.name for model in self.derived_here()}
         raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 
     def derived(self, name: str) -> DerivedModel | None:
-        """Return the derived model that a client's name means; None where it is none's, or that of
-        a model on disk."""
-        found = derived_named(name, self._bus.state.derived)
-        if found is None:
-            found = alias_named(name, self.cards())
-        return None if found is None or found.name in self.names() else found
+        """Return the derived model or alias that a client's name means. None if there is none, or
+        if a model on disk has that name."""
+        derived = derived_named(name, self._bus.state.derived)
+        if derived is None:
+            derived = alias_named(name, self.cards())
+        return None if derived is None or derived.name in self.names() else derived
 
     def derived_here(self) -> list[DerivedModel]:
-        """Return the derived models that can be asked, by name."""
+        """Return the derived models and aliases that can be asked, by name."""
         names = self.names()
         derived = {**aliases_in(self.cards()), **self._bus.state.derived}
-        found = (derived[name] for name in sorted(derived))
-        return [one for one in found if one.base in names and one.name not in names]
+        models = (derived[name] for name in sorted(derived))
+        return [model for model in models if model.base in names and model.name not in names]
 
     def check_makes(self, model: ModelId, requests: Iterable[GenerationRequest]) -> None:
-        """Raise HttpFaultRaised (400) where the model is known to make no such answers: an
-        embedding model no text, and a text model no vectors."""
+        """Raise HttpFaultRaised (400) if the model makes no such answers: an embedding model makes
+        no text, a text model no vectors."""
         cards = self.cards()
         if (card := cards.get(model)) is None:
             return
@@ -143,50 +143,49 @@ class ModelCatalog:
             "embedding" if request.prompt.kind == "inputs" else "text" for request in requests
         }
         if wanted - {card.makes}:
-            others = [str(one.model) for one in cards.values() if one.makes == "embedding"]
+            others = [str(other.model) for other in cards.values() if other.makes == "embedding"]
             raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))
 
     def may_think(self, name: str) -> bool:
-        """Return whether the model of a client's name may think before it answers: not where its
-        card is known, and tells of no thinking."""
+        """Return whether a model may think before it answers; True without a card."""
         cards = self.cards()
         model = model_named(name, set(cards))
         return model is None or "thinking" in cards[model].capabilities
 
     def card_here(self, model: ModelId) -> ModelCard | None:
-        """Return the card of a model on this node's own disk; None where it is not there."""
+        """Return the card of a model on this node's own disk, or None."""
         own = self._bus.speaker.node
         nodes = (card for card in self.readings.cards(self._now()) if card.node == own)
-        return next((one for node in nodes for one in node.models if one.model == model), None)
+        return next((card for node in nodes for card in node.models if card.model == model), None)
 
     def serving(self) -> list[RunnerReading]:
         """Return the readings of lead runners whose generation the state still has."""
         return self.readings.serving(self._bus.state.instances, self._now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
-        """Return the model's instances that may take a request now, but for those tried."""
+        """Return the model's instances that may take a request now, without those tried."""
         return routing.ready_instances(self._bus.state.instances.values(), model, tried)
 
     def choose(
         self, request: GenerationRequest, tried: Tried, affinity: str = ""
     ) -> Instance | None:
-        """Return the instance to ask, None where none is ready that was not tried; requests of one
-        `affinity` have one, as far as work goes."""
+        """Return the instance to ask; None if no untried one is ready. Requests with the same
+        `affinity` get the same instance, unless it has too much work."""
         ready = self.ready(request.model, tried)
         if request.adapter is not None:
             nodes = self.adapters.nodes_with(request.model, request.adapter)
-            ready = [one for one in ready if one.shards[0].node in nodes] or ready
-        loads = {one.instance: self._load(one) for one in ready}
+            ready = [instance for instance in ready if instance.shards[0].node in nodes] or ready
+        loads = {instance.instance: self._load(instance) for instance in ready}
         return routing.choose(ready, loads, routing.affinity_of(request, affinity))
 
     def has_place(self, model: ModelId, tried: Tried) -> bool:
-        """Return whether a ready instance that was not tried has a row or a place in its queue
-        left, as far as is known here."""
-        return any(not self._load(one).full for one in self.ready(model, tried))
+        """Return whether an untried ready instance has a free row or a place in its queue, by its
+        reading."""
+        return any(not self._load(instance).full for instance in self.ready(model, tried))
 
     def given_up(self, model: ModelId) -> Refusal | None:
-        """Return why the model will not be loaded: the holder gave all its copies up. That what is
-        pinned leaves no room is the holder's to say, of what is so when it is asked."""
+        """Return a refusal if the leader gave up on all instances of the model. Whether pinned
+        models leave no room is not checked here: only the leader can say so."""
         why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
@@ -195,13 +194,13 @@ class ModelCatalog:
         return Refusal(reason="not_ready", message=message, retry_after_s=30.0, facts=facts)
 
     def any_suspect(self, model: ModelId) -> bool:
-        """Return whether one of the model's ready instances is late with what it owes."""
-        return any(self._clients.suspect(one.instance) for one in self.ready(model))
+        """Return whether one of the model's ready instances is late with a reply."""
+        return any(self._clients.suspect(instance.instance) for instance in self.ready(model))
 
     async def wait_ready(self, model: ModelId, patience_s: float) -> None:
         """Wait until an instance of the model is ready.
 
-        Raises HttpFaultRaised (503) when it cannot be loaded, or is not after `patience_s`.
+        Raises HttpFaultRaised (503) if it cannot be loaded, or is not ready after `patience_s`.
         """
         since_at = self._now()
         while not self.ready(model):
@@ -223,14 +222,15 @@ class ModelCatalog:
 
 
 def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:
-    """Return the refusal for a wait for a model that was not loaded; `why`: for what it waited."""
+    """Return the refusal of a request whose model was not loaded in time; `why`: what it waited
+    for."""
     message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'try again soon'}"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
 
 
 def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel | None:
-    """Return the alias that a client's name means, as a copy of its model; None for none. Asked at
-    each request: of cards that have no such name nothing is made."""
+    """Return the alias that a client's name means, as a derived model; None if there is none. It
+    runs for each request, so only cards with that alias are converted."""
     folded = plain_name(name).casefold()
     meant = {
         model: card
@@ -241,7 +241,8 @@ def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel |
 
 
 def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:
-    """Return the names that models' own cards give them, as copies of the models."""
+    """Return each alias in a card as a derived model without settings; the first model by name
+    wins."""
     return {
         alias: _alias_of(alias, model, card.card_at_s)
         for model, card in sorted(cards.items(), reverse=True)

@@ -1,9 +1,8 @@
-"""What a derived model adds to a request: all that it was made with and the request does not say.
-What a model's own `card.toml` says to requests is added in the same way, after it.
+"""Adds the defaults of a derived model to a request, then those of the model's own `card.toml`.
 
-Pure. The system prompt comes before a conversation that begins with none, the turns behind the
-system prompt; a raw prompt gets neither, nor does one with a history, which has them. What the
-client said itself stays (`model_fields_set` of its sampling: the others are defaults).
+Pure. A derived model's system prompt is added to a conversation without one; its turns follow the
+system prompt. A raw prompt gets neither, nor does one with a history, which has them already.
+Values set by the client stay (`model_fields_set` of its sampling; the others are defaults).
 """
 
 from __future__ import annotations
@@ -29,20 +28,21 @@ from gateway.dialects.faults import HttpFaultRaised, of_bad_request
 def requests_of(
     parsed: Parsed, model: ModelId, derived: DerivedModel | None, own: DerivedModel | None
 ) -> list[GenerationRequest]:
-    """Return the requests of a body as ones for `model`, with what the name that it used adds, then
-    what the model's `own` card does, and in the manner that the body asks for."""
-    said, found = parsed.extras.says_priority, list[GenerationRequest]()
+    """Return the requests of a body for `model`. The derived model's defaults are added first, then
+    those of the model's card (`own`), then the body's `manner`."""
+    is_set, requests = parsed.extras.says_priority, list[GenerationRequest]()
     for request in parsed.requests:
-        one = completed(completed(request, model, derived), model, own)
-        priority = priority_of(one, own, said=said)
-        found.append(in_manner(one, parsed.manner).model_copy(update={"priority": priority}))
-    return found
+        complete = completed(completed(request, model, derived), model, own)
+        priority = priority_of(complete, own, is_set=is_set)
+        with_manner = in_manner(complete, parsed.manner)
+        requests.append(with_manner.model_copy(update={"priority": priority}))
+    return requests
 
 
 def completed(
     request: GenerationRequest, model: ModelId, derived: DerivedModel | None
 ) -> GenerationRequest:
-    """Return the request as one for `model`, with what the name that it used adds to it."""
+    """Return the request for `model`, with the defaults of `derived`."""
     if derived is None or request.prompt.kind == "inputs":
         return request.model_copy(update={"model": model})
     added: dict[str, Any] = {
@@ -62,32 +62,32 @@ def completed(
 def check_templates(
     requests: Iterable[GenerationRequest], derived: DerivedModel | None, own: DerivedModel | None
 ) -> None:
-    """Raise HttpFaultRaised (400) for conversations with a model that has a Go template, by its
-    name or by its card."""
-    if not any(isinstance(one.prompt, ChatPrompt) for one in requests):
+    """Raise HttpFaultRaised (400) for conversations if the derived model or the model's card has a
+    Go template."""
+    if not any(isinstance(request.prompt, ChatPrompt) for request in requests):
         return
-    for said in (derived, own):
-        if said is None or not said.template:
+    for source in (derived, own):
+        if source is None or not source.template:
             continue
-        what, remedy = f"'{said.name}' was made with TEMPLATE", "make it again without TEMPLATE"
-        if said is own:
-            what = f"the card of '{said.name}' has a `template`"
-            remedy = f"`shoal card edit {said.name}` and delete it"
+        what, remedy = f"'{source.name}' was made with TEMPLATE", "make it again without TEMPLATE"
+        if source is own:
+            what = f"the card of '{source.name}' has a `template`"
+            remedy = f"`shoal card edit {source.name}` and delete it"
         text = f"{what}, and shoal runs no Go templates; {remedy}, to use the model's own template"
         raise HttpFaultRaised(of_bad_request(BadRequest(text, field="model")))
 
 
-def priority_of(request: GenerationRequest, own: DerivedModel | None, *, said: bool) -> int:
-    """Return a request's priority: that of its model's card where the client has not `said` one,
-    neither as such nor by a tier."""
-    if said or own is None or own.priority is None or request.priority != PRIORITIES["normal"]:
+def priority_of(request: GenerationRequest, own: DerivedModel | None, *, is_set: bool) -> int:
+    """Return a request's priority. The card's priority applies unless the client set one
+    (`is_set`), as such or by a tier."""
+    if is_set or own is None or own.priority is None or request.priority != PRIORITIES["normal"]:
         return request.priority
     return own.priority
 
 
 def in_manner(request: GenerationRequest, manner: str) -> GenerationRequest:
-    """Return the request with a sentence at the end of its system prompt, which is that of a
-    derived model where the conversation has none; none where `manner` is empty."""
+    """Return the request with `manner` appended to the system prompt of its conversation. An empty
+    `manner` changes nothing."""
     prompt = request.prompt
     if not manner or not isinstance(prompt, ChatPrompt):
         return request
@@ -101,18 +101,20 @@ def in_manner(request: GenerationRequest, manner: str) -> GenerationRequest:
     return request.model_copy(update={"prompt": prompt.model_copy(update={"messages": made})})
 
 
-def _sampling(asked: Sampling, derived: DerivedModel) -> Sampling:
-    unsaid = set(derived.sampled) & set(Sampling.model_fields) - asked.model_fields_set
-    return asked.model_copy(update={name: getattr(derived.sampling, name) for name in unsaid})
+def _sampling(sampling: Sampling, derived: DerivedModel) -> Sampling:
+    unsaid = set(derived.sampled) & set(Sampling.model_fields) - sampling.model_fields_set
+    return sampling.model_copy(update={name: getattr(derived.sampling, name) for name in unsaid})
 
 
 def _conversation(prompt: ChatPrompt, derived: DerivedModel) -> ChatPrompt:
-    asked = prompt.messages
-    first = next((n for n, one in enumerate(asked) if one.role != "system"), len(asked))
-    system, rest = asked[:first], asked[first:]
+    messages = prompt.messages
+    first = next(
+        (n for n, message in enumerate(messages) if message.role != "system"), len(messages)
+    )
+    system, rest = messages[:first], messages[first:]
     if not system and derived.system:
         system = (_turn("system", derived.system),)
-    turns = tuple(_turn(one.role, one.content) for one in derived.turns)
+    turns = tuple(_turn(turn.role, turn.content) for turn in derived.turns)
     return prompt.model_copy(update={"messages": (*system, *turns, *rest)})
 
 

@@ -1,13 +1,13 @@
-"""Talks to runners on behalf of requests: from parsed to their last word.
+"""Talks to runners for the requests of one process: owns each from parsing to its end.
 
-Owns every request of its process. One for which no instance is ready waits
-(`gateway.requests.waiting_room`), any other is at a lead runner, or waits for others of its body,
-which have all the places there. A refusal is tried elsewhere once;
-one that has waited for the load waits on where all are full, as does one that a runner gave back in
-favour of a more urgent one; from a copy that makes way for something urgent requests are asked
-back, and go on where they were. A runner that vanishes before it had
-accepted costs nothing, the request waits again. Deadlines: loading has its own; that of the client
-(`x_timeout_s`) counts from the request's arrival, loading included.
+A request without a ready instance waits in the waiting room (`gateway.requests.waiting_room`). Any
+other is at a lead runner, or waits for requests of its own body that have all the places. If a
+runner refuses a request, one other instance is tried. If every instance is full, a request that
+already waited for the load stays queued; so does a preempted one.
+
+If an instance is evicted for something urgent, its requests are recalled and resume elsewhere. If a
+runner vanishes before it accepted a request, the request is placed again. Loading has its own
+deadline. The client's deadline (`x_timeout_s`) counts from the request's arrival, loading included.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from gateway.runners.recalls import Recalls
 
 TICK_S = 0.25
 QUIET_S = 10.0
-"""A stream that has said nothing for this long says so."""
+"""Seconds of silence after which a stream gets a keep-alive."""
 LOADING_SAID_S = 1.0
 STOPPING_S = 3.0
-"""A runner that was told to stop a request gives its terminal within this, or it is made here."""
+"""How long a runner may take to end a cancelled request; then the gateway ends it."""
 MAX_TRIES = 2
-"""A full queue is answered by one other instance, then that is the answer."""
+"""Instances tried while queues are full; then the request is refused or queued."""
 MAX_WAITS = 4
-"""An instance that turns out not to serve is waited for anew so often."""
+"""Placements tried while instances turn out not to serve."""
 NEVER_MS = 7 * 24 * 3600 * 1000
 CancelReason = Literal["client", "deadline", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One parsed body under way: where its entries arrive, and its requests for the record."""
+    """One parsed body in progress: its inbox, and its requests for the request log."""
 
     inbox: EntryInbox
     requests: tuple[ClientRequest, ...]
@@ -60,7 +60,7 @@ class Exchange:
 
 
 class Dispatcher:
-    """All requests of one HTTP process, by id in `requests` until their last word."""
+    """All open requests of one HTTP process, by id in `requests`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Dispatcher:
         self._clients = clients
         self._counters = counters
         self._recalls = Recalls()
-        self._own = OwnTurns(self.requests, lambda one: catalog.has_place(one, ()), self._place)
+        self._own = OwnTurns(self.requests, lambda model: catalog.has_place(model, ()), self._place)
         self._room = WaitingRoom(
             options=options,
             bus=bus,
@@ -91,7 +91,7 @@ class Dispatcher:
         self._lost = LostTime()
         self._timer = bus.reactor.every(TICK_S, self._tick)
 
-    # --- what resources ask ------------------------------------------------------------------
+    # --- for the HTTP resources --------------------------------------------------------------
 
     def start(
         self,
@@ -101,11 +101,11 @@ class Dispatcher:
         key_id: str | None = None,
         traced: Literal[True] | None = None,
     ) -> Exchange:
-        """Submit the requests of a body, asked by `sharer` with the API key of that id, or let
-        them wait; `traced`: runners are to tell what they do when.
+        """Submit the requests of a body, or queue them.
 
-        Raises HttpFaultRaised when they cannot even wait, or name no model that is here and makes
-        such answers; also for a conversation with a model that has a Go template.
+        `sharer` is the client that they count for, `key_id` its API key; `traced`: runners report
+        timings. Raises HttpFaultRaised if the gateway is full, the model is unknown or makes no
+        such answers, or a conversation's model has a Go template.
         """
         self._check_room(sharer)
         model = self._catalog.named(parsed.model, or_pulled=True)
@@ -117,9 +117,9 @@ class Dispatcher:
         adapter = adapters.meant(parsed.model, self._catalog.names(), derived)
         if adapter is None and own is not None and own.adapter in adapters.beside(model):
             adapter = own.adapter
-        told = {"key_id": key_id, "adapter": adapter, "trace": traced}
+        updates = {"key_id": key_id, "adapter": adapter, "trace": traced}
         whole = requests_of(parsed, model, derived, own)
-        wires = tuple(one.model_copy(update=told) for one in whole)
+        wires = tuple(request.model_copy(update=updates) for request in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
             ClientRequest(
@@ -139,34 +139,32 @@ class Dispatcher:
         return Exchange(inbox, requests, model)
 
     def abandon(self, inbox: EntryInbox) -> None:
-        """Cancel and forget the requests of a client that is gone."""
+        """Cancel and forget the requests of a disconnected client."""
         inbox.abandon()
         for wire in inbox.requests:
             self._drop(wire.request_id, "client")
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request, with all others of its answer; the client gets an ordinary end.
-
-        Returns False when the request is not open here.
-        """
-        asked = self.requests.get(request_id)
-        if asked is None:
+        """Stop a request and all others of its answer; the client gets an ordinary end. Return
+        False if the request is not open here."""
+        target = self.requests.get(request_id)
+        if target is None:
             return False
-        for held in self._own.take(asked):
-            held.end_cancelled(self._reactor.now())
-        for wire in asked.inbox.requests:
+        for waiting in self._own.take(target):
+            waiting.end_cancelled(self._reactor.now())
+        for wire in target.inbox.requests:
             request = self.requests.get(wire.request_id)
             if request is not None:
                 self._stop(request)
         return True
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request now, in words (shutdown)."""
+        """End every open request with an error (shutdown)."""
         for request in list(self.requests.values()):
             self._fail(request, reason, message, "shutdown")
 
     def records(self) -> list[OpenRequestTold]:
-        """Return a plain record of each request that is open here."""
+        """Return a plain record of each open request of this process."""
         now = self._reactor.now()
         return [
             {
@@ -183,14 +181,14 @@ class Dispatcher:
         ]
 
     def close(self) -> None:
-        """Stop the clock of deadlines, and leave the models that were waited for."""
+        """Stop the deadline timer, and stop waiting for pulled models."""
         self._timer.cancel()
         self._room.close()
 
-    # --- what requests say (RequestOwner) -----------------------------------------------------
+    # --- the requests' reports (RequestOwner) -------------------------------------------------
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Try a request that a runner refused elsewhere, once; else that is the answer."""
+        """Try another instance for a refused request, or queue it, or pass the refusal on."""
         self._clients.forget(request.request_id)
         passing = refusal.reason in ("draining", "not_ready", "wrong_generation", "protocol")
         elsewhere = self._catalog.ready(request.model, request.excluded)
@@ -201,14 +199,14 @@ class Dispatcher:
         ):
             self._place(request)
         elif busy and self._own.hold(request, self._reactor.now()):
-            pass  # what it waits for is the same client's
+            pass  # it waits for requests of its own body
         elif busy and waited:
             self._refuse(request, self._room.add_again(request))
         else:
             self._refuse(request, refusal)
 
     def displaced(self, request: ClientRequest) -> None:
-        """Let a request wait in its old place; one that is being stopped ends."""
+        """Queue a preempted request in its old place; end it if it is being stopped."""
         self._clients.forget(request.request_id)
         if request.stopping_since is not None:
             request.end_cancelled(self._reactor.now())
@@ -216,7 +214,7 @@ class Dispatcher:
             self._refuse(request, self._room.add_again(request))
 
     def ended(self, request: ClientRequest) -> None:
-        """Forget a request that had its terminal; if it failed, its answer's others as well."""
+        """Forget a request after its terminal; if it failed, drop the others of its answer."""
         self.requests.pop(request.request_id, None)
         self._room.remove(request.request_id)
         self._clients.forget(request.request_id)
@@ -254,7 +252,7 @@ class Dispatcher:
                 self._say(request, now)
 
     def _say(self, request: ClientRequest, now: float) -> None:
-        """Tell a client that waits how far loading is, or that all is well."""
+        """Send a waiting client the loading progress or a keep-alive."""
         if request.request_id in self._room:
             if now - request.said_at >= LOADING_SAID_S:
                 request.said_at = now
@@ -266,7 +264,7 @@ class Dispatcher:
     # --- one request ---------------------------------------------------------------------------
 
     def _place(self, request: ClientRequest) -> None:
-        """Submit to a ready instance, or let wait for one."""
+        """Submit to a ready instance, or queue."""
         chosen = self._catalog.choose(request.wire, request.excluded, request.affinity)
         if chosen is None:
             self._refuse(request, self._room.add(request))
@@ -300,7 +298,7 @@ class Dispatcher:
         request.end_failed(reason, message, self._reactor.now())
 
     def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
-        """Refuse a request with all others of its answer, if there is a reason to."""
+        """Refuse a request and all others of its answer; do nothing if `refusal` is None."""
         if refusal is None:
             return
         fault = refusal if isinstance(refusal, HttpFault) else of_refusal(refusal)
@@ -320,7 +318,8 @@ class Dispatcher:
         self._clients.forget(request_id)
 
     def _check_room(self, sharer: Sharer) -> None:
-        """Raise HttpFaultRaised while no request may be opened: draining, or as many as may be."""
+        """Raise HttpFaultRaised if the gateway is draining, or has `max_open` requests and the
+        client its share of them."""
         most = self._options.max_open
         if self.draining:
             message = "this gateway is shutting down"

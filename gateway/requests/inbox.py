@@ -1,8 +1,8 @@
-"""Talks to the event loop: what one client waits for, gathered from one request or several.
+"""Talks to the event loop: gathers the entries of one client's answer from one or several requests.
 
-Entries come in the order of their requests' own numbers; credit is given back only for what
-`take` gave out *before* the last call, for by then it has been sent. The answer has ended
-when each request has had its terminal, or one has failed; after that `take` gives no more.
+Entries of each request keep their order. Credit returns to the runner only for entries that an
+earlier `take` handed out: by the next call they have been sent. The answer ends when each request
+has had its terminal, or when one has failed; after that `take` returns nothing more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OnSent = Callable[[RequestId, int, int], None]
 
 
 class EntryInbox:
-    """The inbox of one HTTP exchange. `fault` is set when it was refused before any entry;
-    `load_s` is how long it waited for a model to load."""
+    """The inbox of one HTTP exchange. `fault`: set if the exchange was refused before any entry.
+    `load_s`: seconds spent waiting for a model to load."""
 
     def __init__(
         self,
@@ -56,29 +56,30 @@ class EntryInbox:
         self._free: Counter[tuple[RequestId, int]] = Counter()
         self._single = len(requests) == 1 and requests[0].n == 1
 
-    # --- what the client's side asks ------------------------------------------------------
+    # --- the client's side ----------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """Return whether a status can be given: all accepted that are asked, refused, or failed at
-        once."""
+        """Return whether the HTTP status is decided: every submitted request is accepted, or the
+        exchange was refused or abandoned."""
         return not self._unaccepted or self.fault is not None or self.abandoned
 
     @property
     def ended(self) -> bool:
-        """Return whether nothing more will come."""
+        """Return whether no more entries will come."""
         return not self._unended or self.fault is not None or self.abandoned
 
     @property
     def early_fault(self) -> HttpFault | None:
-        """Return a failure that can still be a status, because nothing precedes it; else None."""
+        """Return a failure that can still become the HTTP status, because no entry precedes it;
+        else None."""
         if self.fault is not None:
             return self.fault
         first = self._first()
         return of_failed(first) if isinstance(first, Failed) else None
 
     async def wait_settled(self, patience_s: float) -> bool:
-        """Wait until `settled`, at most so long; returns whether it is."""
+        """Wait until `settled`, at most `patience_s`; return whether it is."""
         try:
             async with asyncio.timeout(patience_s):
                 while not self.settled:
@@ -88,8 +89,8 @@ class EntryInbox:
         return True
 
     async def wait_begun(self, patience_s: float | None) -> bool:
-        """Wait for the first entry of an answer, or its end, at most so long (None: for ever);
-        returns whether it is there."""
+        """Wait for the first entry or the end of the answer, at most `patience_s` (None: no limit).
+        Return whether it came."""
         try:
             async with asyncio.timeout(patience_s):
                 while self._first() is None and not self.ended:
@@ -99,8 +100,8 @@ class EntryInbox:
         return True
 
     async def take(self) -> list[Entry]:
-        """Return all entries that are there, waiting for the first. Empty when only comments came,
-        or when it has ended. Calling again says that what was given has been sent."""
+        """Return all queued entries, after waiting for the first. Empty if only comments came or
+        the answer has ended. Each call confirms that the previous call's entries were sent."""
         if self._taken:
             self._give_credit()
         while not (self._queue or self._comments or self.ended):
@@ -109,16 +110,16 @@ class EntryInbox:
         return self._taken
 
     def take_comments(self) -> list[str]:
-        """Take the words of progress since the last call."""
+        """Take the progress comments since the last call."""
         comments, self._comments = self._comments, []
         return comments
 
     def take_unheeded(self) -> tuple[str, ...]:
-        """Take the paths of fields that the model gives no effect, those not taken before."""
+        """Take the paths of fields that have no effect on the model, each only once."""
         unheeded, self._unheeded = tuple(self._unheeded), []
         return unheeded
 
-    # --- what the runners' side tells -----------------------------------------------------
+    # --- the runners' side ----------------------------------------------------------------
 
     def accepted(self, request_id: RequestId, unheeded: Sequence[str] = ()) -> None:
         """Note that a runner owns this request, and which of its fields have no effect there."""
@@ -126,13 +127,14 @@ class EntryInbox:
         self._unheeded += [name for name in unheeded if name not in self._unheeded]
         self._wake()
 
-    def held(self, request_id: RequestId) -> None:
-        """Note that a request waits for others of this exchange, which can begin without it."""
+    def postponed(self, request_id: RequestId) -> None:
+        """Note that a request waits for others of this exchange, whose answers can begin before
+        it."""
         self._unaccepted.discard(request_id)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
-        """Take in entries of one request, its terminal (if here) last."""
+        """Add entries of one request; its terminal, if any, is last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
         last = entries[-1]
@@ -143,37 +145,39 @@ class EntryInbox:
         self._wake()
 
     def suspended(self, request_id: RequestId) -> None:
-        """Note that a request goes on at another runner: what is here of it, and was not sent yet,
-        gives no credit there."""
+        """Note that a request resumes at another runner: its entries not yet sent earn no credit
+        there."""
         for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
             if of_request == request_id:
                 self._free[of_request, choice] = count
 
     def refuse(self, fault: HttpFault) -> None:
-        """Refuse the exchange: no runner takes it; `fault` is the answer."""
+        """Refuse the exchange with `fault`: no runner takes it."""
         if self.fault is None and not self.ended:
             self.fault = fault
             self._wake()
 
     def say(self, comment: str) -> None:
-        """Leave a keep-alive or a word of progress. One that was not yet taken is replaced."""
+        """Queue a keep-alive or a progress comment, replacing any comment not taken yet."""
         if not self.ended:
             self._comments = [comment]
             self._wake()
 
     def abandon(self) -> None:
-        """Drop what is queued: the client is gone; nothing more is given out."""
+        """Drop the queue: the client is gone."""
         self.abandoned = True
         self._queue.clear()
         self._wake()
         if self._on_abandoned is not None:
             self._on_abandoned()
 
-    # --- below ---------------------------------------------------------------------------------
+    # --- internals ------------------------------------------------------------------------
 
     def _first(self) -> Entry | None:
-        """Return the first entry that waits to be taken and is more than a word of progress."""
-        return next((one for one in self._queue if not isinstance(one, PrefillProgress)), None)
+        """Return the first queued entry that is not prefill progress."""
+        return next(
+            (entry for entry in self._queue if not isinstance(entry, PrefillProgress)), None
+        )
 
     def _wake(self) -> None:
         waiting = self._waiting
@@ -201,7 +205,7 @@ class EntryInbox:
 
 
 def _costs(entries: Sequence[Entry]) -> Counter[tuple[RequestId, int]]:
-    """Return how many of these entries cost credit, by request and choice."""
+    """Count the entries that cost credit, by request and choice."""
     return Counter(
         (entry.request_id, entry.choice)
         for entry in entries

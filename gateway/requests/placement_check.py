@@ -1,8 +1,8 @@
-"""Talks to the holder: whether a model that requests wait for can be placed at all.
+"""Talks to the leader: asks whether a model with waiting requests can be placed at all.
 
-Asked when waiting for a model begins, and again while it is placed nowhere, as a dry run. A 'no'
-that time will not change ends the waiting at once with the holder's own arithmetic; any other
-answer leaves it be.
+It asks by a dry run when the wait for a model begins, and again while the model is unplaced. A
+refusal that time will not change ends the wait at once, with the leader's message. Any other reply
+changes nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bus.wire.ids import CommandId, ModelId
 from bus.wire.messages.commands import Acknowledged, CommandRefused, PlaceModel
 
 FINAL = frozenset({"insufficient_memory", "unsupported", "unknown_model", "bad_request"})
-"""Reasons for which waiting has no sense."""
+"""Reasons that time will not change."""
 ANSWER_S = 10.0
 
 
 def is_final(refusal: Refusal) -> bool:
-    """Return whether waiting has no sense: what is missing is pinned, there is none, or no node on
-    which the model could be can start a runner now."""
+    """Return whether waiting is hopeless: the model is unknown, pinned models fill the memory, or
+    no node that could hold it can start a runner now."""
     if refusal.facts.get("given_up"):
         return True
     in_vain = refusal.reason == "no_capacity" and refusal.retry_after_s is None
@@ -31,24 +31,24 @@ def is_final(refusal: Refusal) -> bool:
 
 
 class PlacementCheck:
-    """One open question per model."""
+    """Placement questions to the leader, at most one open per model."""
 
     def __init__(self, bus: BusClient, on_never: Callable[[ModelId, Refusal], None]) -> None:
         self._bus = bus
         self._on_never = on_never
-        self._asked: set[ModelId] = set()
+        self._open: set[ModelId] = set()
 
     def ask(self, model: ModelId) -> None:
-        """Ask unless that is being asked already."""
-        if model in self._asked:
+        """Ask unless the same question is open."""
+        if model in self._open:
             return
-        self._asked.add(model)
+        self._open.add(model)
         command = PlaceModel(
             command_id=CommandId(new_name("cmd")), model=model, if_absent=False, dry_run=True
         )
-        self._bus.command(command, partial(self._answered, model), deadline_s=ANSWER_S)
+        self._bus.command(command, partial(self._receive, model), deadline_s=ANSWER_S)
 
-    def _answered(self, model: ModelId, answer: Acknowledged | CommandRefused) -> None:
-        self._asked.discard(model)
+    def _receive(self, model: ModelId, answer: Acknowledged | CommandRefused) -> None:
+        self._open.discard(model)
         if isinstance(answer, CommandRefused) and is_final(answer.refusal):
             self._on_never(model, answer.refusal)

@@ -1,7 +1,7 @@
-"""The life of one request within an HTTP process, from waiting to its last word.
+"""The life of one request within an HTTP process, from arrival to its terminal entry.
 
-Pure: time arrives as `now`; the `RequestOwner` does what is to be done. A request's inbox gets
-each entry once; after a terminal nothing more is passed on.
+Pure: time arrives as `now`, and the `RequestOwner` acts. A request's inbox gets each entry once,
+and nothing after the terminal.
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ if TYPE_CHECKING:
 
 
 class RequestOwner(Protocol):
-    """The keeper of the open requests of a process."""
+    """Owner of the open requests of a process."""
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Find another runner for a request that a runner did not take, or refuse it."""
+        """Find another runner for a request that a runner refused, or refuse it."""
         ...
 
     def displaced(self, request: ClientRequest) -> None:
-        """Let a request wait again that a runner gave back in favour of a more urgent one."""
+        """Queue a preempted request again."""
         ...
 
     def ended(self, request: ClientRequest) -> None:
-        """Forget a request that has had its terminal."""
+        """Forget a request after its terminal."""
         ...
 
 
 class ClientRequest:
-    """One request of a client and where it stands. Instants end in `_at` and are monotonic.
+    """One client request and its state. Instants end in `_at` and are monotonic.
 
-    `wire` is the request as runners get it, `sharer` who asks, `affinity` as in `Parsed`.
-    `moved_at` is when it was submitted or last gave an entry; `first_at` when its first token came.
-    `begun`: it gave an entry, so a runner computes it. `excluded` are (instance, generation) pairs
-    that were tried; `has_waited`: for a model to be loaded, `waited_for_own`: for others of its
-    body. `queued_at` is when it was submitted, the first time that counts, or begun was given back;
-    `submitted_at` when to the runner that began it first; `was_displaced`: a runner gave it back
-    since. `so_far` is what its answer had then, None where none had begun it. `recalled`: this
-    runner is to give it back; `made_way`: one did so for something urgent. `node` is that of the
-    instance's lead; `finishes` are why its choices ended. `trace` is None where it is not traced.
+    `wire`: the request as runners get it. `sharer`: the client that it counts for. `affinity`: as
+    in `Parsed`. `moved_at`: last progress (submission, acceptance or an entry). `first_at`: when
+    its first token came. `begun`: an entry came, so a runner computes it. `excluded`: the
+    (instance, generation) pairs tried. `has_waited`: it waited for a model to load;
+    `waited_for_own`: it waited for other requests of its body.
+
+    `was_displaced`: a runner preempted it. `queued_at`: first submission, or when a begun request
+    was preempted. `submitted_at`: submission to the runner that first began it. `so_far`: its
+    answer when it was preempted; None if no runner had begun it. `recalled`: its runner was asked
+    to return it; `made_way`: it was preempted after such a recall. `node`: node of the instance's
+    lead. `finishes`: finish reasons of its choices. `trace`: None if not traced.
     """
 
     def __init__(
@@ -111,20 +113,20 @@ class ClientRequest:
 
     @property
     def spent_tokens(self) -> int:
-        """Return the tokens that it has used so far, of its prompt once a runner has accepted it,
-        and of its answer; a question about a prompt uses none."""
+        """Return the tokens used so far: of its prompt once a runner accepted it, and of its
+        answer. A question about a prompt uses none."""
         return 0 if self.wire.question is not None else self.prompt_tokens + self.answered_tokens
 
     @property
     def answered_tokens(self) -> int:
-        """Return the tokens of its answer so far; at its end with those that no entry brought, as
-        the one that ended it."""
+        """Return the tokens of its answer so far. The final count includes tokens without an entry,
+        such as an end token."""
         return max(self.tokens, 0 if self.usage is None else self.usage.completion_tokens)
 
-    # --- where it stands ----------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:
-        """Note that no instance is ready: the time from here on is loading."""
+        """Note that no instance is ready; from now on, time counts as loading."""
         self._stand_by()
         self.has_waited = True
         self._waiting_since = now
@@ -132,7 +134,7 @@ class ClientRequest:
             self.trace.waits("wait_model", now)
 
     def waiting_for_place(self, now: float) -> None:
-        """Note that the instances are full, or make way: any of them may be asked again later."""
+        """Note that all instances are full or being evicted; each may be tried again later."""
         self._stand_by()
         self.excluded.clear()
         self.tries = 0
@@ -140,11 +142,11 @@ class ClientRequest:
             self.trace.waits("wait_place", now)
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """Note that an instance is being asked.
+        """Note that the request is submitted to an instance.
 
-        `request_timeout_s` bounds the time between two entries; 0: no bound. Before the first one
-        the request may be in the runner's queue, and whether the runner works is known by its
-        steps.
+        `request_timeout_s` limits the time between two entries; 0: no limit. It does not apply
+        before the first entry: the request may be in the runner's queue, and the runner's steps
+        show whether it works.
         """
         self.instance = instance.instance
         self.node = None if instance.lead is None else instance.lead.node
@@ -163,24 +165,23 @@ class ClientRequest:
             self.trace.submitted(instance.instance, self.node, now)
 
     def waited_s(self, now: float) -> float:
-        """Return how long a request that was displaced has waited since it was first submitted; 0
-        for one that was not."""
+        """Return how long a preempted request has waited since `queued_at`; 0 for others."""
         return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
 
     def late(self, now: float, woke_at: float) -> bool:
-        """Return whether a deadline has come: of the answer (`x_timeout_s`), or of silence, which
-        counts from `woke_at` at the earliest."""
+        """Return whether a deadline passed: the client's (`x_timeout_s`), or the limit of silence,
+        counted from `woke_at` at the earliest."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
         return self.begun and 0 < self._silence_s <= now - max(self.moved_at, woke_at)
 
     def late_text(self) -> str:
-        """Return what a client is told when a deadline has come."""
+        """Return the client's message for a passed deadline."""
         if self._timeout_s is not None:
             return f"the answer was not complete within {self._timeout_s:g} s (x_timeout_s)"
         return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
 
-    # --- what the runner says (RequestObserver) -------------------------------------------------
+    # --- the runner's reports (RequestObserver) -----------------------------------------------
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
         """Note that a runner owns the request, and which of its fields have no effect there."""
@@ -195,8 +196,8 @@ class ClientRequest:
         self._owner.refused(self, refusal)
 
     def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """Have the owner let it wait again, to go on from there; how long it waits counts on, or
-        where it was begun from now on."""
+        """Have the owner queue it again, to resume from `so_far`. Its waiting time counts from its
+        first submission, or from now if a runner had begun it."""
         self.was_displaced = True
         self.made_way = self.made_way or self.recalled
         if so_far is not None:
@@ -205,18 +206,18 @@ class ClientRequest:
         self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
-        """Have the owner go on as if the runner, which vanished, had never been asked."""
+        """Have the owner place it again: its runner vanished before accepting it."""
         self._owner.refused(
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, told: Traced | RankTraced, now: float) -> None:
-        """Take what the runner, or a rank of its group, did for it when."""
+    def traced(self, timings: Traced | RankTraced, now: float) -> None:
+        """Add timings of the runner or of a rank of its group to the trace."""
         if self.trace is not None:
-            self.trace.told(told, now)
+            self.trace.add_timings(timings, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
-        """Count entries and pass them on, in order; nothing after a terminal."""
+        """Count entries and pass them on, in order; ignore entries after a terminal."""
         if self.done:
             return
         tokens = 0
@@ -235,29 +236,29 @@ class ClientRequest:
         last = entries[-1]
         terminal = last if isinstance(last, Finished | Failed) else None
         if terminal is not None and terminal.usage.completion_tokens > self.tokens:
-            # Some came with no text, such as an end that was ignored.
+            # Some tokens came without text, such as an ignored end token.
             self._counters.tokens(self.model, terminal.usage.completion_tokens - self.tokens, None)
             self.tokens = terminal.usage.completion_tokens
         if self.trace is not None:
             self.trace.arrived(now, ended=terminal is not None)
         if isinstance(last, Failed) and last.message == TIMED_OUT:
-            said = self.late_text()
+            message = self.late_text()
             terminal = Failed(
-                last.request_id, last.seq, last.reason, said, last.usage, last.details
+                last.request_id, last.seq, last.reason, message, last.usage, last.details
             )
             entries = [*entries[:-1], terminal]
         self.inbox.arrived(self.request_id, entries)
         if terminal is not None:
             self._end(terminal)
 
-    # --- ends made here -----------------------------------------------------------------------
+    # --- terminals made by the gateway ------------------------------------------------------
 
     def end_failed(self, reason: FailReason, message: str, now: float) -> None:
-        """End the request here, with an error."""
+        """End the request with an error of the gateway."""
         self.arrived([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
 
     def end_cancelled(self, now: float) -> None:
-        """End the request here, as cancelled: every choice ends, then the request."""
+        """End the request as cancelled: every choice ends, then the request."""
         ends: list[Entry] = [
             ChoiceEnd(self.request_id, 0, choice, "cancelled", None)
             for choice in range(self.wire.n)

@@ -1,11 +1,13 @@
-"""Which model a name means, and which of its instances answers a request.
+"""Which model a name means, and which of its instances gets a request.
 
-Pure. Names: the exact id, else the only id whose last part (after `/`) or whose name before
-`:latest` it is; an adapter's stands behind that of its model. Instances: of those ready and not
-excluded that have a place, the two that the conversation's beginning hashes to; of them the first
-(its prefix cache is warm), unless it has markedly more work than the second. So a conversation is
-in two prefix caches at most, and gateways that have heard the same do not all ask the same copy.
-(Rendezvous hashing, Thaler and Ravishankar; the power of two choices, Mitzenmacher.)
+Pure. A name is a model's exact id, or matches the only id with that last part (after `/`) or with
+that name before `:latest`. An adapter's name follows its model's.
+
+A request goes to a ready instance with a place that was not tried yet. The start of the
+conversation hashes to two such instances. The first gets the request, because its prefix cache is
+warm, unless it has markedly more work than the second. So a conversation is in at most two prefix
+caches, and gateways with equal readings do not all choose the same instance. (Rendezvous hashing,
+Thaler and Ravishankar; the power of two choices, Mitzenmacher.)
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ from bus.wire.messages.requests import (
 )
 
 AFFINITY_SLACK = 4
-"""Rows that a warm prefix is worth: beyond it the other of two instances wins."""
+"""Rows that a warm prefix is worth; with more rows than that ahead, the other instance gets the
+request."""
 AFFINITY_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """Work at one instance, as far as is known here; `full`: it has no place for one more."""
+    """Work at one instance, as far as this gateway knows; `full`: it has no place for another
+    request."""
 
     rows: int
     suspect: bool = False
@@ -41,17 +45,17 @@ class InstanceLoad:
 
 
 def adapter_named(
-    name: str, known: Collection[ModelId], adapters: Mapping[ModelId, Collection[str]]
+    name: str, models: Collection[ModelId], adapters: Mapping[ModelId, Collection[str]]
 ) -> tuple[ModelId, str] | None:
-    """Return the model and the adapter of it that `name` means, `MODEL:ADAPTER`; the adapter may be
-    none of it. None where no model with adapters is meant. Other names go before it."""
-    base, _, wanted = plain_name(name).rpartition(":")
-    model = model_named(base, known) if base else None
+    """Return the model and the adapter that a name `MODEL:ADAPTER` means; the model may lack that
+    adapter. None if no model with adapters matches. Callers try models and derived models first."""
+    base, _, adapter = plain_name(name).rpartition(":")
+    model = model_named(base, models) if base else None
     if model is None or not adapters.get(model):
         return None
     own = adapters[model]
-    alike = [one for one in own if one.casefold() == wanted.casefold()]
-    return model, alike[0] if wanted not in own and len(alike) == 1 else wanted
+    alike = [own_name for own_name in own if own_name.casefold() == adapter.casefold()]
+    return model, alike[0] if adapter not in own and len(alike) == 1 else adapter
 
 
 def ready_instances(
@@ -59,8 +63,8 @@ def ready_instances(
     model: ModelId,
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
-    """Return instances that may take a request now, none that makes way; `excluded` are (instance,
-    generation) pairs."""
+    """Return the instances that may take a request now, without those being evicted. `excluded` are
+    (instance, generation) pairs."""
     return [
         instance
         for instance in instances
@@ -74,13 +78,18 @@ def ready_instances(
 
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
-    """Return why the model will not be loaded now: the holder gave up on all its copies, and places
-    none of them elsewhere or under other conditions; or None. One that is to come back as it was is
-    waiting: for the end of a pause, because its runner kept failing, or for its node."""
+    """Return why the model will not be loaded now, or None.
+
+    The leader gave up on all its instances and will place none of them elsewhere or under other
+    conditions. An instance that will be placed again unchanged is only waiting: for the end of a
+    pause after crashes, or for its node.
+    """
     mine = [instance for instance in instances if instance.model == model]
     if not mine or any(
-        one.status != "failed" or one.elsewhere or one.place_again not in (None, one.conditions)
-        for one in mine
+        instance.status != "failed"
+        or instance.elsewhere
+        or instance.place_again not in (None, instance.conditions)
+        for instance in mine
     ):
         return None
     return mine[0].why or "its runner keeps failing"
@@ -89,9 +98,9 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
-    """Return the instance to ask, or None. A suspect one is asked only where there is no other, a
-    full one only where all others are."""
-    candidates = [(one, loads.get(one.instance, InstanceLoad(0))) for one in ready]
+    """Return the instance to ask, or None. A suspect instance is chosen only if all are suspect, a
+    full instance only if all others are full."""
+    candidates = [(instance, loads.get(instance.instance, InstanceLoad(0))) for instance in ready]
     if not candidates:
         return None
     candidates = [c for c in candidates if not c[1].suspect] or candidates
@@ -101,13 +110,14 @@ def choose(
     return warm if load.rows <= its_load.rows + AFFINITY_SLACK else other
 
 
-def affinity_of(request: GenerationRequest, said: str = "") -> str:
-    """Return a hash of what a growing conversation keeps: its model, tools, and first words; of the
-    model and what the client said that its requests share, where it said so."""
+def affinity_of(request: GenerationRequest, key: str = "") -> str:
+    """Return a hash of the parts that a growing conversation keeps: its model, tools and first
+    words. If the client gave its requests a common `key`, only the model, the adapter and the key
+    are hashed."""
     prompt = request.prompt
     parts: list[str] = [request.model, *([request.adapter] if request.adapter else ())]
-    if said:
-        parts.append(f"said:{said}")
+    if key:
+        parts.append(f"said:{key}")
     elif isinstance(prompt, ChatPrompt):
         parts += [tool.name for tool in prompt.tools]
         for message in prompt.messages:
@@ -118,20 +128,20 @@ def affinity_of(request: GenerationRequest, said: str = "") -> str:
     elif isinstance(prompt, TextPrompt):
         parts.append(prompt.text[: AFFINITY_CHARS // 16])
     elif isinstance(prompt, InputsPrompt):
-        parts.append(request.request_id)  # nothing is kept of inputs
+        parts.append(request.request_id)  # inputs share no prefix
     else:
         parts.append(",".join(map(str, prompt.token_ids[: AFFINITY_CHARS // 16])))
     return hashlib.blake2b("\0".join(parts).encode(errors="replace"), digest_size=16).hexdigest()
 
 
 def reading_rows(reading: RunnerReading | None) -> int:
-    """Return the rows that a runner said it has, waiting ones included."""
+    """Return the rows of a runner by its reading, waiting ones included."""
     return 0 if reading is None else reading.running + reading.waiting
 
 
 def has_place(reading: RunnerReading | None, rows: int) -> bool:
-    """Return whether a runner with so many rows takes one more, as far as its reading tells; one
-    that was not heard of is asked."""
+    """Return whether a runner with so many rows takes one more, by its reading; True without a
+    reading."""
     return reading is None or rows < reading.max_running + reading.max_waiting
 
 

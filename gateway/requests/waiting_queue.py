@@ -1,10 +1,10 @@
 """Requests that wait while no instance of their model is ready: bounded, with deadlines.
 
-Pure: time arrives as `now`. Those who ask for a model have their turns in rotation, the requests of
-one by (priority, age). A model that cannot load yet blocks no other model's, and none has all
-places where another is asked for: what has most gives up. What a runner gave back has its place in
-any case. What waits is published as a reading; that reading is what makes the holder load models.
-Beside it, `OwnTurns`: requests that wait for others of their own body, which have all the places.
+Pure: time arrives as `now`. The clients of a model take turns; each client's requests are ordered
+by (priority, age). A model that cannot load yet does not block other models. No model keeps all
+places while another needs one: the model with most waiters loses one. A preempted request is always
+admitted. The queue is published as a reading, and the leader loads models by that reading.
+`OwnTurns` queues requests that wait for others of their own body.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from gateway.requests.request import ClientRequest
 
 PUBLISH_S = 1.0
 FULL_S = 1.0
-"""A runner that was found full has said by then how full it is."""
+"""Seconds after which a full runner has reported its load again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One request (or a wish to load). `key` is the caller's name for it, `sharer` who asks.
-    `queued_at` is since when one that a runner gave back has waited for a place there."""
+    """One waiting request, or demand without a request. `key`: the caller's name for it. `sharer`:
+    the client that it counts for. `queued_at`: since when a preempted request has waited for a
+    place."""
 
     key: str
     model: ModelId
@@ -48,19 +49,19 @@ class Waiter:
 
 @dataclass(slots=True)
 class WaitingQueue:
-    """All that waits at one HTTP process: `limit` waiters, and more of those who have less than
-    their share of it; what a runner gave back is not counted against it."""
+    """All waiting requests of one HTTP process, at most `limit`. A client with less than its share,
+    and a preempted request, are admitted beyond the limit."""
 
     limit: int
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
     _turns: dict[ModelId, dict[str, int]] = field(default_factory=dict[ModelId, dict[str, int]])
 
     def add(self, waiter: Waiter) -> Refusal | Waiter | None:
-        """Let a request wait; return who lost the place to it, if there was none left. Or refuse:
-        full, with its place and when to come again. One that waits already keeps its place."""
+        """Queue a request; if it took another's place, return that waiter. Return a refusal with
+        its position if the queue is full. A request that already waits keeps its place."""
         loser = None
         if not self._has_place(waiter):
-            loser = self._makes_way(waiter.model)
+            loser = self._loser_to(waiter.model)
             if loser is None:
                 return Refusal(
                     reason="queue_full",
@@ -71,24 +72,24 @@ class WaitingQueue:
                     position=len(self.waiters) + 1,
                 )
             self.remove(loser.key)
-        self.wish(waiter)
+        self.add_demand(waiter)
         return loser
 
-    def wish(self, waiter: Waiter) -> None:
-        """Let one be told of, though it takes no place."""
+    def add_demand(self, waiter: Waiter) -> None:
+        """Add a waiter without checking the limit."""
         self.waiters[waiter.key] = waiter
         self._turns.pop(waiter.model, None)
 
     def remove(self, key: str) -> Waiter | None:
-        """Remove a waiter that waits no longer (served, cancelled, failed)."""
+        """Remove a waiter that was served, cancelled or failed."""
         waiter = self.waiters.pop(key, None)
         if waiter is not None:
             self._turns.pop(waiter.model, None)
         return waiter
 
     def asks_first(self, model: ModelId, now: float) -> str | None:
-        """Return which of those that runners gave back asks for a place there, though all are
-        taken: the one with the best standing."""
+        """Return the preempted waiter with the best standing: a runner may preempt another request
+        for it."""
         back = [
             (standing(waiter.priority, now - waiter.queued_at), waiter.since_at, waiter.key)
             for waiter in self.waiters.values()
@@ -97,72 +98,77 @@ class WaitingQueue:
         return min(back)[2] if back else None
 
     def models(self) -> set[ModelId]:
-        """Return the models that requests wait for."""
+        """Return the models with waiters."""
         return {waiter.model for waiter in self.waiters.values()}
 
     def of(self, model: ModelId) -> list[Waiter]:
-        """Return a model's waiters in the order in which they are to be submitted."""
+        """Return a model's waiters in submission order."""
         return [self.waiters[key] for key in self._turns_of(model)]
 
     def position(self, key: str) -> int:
-        """Return how many of the same model go first."""
+        """Return how many waiters of the same model go first."""
         return self._turns_of(self.waiters[key].model)[key]
 
     def expired(self, now: float) -> list[Waiter]:
-        """Return the waiters whose deadline has come; they stay until removed."""
+        """Return the waiters whose deadline has passed; they stay until removed."""
         return [waiter for waiter in self.waiters.values() if now >= waiter.deadline_at]
 
     def reading(
         self, node: NodeId, process: str, now: float, *, without: Collection[ModelId] = ()
     ) -> DemandReading:
-        """Return the unmet demand, most urgent model first; but for models that cannot be loaded
+        """Return the unmet demand, most urgent model first. `without`: models that cannot be loaded
         yet."""
         models = [
             ModelDemand(
                 model=model,
                 waiting=len(mine),
-                best_priority=min(one.priority for one in mine),
-                oldest_s=max(now - one.since_at for one in mine),
+                best_priority=min(waiter.priority for waiter in mine),
+                oldest_s=max(now - waiter.since_at for waiter in mine),
                 classes=_classes(mine, now),
             )
             for model in self.models() - set(without)
             if (mine := self.of(model))
         ]
-        models.sort(key=lambda one: (one.best_priority, -one.oldest_s))
+        models.sort(key=lambda demand: (demand.best_priority, -demand.oldest_s))
         return DemandReading(node=node, process=process, models=tuple(models))
 
     def _has_place(self, waiter: Waiter) -> bool:
         if len(self.waiters) < self.limit or waiter.key in self.waiters:
             return True
-        sharers = (one.sharer for one in self.waiters.values())
+        sharers = (other.sharer for other in self.waiters.values())
         return waiter.queued_at is not None or has_share(sharers, waiter.sharer, self.limit)
 
-    def _makes_way(self, coming: ModelId) -> Waiter | None:
-        """Return whose place goes to one more request for a model, if another one has at least two
-        more: of the model with most, of who has most of these, the lowest, the youngest."""
+    def _loser_to(self, coming: ModelId) -> Waiter | None:
+        """Return the waiter that loses its place to a request for `coming`; None unless another
+        model has at least two more waiters. It is of the model with most waiters, of the client
+        with most of these, lowest priority first, then youngest."""
         mine = [waiter for waiter in self.waiters.values() if waiter.queued_at is None]
-        models = Shares((one.model,) for one in mine)
+        models = Shares((waiter.model,) for waiter in mine)
         most = models.gives_way((coming,))
         if most is None:
             return None
-        theirs = [one for one in reversed(mine) if one.model == most[0]]
+        theirs = [waiter for waiter in reversed(mine) if waiter.model == most[0]]
         shares = Shares(waiter.sharer for waiter in theirs)
-        return max(theirs, key=lambda one: (shares.weight(one.sharer), one.priority, one.since_at))
+        return max(
+            theirs,
+            key=lambda waiter: (shares.weight(waiter.sharer), waiter.priority, waiter.since_at),
+        )
 
     def _turns_of(self, model: ModelId) -> dict[str, int]:
-        """Return the turn of each of a model's waiters, in order; kept until one comes or goes."""
+        """Return the turn of each of a model's waiters, in order; cached until one is added or
+        removed."""
         if model not in self._turns:
             mine = [waiter for waiter in self.waiters.values() if waiter.model == model]
-            mine.sort(key=lambda one: (one.priority, one.since_at))
-            order = in_turn([one.sharer for one in mine])
+            mine.sort(key=lambda waiter: (waiter.priority, waiter.since_at))
+            order = in_turn([waiter.sharer for waiter in mine])
             self._turns[model] = {mine[place].key: turn for turn, place in enumerate(order)}
         return self._turns[model]
 
 
 @dataclass(slots=True)
 class _Held:
-    """What of one body waits for the rest of it; `full_until`: a place is known to be there only
-    by an end, until then."""
+    """The waiting requests of one body. `full_until`: until then a place becomes free only when a
+    request ends."""
 
     requests: deque[ClientRequest]
     full_until: float = 0.0
@@ -171,10 +177,10 @@ class _Held:
 class OwnTurns:
     """Requests that wait for others of the same body, in order.
 
-    A body of many prompts asks for at most as many places as there are, and its rest waits for
-    these: a queue that is full of a body's own requests is no reason to refuse it. While anything
-    of a body waits here, another of its requests is with a runner or in the waiting room.
-    `on_place` submits one; `open_requests` are all of the process.
+    A body of many prompts takes at most as many places as there are, and the rest waits here. A
+    queue full of a body's own requests is no reason to refuse it. While requests of a body wait
+    here, another one is at a runner or in the waiting room. `on_place` submits a request;
+    `open_requests` are all of the process.
     """
 
     def __init__(
@@ -186,10 +192,10 @@ class OwnTurns:
         self._open = open_requests
         self._has_place = has_place
         self._on_place = on_place
-        self._held: dict[RequestId, _Held] = {}  # by the first of the body
+        self._held: dict[RequestId, _Held] = {}  # by the first request of the body
 
     def start(self, requests: Sequence[ClientRequest], now: float) -> None:
-        """Submit the first request of a body, and as many of the others as there are places for."""
+        """Submit the first request of a body, and as many others as there are places."""
         first, *others = requests
         if others:
             self._held[_body_of(first)] = _Held(deque(others))
@@ -199,12 +205,12 @@ class OwnTurns:
         self._fill(_body_of(first), now)
 
     def hold(self, request: ClientRequest, now: float) -> bool:
-        """Let a request that a full runner refused wait for others of its body; False where none of
-        them is under way."""
+        """Queue a request that a full runner refused behind others of its body. Return False if
+        none of them is in progress."""
         body = _body_of(request)
         held = self._held.get(body)
-        waiting = {one.request_id for one in held.requests} if held else set[RequestId]()
-        others = (one.request_id for one in request.inbox.requests if one is not request.wire)
+        waiting = {other.request_id for other in held.requests} if held else set[RequestId]()
+        others = (other.request_id for other in request.inbox.requests if other is not request.wire)
         if not any(other in self._open and other not in waiting for other in others):
             return False
         held = self._held.setdefault(body, _Held(deque()))
@@ -214,7 +220,7 @@ class OwnTurns:
         return True
 
     def ended(self, request: ClientRequest, now: float) -> None:
-        """Submit the next of a body of which a request has ended."""
+        """Submit the next request of a body after one has ended."""
         body = _body_of(request)
         held = self._held.get(body)
         if held is not None and not self._remove(request, held):
@@ -222,21 +228,21 @@ class OwnTurns:
             self._fill(body, now)
 
     def tick(self, now: float) -> None:
-        """Submit what places have come free for. To be called several times a second."""
+        """Submit requests for which places became free. Call it several times a second."""
         for body in list(self._held):
             self._fill(body, now)
 
     def remove(self, request: ClientRequest) -> bool:
-        """Let a request wait no longer; return whether it did."""
+        """Stop holding a request back; return whether it waited here."""
         held = self._held.get(_body_of(request))
         return held is not None and self._remove(request, held)
 
     def begun(self, request: ClientRequest) -> bool:
-        """Return whether another request of the same body has been answered already."""
-        return any(one.request_id not in self._open for one in request.inbox.requests)
+        """Return whether another request of the same body has ended."""
+        return any(wire.request_id not in self._open for wire in request.inbox.requests)
 
     def take(self, request: ClientRequest) -> Sequence[ClientRequest]:
-        """Let none of a request's body wait any longer; return those that did."""
+        """Remove and return all waiting requests of a request's body."""
         held = self._held.pop(_body_of(request), None)
         return held.requests if held else ()
 
@@ -266,7 +272,7 @@ def _waits(request: ClientRequest, now: float) -> None:
     """Note that others of its body have the places: the answer begins without it."""
     request.waiting_for_place(now)
     request.waited_for_own = True
-    request.inbox.held(request.request_id)
+    request.inbox.postponed(request.request_id)
 
 
 def _body_of(request: ClientRequest) -> RequestId:
@@ -281,10 +287,10 @@ def loading_text(
     *,
     position: int,
 ) -> str:
-    """Return a line for the person who waits: phase, bytes, per cent. While the weights are on
-    their way to a node, that; of several nodes or ranks the one that is furthest behind; while the
-    model waits for memory (`wait`), what it waits for."""
-    mine = [one for one in readings if one.model == model]
+    """Return the progress line for a waiting client: phase, bytes, percent. During a fetch or a
+    load it shows the node or rank that is furthest behind. If the model waits for memory (`wait`),
+    it says why."""
+    mine = [reading for reading in readings if reading.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [
         fetch
@@ -293,33 +299,33 @@ def loading_text(
         if fetch.model == model and fetch.phase not in ("done", "failed")
     ]
     if under_way:
-        last = min(under_way, key=lambda one: one.done_bytes)
+        last = min(under_way, key=lambda fetch: fetch.done_bytes)
         percent = math.floor(100 * last.done_bytes / max(1, last.total_bytes))
         done, total = last.done_bytes / 1e6, last.total_bytes / 1e6
         rate = f"{last.bytes_per_s / 1e6:.0f} MB/s"
         return f"fetching {percent} % ({done:.0f} of {total:.0f} MB, {rate}) {model}{place}"
-    for one in sorted(mine, key=_loaded_ratio):
-        if one.phase == "loading" and one.total_bytes > 0:
-            ratio = _loaded_ratio(one)
-            done, total = one.done_bytes / 1e6, one.total_bytes / 1e6
+    for reading in sorted(mine, key=_loaded_ratio):
+        if reading.phase == "loading" and reading.total_bytes > 0:
+            ratio = _loaded_ratio(reading)
+            done, total = reading.done_bytes / 1e6, reading.total_bytes / 1e6
             percent = math.floor(100 * ratio)
             return f"loading {percent} % ({done:.0f} of {total:.0f} MB) {model}{place}"
-        if one.phase in ("loading", "warming"):
-            return f"{one.phase} {model}{place}"
+        if reading.phase in ("loading", "warming"):
+            return f"{reading.phase} {model}{place}"
     if wait is not None:
         return f"waiting for {model}: {waits_for(wait)}{place}"
     return f"waiting for {model} to be loaded{place}"
 
 
 def waits_for(wait: PoolWait) -> str:
-    """Return what a model waits for, and how long that is expected to take."""
+    """Return why a model waits, and the expected time until it is ready."""
     if wait.ready_in_s is None:
         return wait.why
     return f"{wait.why}; ready in about {wait.ready_in_s:.0f} s"
 
 
 def _classes(waiters: Sequence[Waiter], now: float) -> tuple[ClassDemand, ...]:
-    """Return how many wait, and how long, of each priority."""
+    """Return the count and the longest wait of each priority."""
     since: dict[int, list[float]] = {}
     for waiter in waiters:
         since.setdefault(waiter.priority, []).append(waiter.since_at)
@@ -329,5 +335,5 @@ def _classes(waiters: Sequence[Waiter], now: float) -> tuple[ClassDemand, ...]:
     )
 
 
-def _loaded_ratio(one: RunnerReading) -> float:
-    return min(1.0, one.done_bytes / max(1, one.total_bytes))
+def _loaded_ratio(reading: RunnerReading) -> float:
+    return min(1.0, reading.done_bytes / max(1, reading.total_bytes))

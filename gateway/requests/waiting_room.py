@@ -1,13 +1,14 @@
-"""Talks to the bus: requests that wait for an instance of their model, and what they wait for.
+"""Talks to the bus: requests that wait for an instance of their model, and the state of that model.
 
-The demand is published each second while there is any, and once more when there is none. Waiting
-ends by an instance that is ready and has a place, by a time that has run out, or by reasons that
-time will not change: the holder says that the model has no place, it has given all copies up, or
-the only instances did not answer. Such a reason refuses at the door as well; there it leaves a
-wish, for the holder tries again what is wished for. A model that is on no disk is pulled first,
-within the pull's own deadlines; its time to be loaded begins when it is listed. What made way for
-something urgent waits for as long as its client does. Of those that a full runner gave back one
-asks for a place there each second, though all are taken: how long it has waited gets it in.
+Demand is published each second while requests wait, and once more when none is left. Waiting ends
+when an instance is ready and has a place, at a deadline, or when waiting is hopeless. It is
+hopeless when the leader finds no place for the model or gave up all its instances, or when no
+instance answers. New requests are then refused at once. A refused request still leaves demand
+behind, because the leader retries models in demand.
+
+A model on no disk is pulled first, within the pull's own deadlines; its time to load begins when it
+is listed. A request recalled for something urgent waits as long as its client. Each second one
+preempted request asks for a place though all are taken: its waiting time gets it in.
 """
 
 from __future__ import annotations
@@ -37,17 +38,16 @@ from gateway.requests.waiting_queue import (
 )
 
 SILENT_S = 12.0
-"""How long a request waits for the replacement of the only instance, which did not answer."""
-WISH_S = 5.0
-"""Readings are heard within this; a wish need not last longer."""
+"""How long a request waits for a replacement of its only instance, which did not answer."""
+DEMAND_S = 5.0
+"""How long the demand of a refused request lasts; readings are received within this time."""
 
 
 class WaitingRoom:
     """The requests of one HTTP process for which no instance is ready.
 
-    `on_ready` is called with a request that an instance may take now, `on_refused` with one that
-    waits in vain. `open_requests` are all requests of the process: one that is no longer there
-    is passed over.
+    `on_ready` gets each request that an instance can take now, `on_refused` each that waits in
+    vain. `open_requests` are all requests of the process; waiters no longer in it are skipped.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class WaitingRoom:
         self._full_until: dict[ModelId, float] = {}
         self._asks_at: dict[ModelId, float] = {}
         self._published_at = 0.0
-        self._demanded = True  # what an earlier process of this name said is taken back
+        self._demanded = True  # the first reading replaces that of an earlier process of this name
         self._placement = PlacementCheck(bus, self._refuse_all)
         self._pulls = PullsOnDemand(bus, catalog.readings, options.pull_on_demand)
 
@@ -78,11 +78,11 @@ class WaitingRoom:
         return request_id in self._queue.waiters
 
     def add(self, request: ClientRequest) -> Refusal | None:
-        """Let a request wait, and have its model's placement checked; or say why it waits in vain,
-        or that all is full."""
+        """Queue a request and have its model's placement checked. Return a refusal if it would wait
+        in vain or the queue is full."""
         given_up = self._catalog.given_up(request.model)
         if given_up is not None:
-            self._wish(request)
+            self._leave_demand(request)
             return given_up
         is_here = request.model in self._catalog.names()
         is_pulled = not is_here and self._pulls.allows(request.model)
@@ -98,8 +98,8 @@ class WaitingRoom:
         return full
 
     def add_again(self, request: ClientRequest) -> Refusal | None:
-        """Let a request that has waited for the load, or that a runner gave back, wait on for a
-        place; or say that all is full, which it never is for one that was given back."""
+        """Queue a request again that already waited for the load or was preempted. Return a refusal
+        if the queue is full; a preempted request is never refused."""
         now = self._bus.reactor.now()
         self._full_until[request.model] = now + FULL_S
         full = self._take(self._waiter(request))
@@ -108,11 +108,10 @@ class WaitingRoom:
         return full
 
     def remove(self, request_id: RequestId) -> bool:
-        """Let a request wait no longer; return whether it did."""
         return self._queue.remove(request_id) is not None
 
     def follow(self) -> None:
-        """Give out what an instance may take, end what waits for a model that was given up."""
+        """Submit requests to ready instances; refuse the requests for models that were given up."""
         for model in self._queue.models():
             if self._catalog.ready(model):
                 self._give_out(model)
@@ -120,8 +119,8 @@ class WaitingRoom:
                 self._refuse_all(model, given_up)
 
     def tick(self, now: float, woke_at: float) -> None:
-        """Publish the demand, end what waits in vain. To be called several times a second; this
-        process last stood still till `woke_at`."""
+        """Publish the demand and end hopeless waits. Call it several times a second. The process
+        was last suspended until `woke_at`."""
         self._follow_pulls(now)
         if now - self._published_at >= PUBLISH_S:
             self._publish()
@@ -140,7 +139,7 @@ class WaitingRoom:
                 self._on_refused(request, self._too_late(waiter, now))
 
     def progress(self, request: ClientRequest, now: float) -> str:
-        """Return a line for the person who waits for `request`."""
+        """Return the progress line for the client of `request`."""
         position = self._queue.position(request.request_id)
         if self._catalog.ready(request.model):
             why = "; a more urgent request took yours" if request.was_displaced else ""
@@ -157,10 +156,10 @@ class WaitingRoom:
         )
 
     def close(self) -> None:
-        """Leave the models that are pulled."""
+        """Stop waiting for pulled models."""
         self._pulls.keep(())
 
-    # --- below ---------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------
 
     def _waiter(self, request: ClientRequest) -> Waiter:
         queued_at = request.queued_at if request.was_displaced else None
@@ -178,7 +177,7 @@ class WaitingRoom:
         )
 
     def _take(self, waiter: Waiter) -> Refusal | None:
-        """Let a request wait; refuse the one whose place it gets."""
+        """Queue a request; refuse the waiter that loses its place to it."""
         taken = self._queue.add(waiter)
         if not isinstance(taken, Waiter):
             return taken
@@ -188,16 +187,16 @@ class WaitingRoom:
         return None
 
     def _check_refused(self, now: float) -> None:
-        """Have the placement of what the holder places nowhere checked again: a model may have been
-        deleted since, or others pinned."""
+        """Have the placement of unplaceable models checked again: models may have been deleted or
+        unpinned."""
         for model in self._queue.models():
             wait = wait_of(self._catalog.readings, model, now)
             if wait is not None and wait.phase in ("refused", "hopeless"):
                 self._placement.ask(model)
 
     def _follow_pulls(self, now: float) -> None:
-        """Have a model loaded that was pulled, tell who waits for one that cannot be, and leave
-        what no client waits for."""
+        """Have pulled models loaded, refuse requests whose pull failed, and stop pulls without
+        waiters."""
         if not self._pulls.models:
             return
         here, loading_until = self._catalog.names(), now + self._options.load_timeout_s
@@ -212,16 +211,16 @@ class WaitingRoom:
                     self._on_refused(request, of_pull(state))
         self._pulls.keep(self._queue.models() - here)
 
-    def _wish(self, request: ClientRequest) -> None:
-        """Keep the demand of a request that is refused for as long as it takes to be heard."""
+    def _leave_demand(self, request: ClientRequest) -> None:
+        """Publish the demand of a refused request until the leader has received it."""
         now = self._bus.reactor.now()
-        wish = replace(
+        demand = replace(
             self._waiter(request),
             key=f"wish for {request.model}",
             since_at=now,
-            deadline_at=now + WISH_S,
+            deadline_at=now + DEMAND_S,
         )
-        self._queue.wish(wish)
+        self._queue.add_demand(demand)
         self._publish()
 
     def _too_late(self, waiter: Waiter, now: float) -> Refusal:
@@ -234,15 +233,15 @@ class WaitingRoom:
         return Refusal(reason="queue_full", message=message, retry_after_s=5.0)
 
     def _waiting_for(self, model: ModelId) -> Iterator[ClientRequest]:
-        """Yield the requests that wait for a model, in order, as long as they are still open."""
+        """Yield a model's open waiting requests, in order."""
         for waiter in self._queue.of(model):
             request = self._open.get(RequestId(waiter.key))
             if request is not None:
                 yield request
 
     def _give_out(self, model: ModelId) -> None:
-        """Submit, in order, as many as there are places for, or one that asks for a place all the
-        same; none just after one was refused."""
+        """Submit requests in order while there are places. One preempted request may go although
+        all are taken. Just after a refusal the instances count as full."""
         now, given, asks = self._bus.reactor.now(), False, None
         if now >= self._asks_at.get(model, 0.0):
             asks = self._queue.asks_first(model, now)
@@ -258,7 +257,7 @@ class WaitingRoom:
             self._publish()
 
     def _give_up_silent(self, model: ModelId, now: float, woke_at: float) -> None:
-        """Refuse those who tried all instances, none of which answers or is being replaced."""
+        """Refuse requests that tried all instances, if none answers or is being replaced."""
         if self._catalog.any_suspect(model):
             return
         text = f"the runner of {model} does not answer; it may be overloaded"
@@ -269,7 +268,7 @@ class WaitingRoom:
                 self._on_refused(request, silent)
 
     def _refuse_all(self, model: ModelId, refusal: Refusal) -> None:
-        """Refuse all, unless an instance got ready after all."""
+        """Refuse all waiters of a model, unless an instance is ready."""
         if not self._catalog.ready(model):
             for request in self._waiting_for(model):
                 self._on_refused(request, refusal)
@@ -288,7 +287,7 @@ class WaitingRoom:
 
 
 def _lost_to(model: ModelId, waiting: int) -> Refusal:
-    """Return the refusal of a request that waited, and whose place one for `model` has now."""
+    """Return the refusal of a waiter that lost its place to a request for `model`."""
     message = (
         f"{waiting} requests wait for models to load, the limit; this one was dropped "
         "for a request "

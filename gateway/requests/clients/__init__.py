@@ -1,4 +1,4 @@
-"""What a client's profile changes of its requests, and when a client may ask again.
+"""The defaults that a client's profile adds to its requests, and when a client may ask again.
 
 Pure: time arrives as `now`.
 """

@@ -1,6 +1,6 @@
-"""What a profile changes of a request, and how one is refused for the sake of it.
+"""The defaults that a client's profile adds to a request, and the refusals that it causes.
 
-Pure. What a body says goes before what its client's profile says.
+Pure. A value in the body takes precedence over the profile.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.faults import HttpFault
 
 WAITING_RETRY_S = 1.0
-"""Said where as many wait as may: one of them may begin at any time."""
+"""Retry time for a client with its maximum of waiting requests: one of them may begin at any
+time."""
 
 
 def with_defaults(parsed: Parsed, profile: ClientProfile) -> Parsed:
-    """Return a body that says what its client's profile says, where it did not say so itself."""
+    """Return a body with its client's profile applied, except where the body sets a value
+    itself."""
     extras, requests = parsed.extras, parsed.requests
     if profile.priority is not None and not extras.says_priority:
         extras = replace(extras, priority=profile.priority)
-        # another than the normal one was said in the dialect's own words
+        # any other priority was set in the dialect's own words
         requests = tuple(
             request.model_copy(update={"priority": profile.priority})
             if request.priority == PRIORITIES["normal"]
@@ -35,12 +37,13 @@ def with_defaults(parsed: Parsed, profile: ClientProfile) -> Parsed:
 
 
 def cooldown_of(extras: Extras, profile: ClientProfile) -> float:
-    """Return how long a client rests after a request: the longer of what both say."""
+    """Return a client's cooldown after a request in seconds: the longer of the body's and the
+    profile's."""
     return max(extras.cooldown_s, profile.cooldown_s)
 
 
 def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
-    """Return the 429 for a client that has to rest for `left_s` yet."""
+    """Return the 429 for a client in cooldown for another `left_s`."""
     return HttpFault(
         429,
         "client_cooldown",
@@ -51,7 +54,7 @@ def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
 
 
 def too_many_waiting(client: ClientName, waiting: int, most: int) -> HttpFault:
-    """Return the 429 for a client of which as many requests wait as may."""
+    """Return the 429 for a client with its maximum of waiting requests."""
     return HttpFault(
         429,
         "client_queue_full",

@@ -1,7 +1,7 @@
-"""Talks to a collector of OpenTelemetry: traces as spans for other programs, over HTTP (OTLP).
+"""Talks to an OpenTelemetry collector: sends traces as spans over HTTP (OTLP).
 
-What is sent is what is kept of a trace, and what the request asked for in numbers; no word of a
-prompt or an answer. `exporter` alone acts, in a thread of its own.
+It sends the kept trace and the request's numeric settings, never a word of a prompt or an answer.
+Only `exporter` acts, in a thread of its own.
 """
 
 from gateway.requests.otlp.ended import EndedTrace, Outcome, TraceSink, open_exporter

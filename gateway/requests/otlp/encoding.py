@@ -1,6 +1,6 @@
-"""Spans as the bytes of OTLP, and what a collector answers to them.
+"""Spans as OTLP bytes, and the reply of a collector.
 
-Pure. The only home of `opentelemetry` (the extra `otlp`): loaded where traces are exported.
+Pure. The only module that imports `opentelemetry` (the extra `otlp`): loaded only to export traces.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAMPLED = 1
 
 
 class SpanEncoder:
-    """Makes bodies of requests to a collector, of whole traces; `resource` says whose they are."""
+    """Encodes the traces of one request to a collector; `resource` identifies their source."""
 
     def __init__(self, resource: Mapping[str, Value]) -> None:
         self._request = ExportTraceServiceRequest()
@@ -40,37 +40,36 @@ class SpanEncoder:
         return len(self._scope.spans) - before
 
     def body(self) -> bytes:
-        """Return the body."""
         return self._request.SerializeToString()
 
 
 def refused_of(answer: bytes) -> tuple[int, str]:
-    """Return how many spans a collector has refused that answered with 200, and why."""
+    """Return how many spans a collector refused in a 200 answer, and why."""
     try:
-        told = ExportTraceServiceResponse.FromString(answer).partial_success
+        partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:
         return 0, ""
-    return told.rejected_spans, told.error_message
+    return partial.rejected_spans, partial.error_message
 
 
-def _fill(span: Span, trace_id: bytes, one: OtlpSpan) -> None:
+def _fill(span: Span, trace_id: bytes, source: OtlpSpan) -> None:
     span.trace_id = trace_id
-    span.span_id = bytes.fromhex(one.span_id)
-    span.parent_span_id = bytes.fromhex(one.parent_id)
-    span.name = one.name
-    span.kind = Span.SPAN_KIND_SERVER if one.serves else Span.SPAN_KIND_INTERNAL
-    span.start_time_unix_nano = one.began_ns
-    span.end_time_unix_nano = one.ended_ns
+    span.span_id = bytes.fromhex(source.span_id)
+    span.parent_span_id = bytes.fromhex(source.parent_id)
+    span.name = source.name
+    span.kind = Span.SPAN_KIND_SERVER if source.serves else Span.SPAN_KIND_INTERNAL
+    span.start_time_unix_nano = source.began_ns
+    span.end_time_unix_nano = source.ended_ns
     span.flags = _SAMPLED
-    _add(span.attributes, one.attributes)
-    if one.error:
+    _add(span.attributes, source.attributes)
+    if source.error:
         span.status.code = Status.STATUS_CODE_ERROR
-        span.status.message = one.error
+        span.status.message = source.error
 
 
 def _add(pairs: Any, attributes: Mapping[str, Value]) -> None:
-    """Add attributes to a repeated field, each made in its place: to make messages from keywords,
-    and to copy them there, takes several times as long."""
+    """Add attributes to a repeated field, each made in place: building messages from keywords and
+    copying them takes several times as long."""
     for name, value in attributes.items():
         pair = pairs.add()
         pair.key = name
@@ -88,5 +87,5 @@ def _put(to: AnyValue, value: Value) -> None:
         case float():
             to.double_value = value
         case _:
-            for one in value:
-                to.array_value.values.add().string_value = one
+            for text in value:
+                to.array_value.values.add().string_value = text

@@ -1,6 +1,4 @@
-"""Talks to nothing but the packages that are installed: opens what exports traces, where they are
-to be exported.
-"""
+"""Talks to nothing but the installed packages: opens the trace exporter if traces are exported."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from gateway.cluster.options import Options
 from gateway.requests.otlp.spans import Value
 
 Outcome = Literal["sent", "refused", "dropped"]
-"""What became of a span: the collector has it, it did not want it, or it never had it."""
+"""The fate of a span: the collector took it, refused it, or never got it."""
 Count = Callable[[Outcome, int], None]
 MISSING = (
     "otlp.endpoint is set, but traces are not exported: run "
@@ -22,32 +20,32 @@ MISSING = (
 )
 PATH = "/v1/traces"
 ANSWER_S = 10.0
-"""A collector may take so long for one answer."""
+"""Time limit for one answer of a collector."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTrace:
-    """A trace as it is kept (JSON), how many spans it has, and what its request asked for."""
+    """A trace as it is kept (JSON), its number of spans, and its request's attributes."""
 
     trace: bytes
     spans: int
-    asked: Mapping[str, Value]
+    attributes: Mapping[str, Value]
 
 
 class TraceSink(Protocol):
-    """What takes traces that have ended."""
+    """Takes traces that have ended."""
 
     def offer(self, ended: EndedTrace) -> None:
-        """Take a trace; it does not wait."""
+        """Take a trace without waiting."""
         ...
 
     def close(self) -> None:
-        """Send what is left, for a moment. Blocks."""
+        """Send the remaining traces, for a moment. Blocks."""
         ...
 
 
 def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
-    """Return what exports traces, as the options say; None where nothing does."""
+    """Return the exporter that the options call for; None if traces are not exported."""
     if not options.otlp_endpoint:
         return None
     try:
@@ -66,7 +64,7 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
 
 
 def trace_collector(endpoint: str, headers: Mapping[str, str], timeout_s: float) -> HttpCollector:
-    """Return the collector at `endpoint`, where `PATH` is added to an address that lacks it."""
+    """Return the collector at `endpoint`; `PATH` is added to an address without it."""
     url = endpoint.rstrip("/")
     url = url if url.endswith(PATH) else url + PATH
     return HttpCollector(url, {**headers, "content-type": "application/x-protobuf"}, timeout_s)

@@ -1,8 +1,8 @@
-"""Talks to a collector, in a thread of its own: traces go there some time after they have ended.
+"""Talks to a collector, in a thread of its own: sends traces some time after they end.
 
-Nothing waits for it: a trace is put into a queue of bounded bytes, or dropped and counted. What a
-collector does not take is sent again for a while, then dropped; one that is silent costs a line of
-the log a minute.
+Nothing waits for it: a trace enters a queue of bounded bytes, or is dropped and counted. A batch
+that the collector does not take is retried for a while, then dropped. A silent collector costs one
+log line a minute.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from gateway.requests.otlp.spans import Value, spans_of
 
 MOST_WAITING_BYTES = 4 << 20
 TOGETHER = 64
-"""Traces of one request to the collector."""
+"""Traces in one request to the collector."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTiming:
-    """Seconds: what ends within `gather_s` goes together. A collector is asked again after
-    `again_s`, then twice that, up to `rest_s`, for `keep_s` in all. What is wrong is said once in
-    `say_s`. At its end a process has `close_s` more."""
+    """Seconds. Traces that end within `gather_s` are sent together. The first retry comes after
+    `again_s`; the pause doubles up to `rest_s`, for `keep_s` in all. A problem is logged once in
+    `say_s`. A closing process has `close_s` more."""
 
     gather_s: float = 1.0
     again_s: float = 1.0
@@ -43,8 +43,8 @@ class ExportTiming:
 
 
 class TraceExporter:
-    """What sends the traces of one HTTP process. `count` is told of every span, once, from any
-    thread; `resource` says whose they are."""
+    """Sends the traces of one HTTP process. `count` is called once for every span, from any thread;
+    `resource` identifies their source."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class TraceExporter:
         self._thread.start()
 
     def offer(self, ended: EndedTrace) -> None:
-        """Have a trace sent soon; dropped and counted where too many wait."""
+        """Queue a trace; if too many bytes wait, drop and count it."""
         with self._wake:
             is_full = self._queued_bytes + len(ended.trace) > MOST_WAITING_BYTES
             if not (self._closing or is_full):
@@ -82,7 +82,7 @@ class TraceExporter:
         self._count("dropped", ended.spans)
 
     def close(self) -> None:
-        """Send what waits, within `close_s`; what is left is dropped and counted. Blocks."""
+        """Send queued traces within `close_s`; drop and count the rest. Blocks."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -90,9 +90,9 @@ class TraceExporter:
         with self._wake:
             left, self._queue = self._queue, deque()
         if left:
-            self._count("dropped", sum(one.spans for one in left))
+            self._count("dropped", sum(trace.spans for trace in left))
 
-    # --- of the thread ---------------------------------------------------------------------------
+    # --- in the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
         while batch := self._next():
@@ -102,7 +102,7 @@ class TraceExporter:
                 self._drop(batch, f"internal error: {story_of(error)}")
 
     def _next(self) -> list[EndedTrace]:
-        """Wait for traces, and a moment for more; return them, none once all is to end."""
+        """Wait for traces, and a moment for more; return them, or none once the exporter closes."""
         with self._wake:
             self._wake.wait_for(lambda: self._queue or self._closing)
             self._wake.wait_for(
@@ -110,7 +110,7 @@ class TraceExporter:
                 self._timing.gather_s,
             )
             batch = [self._queue.popleft() for _ in range(min(TOGETHER, len(self._queue)))]
-            self._queued_bytes -= sum(len(one.trace) for one in batch)
+            self._queued_bytes -= sum(len(trace.trace) for trace in batch)
             return batch
 
     def _deliver(self, batch: list[EndedTrace]) -> None:
@@ -148,14 +148,14 @@ class TraceExporter:
             self._log.info("exporting traces to the collector again", dropped_spans=self._lost)
 
     def _paused(self, seconds: float, give_up_at: float) -> bool:
-        """Wait before the same is sent again; return False where it is to be given up."""
+        """Wait before a retry; return False if it is time to give up."""
         with self._wake:
             until = min(now() + seconds, give_up_at)
             self._wake.wait_for(lambda: self._closing, until - now())
             return not self._closing and now() < give_up_at
 
     def _drop(self, batch: list[EndedTrace], why: str) -> None:
-        count = sum(one.spans for one in batch)
+        count = sum(trace.spans for trace in batch)
         self._lost += count
         self._count("dropped", count)
         self._say(why)
@@ -172,10 +172,10 @@ class TraceExporter:
 
 
 def _encoded(resource: Mapping[str, Value], batch: list[EndedTrace]) -> tuple[bytes, int]:
-    """Return the body that has these traces, and how many spans are in it."""
+    """Return the body with these traces, and its number of spans."""
     encoder, count = SpanEncoder(resource), 0
-    for one in batch:
-        told: Mapping[str, Any] = orjson.loads(one.trace)
-        count += encoder.add(told["trace_id"], spans_of(told, one.asked))
+    for ended in batch:
+        trace: Mapping[str, Any] = orjson.loads(ended.trace)
+        count += encoder.add(trace["trace_id"], spans_of(trace, ended.attributes))
         time.sleep(0)  # the event loop goes first
     return encoder.body(), count

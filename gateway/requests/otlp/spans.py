@@ -1,8 +1,8 @@
-"""A kept trace as spans of OpenTelemetry, named as its GenAI conventions have it.
+"""A kept trace as OpenTelemetry spans, named by the GenAI conventions.
 
-Pure. The whole request is a span of kind server, with the conventions' attributes; below it are the
-gateway's stages and the runner, and below that what the runner did. What the conventions do not
-name begins with `shoal.`. Times are those of the gateway's wall clock.
+Pure. The whole request is a span of kind server, with the conventions' attributes. Below it are the
+gateway's stages and the runner, and below the runner its own work. Names outside the conventions
+begin with `shoal.`. Times are those of the gateway's wall clock.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from bus.wire.messages.requests import ChatPrompt, GenerationRequest, InputsProm
 from gateway.requests.tracing import span_ids_below
 
 Value = str | bool | int | float | tuple[str, ...]
-Told = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 _OF_SPAN = ("choice", "tokens", "steps", "longest_s", "computed_s")
 
 
 class OtlpSpan(NamedTuple):
-    """One span; ids in hex digits, times in nanoseconds since 1970. `error` is the code of what
-    went wrong, "" for nothing; `serves`: it is a client's request."""
+    """One span; ids in hex digits, times in nanoseconds since 1970. `error`: the error code, or "".
+    `serves`: it is a client's request."""
 
     name: str
     span_id: str
@@ -34,14 +34,14 @@ class OtlpSpan(NamedTuple):
 
 
 def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
-    """Return what a request asked for: the operation and its numbers."""
+    """Return a request's operation and numeric settings as attributes."""
     sampling = wire.sampling
     if isinstance(wire.prompt, InputsPrompt):
         return {"gen_ai.operation.name": "embeddings"}
     if wire.question is not None:
         return {"gen_ai.operation.name": "ask"}
     is_chat = isinstance(wire.prompt, ChatPrompt)
-    asked: dict[str, Value] = {
+    attributes: dict[str, Value] = {
         "gen_ai.operation.name": "chat" if is_chat else "text_completion",
         "gen_ai.request.temperature": sampling.temperature,
         "gen_ai.request.top_p": sampling.top_p,
@@ -49,39 +49,42 @@ def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
         "gen_ai.request.presence_penalty": sampling.presence_penalty,
     }
     if sampling.top_k:
-        asked["gen_ai.request.top_k"] = sampling.top_k
+        attributes["gen_ai.request.top_k"] = sampling.top_k
     if wire.max_tokens is not None:
-        asked["gen_ai.request.max_tokens"] = wire.max_tokens
+        attributes["gen_ai.request.max_tokens"] = wire.max_tokens
     if sampling.seed is not None and sampling.seed < 2**63:
-        asked["gen_ai.request.seed"] = sampling.seed
+        attributes["gen_ai.request.seed"] = sampling.seed
     if wire.n != 1:
-        asked["gen_ai.request.choice.count"] = wire.n
-    return asked
+        attributes["gen_ai.request.choice.count"] = wire.n
+    return attributes
 
 
-def spans_of(told: Told, asked: Mapping[str, Value]) -> Iterator[OtlpSpan]:
-    """Yield the spans of a kept trace, the whole request first; `asked` is what it asked for."""
-    began_s, ids = float(told["began_at_s"]), span_ids_below(told["span_id"])
+def spans_of(trace: JsonObject, request_attributes: Mapping[str, Value]) -> Iterator[OtlpSpan]:
+    """Yield the spans of a kept trace, the whole request first, with the request's own
+    attributes."""
+    began_s, ids = float(trace["began_at_s"]), span_ids_below(trace["span_id"])
 
-    def span(name: str, parent_id: str, one: Told, attributes: Mapping[str, Value]) -> OtlpSpan:
-        """Return a span below another."""
-        times = (_ns(began_s + one["began_s"]), _ns(began_s + one["ended_s"]))
-        return OtlpSpan(name, next(ids), parent_id, *times, attributes)
+    def span(
+        name: str, parent_id: str, times: JsonObject, attributes: Mapping[str, Value]
+    ) -> OtlpSpan:
+        """Return a span below `parent_id`."""
+        began_ns, ended_ns = _ns(began_s + times["began_s"]), _ns(began_s + times["ended_s"])
+        return OtlpSpan(name, next(ids), parent_id, began_ns, ended_ns, attributes)
 
-    whole = _whole(told, asked)
+    whole = _whole(trace, request_attributes)
     yield whole
-    for one in told["gateway"]:
-        yield span(f"gateway.{one['name']}", whole.span_id, one, {})
-    lead = told["lead"]
+    for stage in trace["gateway"]:
+        yield span(f"gateway.{stage['name']}", whole.span_id, stage, {})
+    lead = trace["lead"]
     if lead is None:
         return
     at = {"began_s": lead["received_s"], "ended_s": lead["told_s"]}
     runner = span("lead", whole.span_id, at, _runner(lead))
     yield runner
-    for one in lead["spans"]:
-        counted = {f"shoal.{name}": one[name] for name in _OF_SPAN if one[name]}
-        yield span(f"lead.{one['name']}", runner.span_id, one, counted)
-    for of in told.get("ranks", ()):
+    for work in lead["spans"]:
+        counted = {f"shoal.{name}": work[name] for name in _OF_SPAN if work[name]}
+        yield span(f"lead.{work['name']}", runner.span_id, work, counted)
+    for of in trace.get("ranks", ()):
         if not of["told"]:
             continue
         about: dict[str, Value] = {"shoal.node": str(of["node"])}
@@ -95,38 +98,38 @@ def spans_of(told: Told, asked: Mapping[str, Value]) -> Iterator[OtlpSpan]:
             yield span(f"rank.{part['name']}", rank.span_id, part, {})
 
 
-def _whole(told: Told, asked: Mapping[str, Value]) -> OtlpSpan:
+def _whole(trace: JsonObject, request_attributes: Mapping[str, Value]) -> OtlpSpan:
     attributes: dict[str, Value] = {
         "gen_ai.provider.name": "shoal",
-        "gen_ai.request.model": told["model"],
-        "gen_ai.response.model": told["model"],
-        "gen_ai.response.id": told["answer"],
-        "gen_ai.response.finish_reasons": tuple(told["finishes"]),
-        "http.response.status_code": told["status"],
-        "shoal.request": told["request"],
-        "shoal.dialect": told["dialect"],
-        "shoal.why": told["why"],
-        **asked,
-        **_usage(told["usage"] or {}),
+        "gen_ai.request.model": trace["model"],
+        "gen_ai.response.model": trace["model"],
+        "gen_ai.response.id": trace["answer"],
+        "gen_ai.response.finish_reasons": tuple(trace["finishes"]),
+        "http.response.status_code": trace["status"],
+        "shoal.request": trace["request"],
+        "shoal.dialect": trace["dialect"],
+        "shoal.why": trace["why"],
+        **request_attributes,
+        **_usage(trace["usage"] or {}),
     }
-    if told["streamed"] and told["first_token_s"] is not None:
-        attributes["gen_ai.response.time_to_first_chunk"] = told["first_token_s"]
-    if told["error"]:
-        attributes["error.type"] = told["error"]
-    began_s = float(told["began_at_s"])
+    if trace["streamed"] and trace["first_token_s"] is not None:
+        attributes["gen_ai.response.time_to_first_chunk"] = trace["first_token_s"]
+    if trace["error"]:
+        attributes["error.type"] = trace["error"]
+    began_s = float(trace["began_at_s"])
     return OtlpSpan(
-        name=f"{asked['gen_ai.operation.name']} {told['model']}",
-        span_id=told["span_id"],
-        parent_id=told["parent_id"],
+        name=f"{request_attributes['gen_ai.operation.name']} {trace['model']}",
+        span_id=trace["span_id"],
+        parent_id=trace["parent_id"],
         began_ns=_ns(began_s),
-        ended_ns=_ns(began_s + told["seconds"]),
+        ended_ns=_ns(began_s + trace["seconds"]),
         attributes=attributes,
-        error=told["error"] or "",
+        error=trace["error"] or "",
         serves=True,
     )
 
 
-def _usage(usage: Told) -> dict[str, Value]:
+def _usage(usage: JsonObject) -> dict[str, Value]:
     names = (
         ("input_tokens", "prompt_tokens"),
         ("output_tokens", "completion_tokens"),
@@ -136,7 +139,7 @@ def _usage(usage: Told) -> dict[str, Value]:
     return {f"gen_ai.usage.{name}": usage[ours] for name, ours in names if ours in usage}
 
 
-def _runner(lead: Told) -> dict[str, Value]:
+def _runner(lead: JsonObject) -> dict[str, Value]:
     clock = lead["clock"]
     return {
         "shoal.instance": lead["instance"],

@@ -1,7 +1,7 @@
-"""Talks to the disk: the tables of tasks and of clients' profiles as this process knows them, and
-who is asked for a task.
+"""Talks to the disk: the tables of tasks and client profiles of this process, and the order of a
+task's candidates.
 
-`order` and `attempt`, which decide, are pure; `book` looks at the file.
+`order` and `attempt` decide, and are pure; `book` reads the files.
 """
 
 from gateway.requests.tasks.attempt import Attempt, leads_on

@@ -1,8 +1,8 @@
-"""Talks to the disk: `tasks.toml` and `clients.toml`, looked at each second, off the event loop.
+"""Talks to the disk: `tasks.toml` and `clients.toml`, checked each second, off the event loop.
 
-What was read last without a fault is in force. A file that is refused changes nothing: what is
-wrong with it is told in the log, once, and by `trouble`. A change counts when two looks have seen
-the same, for a file that is being written may be seen half; one that is gone says nothing.
+The last valid version is in force. An invalid file changes nothing: its error is logged once and
+stands in `trouble`. A change counts once two checks have seen the same file, because a file may be
+seen half written. A deleted file counts as empty.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Book = TypeVar("Book", "TaskBook", "ClientBook")
 
 
 class FileBook(Generic[Read]):
-    """What an operator's file says, as it is in force in this process; `empty` is what no file
-    says. `trouble` is what is wrong with the file as it is now, "" for nothing; `changed_at_s` is
-    when the table in force was written."""
+    """An operator's file as it is in force in this process. `empty`: the table without a file.
+    `trouble`: the error of the current file, or "". `changed_at_s`: when the table in force was
+    written."""
 
     def __init__(
         self, file: str, empty: Read, read: Callable[[str], Read], tell: Callable[[str], None]
@@ -46,7 +46,7 @@ class FileBook(Generic[Read]):
             self.look()
 
     def look(self) -> None:
-        """Take what the file says, where it has changed and is still. Waits for the disk."""
+        """Read the file if it has changed and is stable. Waits for the disk."""
         if self.file is None:
             return
         seen, before = _stamp(self.file), self._seen
@@ -60,7 +60,7 @@ class FileBook(Generic[Read]):
         self.trouble = trouble
 
     def _take(self, file: Path) -> str:
-        """Take the table; return what is wrong, "" for nothing."""
+        """Read the table; return the error, or ""."""
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
                 data = opened.read(MOST_BYTES + 1)
@@ -76,41 +76,41 @@ class FileBook(Generic[Read]):
 
 
 class TaskBook(FileBook[TaskTable]):
-    """The table of tasks that is in force in this process."""
+    """The table of tasks in force in this process."""
 
     def __init__(self, file: str, tell: Callable[[str], None]) -> None:
         super().__init__(file, TaskTable(), read_tasks, tell)
 
     def variables(self) -> frozenset[str]:
-        """Return the names of the variables that have providers' keys."""
+        """Return the names of the environment variables with providers' keys."""
         return frozenset(
             provider.key_env for provider in self.table.providers.values() if provider.key_env
         )
 
 
 class ClientBook(FileBook[ClientTable]):
-    """The profiles of clients that are in force in this process."""
+    """The profiles of clients in force in this process."""
 
     def __init__(self, file: str, tell: Callable[[str], None]) -> None:
         super().__init__(file, ClientTable(), read_clients, tell)
 
 
 def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBook:
-    """Return the tasks of a file ("" for none), looked at again from now on. Of a gateway's
-    processes one `tells` in the log what is wrong."""
-    return _looked_at(TaskBook(file, log.warning if tells else _nothing), reactor)
+    """Return the tasks of a file ("" for none), checked again each second. One of a gateway's
+    processes `tells` errors in the log."""
+    return _followed(TaskBook(file, log.warning if tells else _nothing), reactor)
 
 
 def open_profiles(file: str, reactor: Reactor, log: Log, *, tells: bool) -> ClientBook:
     """Return the profiles of a file, as `open_tasks` does tasks."""
-    return _looked_at(ClientBook(file, log.warning if tells else _nothing), reactor)
+    return _followed(ClientBook(file, log.warning if tells else _nothing), reactor)
 
 
-def _looked_at(book: Book, reactor: Reactor) -> Book:
+def _followed(book: Book, reactor: Reactor) -> Book:
     looking: list[asyncio.Future[None]] = []
 
     def look() -> None:
-        """Look in a thread, unless the look before is still under way."""
+        """Check in a thread, unless the last check still runs."""
         if not looking or looking[0].done():
             looking[:] = [asyncio.get_running_loop().run_in_executor(None, book.look)]
 
@@ -125,7 +125,7 @@ def _nothing(_text: str) -> None:
 
 def _stamp(file: Path) -> Stamp:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return None
-    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

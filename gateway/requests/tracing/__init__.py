@@ -1,6 +1,6 @@
-"""Traces of requests: which are traced, what a gateway notes of one, what is kept and shown of it.
+"""Traces of requests: which are traced, the gateway's notes on each, and the stored form.
 
-Pure. A trace has names, codes and times alone: no word of a prompt or an answer.
+Pure. A trace holds only names, codes and times: no word of a prompt or an answer.
 """
 
 from gateway.requests.tracing.chrome import chrome_trace

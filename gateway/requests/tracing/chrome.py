@@ -1,9 +1,9 @@
-"""A kept trace as Chrome's trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
+"""A kept trace as Chrome trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
 
-Pure. A process for the gateway, one for the lead runner with a thread for each choice, and one for
-each rank of its group; times in microseconds from the request's first byte on, all on the gateway's
-clock. Arrows join them: from the stage in which the request went out to the runner, from its end
-back, and from the part in which a rank sent something to the one in which another had it.
+Pure. The gateway is one process, the lead runner another with a thread per choice, and each rank of
+its group another. Times are in microseconds from the request's first byte, on the gateway's clock.
+Arrows join the stage that sent the request to the runner, the runner's end to the gateway, and each
+transfer between ranks.
 """
 
 from __future__ import annotations
@@ -15,42 +15,42 @@ from gateway.requests.tracing.rounding import DIGITS
 
 GATEWAY, LEAD = 1, 2
 RANKS = 10
-"""The process of rank 0; those of the others follow."""
+"""The process of rank 0; the other ranks follow."""
 OUT, BACK = 1, 2
 LINKS = 10
 """The first arrow between ranks."""
 _WHOLE = 0
-Told = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
-def chrome_trace(told: Told) -> dict[str, Any]:
-    """Return a trace as one object of trace events. What is said of it as a whole, the error of the
-    clocks among it, stands in `otherData`."""
+def chrome_trace(trace: JsonObject) -> dict[str, Any]:
+    """Return a trace as one object of trace events. Facts about the whole trace, such as the clock
+    error, stand in `otherData`."""
     sides = ("gateway", "lead", "ranks", "links", "sums")
-    facts = {name: value for name, value in told.items() if name not in sides}
-    events = _gateway_events(told)
-    lead = told["lead"]
+    facts = {name: value for name, value in trace.items() if name not in sides}
+    events = _gateway_events(trace)
+    lead = trace["lead"]
     if lead is not None:
         facts["clock"] = lead["clock"]
-        events += [*_lead_events(told, lead), *_arrows(told, lead)]
-    if ranks := told.get("ranks"):  # not in a trace of an earlier build
+        events += [*_lead_events(trace, lead), *_arrows(trace, lead)]
+    if ranks := trace.get("ranks"):  # absent in a trace of an earlier build
         about = ("rank", "node", "told", "why", "clock", "totals")
         facts["ranks"] = [{name: rank[name] for name in about if name in rank} for rank in ranks]
         for rank in ranks:
             events += _rank_events(rank)
-        for number, link in enumerate(told["links"]):
+        for number, link in enumerate(trace["links"]):
             events += _link_arrow(LINKS + number, link)
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": facts}
 
 
-def _gateway_events(told: Told) -> list[dict[str, Any]]:
-    named = _named(GATEWAY, f"gateway of node {told['node']}", {_WHOLE: "request"})
-    whole = {"name": "request", "began_s": 0.0, "ended_s": told["seconds"]}
-    stages = [_span(GATEWAY, _WHOLE, one) for one in (whole, *told["gateway"])]
+def _gateway_events(trace: JsonObject) -> list[dict[str, Any]]:
+    named = _named(GATEWAY, f"gateway of node {trace['node']}", {_WHOLE: "request"})
+    whole = {"name": "request", "began_s": 0.0, "ended_s": trace["seconds"]}
+    stages = [_span(GATEWAY, _WHOLE, stage) for stage in (whole, *trace["gateway"])]
     return [*named, *stages]
 
 
-def _lead_events(told: Told, lead: Told) -> list[dict[str, Any]]:
+def _lead_events(trace: JsonObject, lead: JsonObject) -> list[dict[str, Any]]:
     threads = {choice + 1: f"choice {choice}" for choice in range(lead["choices"])}
     of = f"runner {lead['instance']} on node {lead['node']}"
     named = _named(LEAD, of, {_WHOLE: "request", **threads})
@@ -58,7 +58,7 @@ def _lead_events(told: Told, lead: Told) -> list[dict[str, Any]]:
         "name": "request",
         "began_s": lead["received_s"],
         "ended_s": lead["told_s"],
-        "model": told["model"],
+        "model": trace["model"],
     }
     spans = [
         _span(LEAD, _WHOLE if span["name"] == "template" else span["choice"] + 1, span)
@@ -67,30 +67,30 @@ def _lead_events(told: Told, lead: Told) -> list[dict[str, Any]]:
     return [*named, _span(LEAD, _WHOLE, whole), *spans]
 
 
-def _rank_events(one: Told) -> list[dict[str, Any]]:
-    """Return a rank's lane: its whole, its turns and their parts, each inside of the one before it.
-    One that told nothing has a lane with its name alone."""
-    process, of = RANKS + one["rank"], f"rank {one['rank']} on node {one['node']}"
-    if not one["told"]:
-        return _named(process, f"{of}: {one['why']}", {})
-    whole = {"name": "request", "began_s": one["began_s"], "ended_s": one["ended_s"]}
+def _rank_events(rank: JsonObject) -> list[dict[str, Any]]:
+    """Return a rank's lane: its whole, its turns and their parts, nested. A rank without timings
+    has a lane with only its name and the reason."""
+    process, of = RANKS + rank["rank"], f"rank {rank['rank']} on node {rank['node']}"
+    if not rank["told"]:
+        return _named(process, f"{of}: {rank['why']}", {})
+    whole = {"name": "request", "began_s": rank["began_s"], "ended_s": rank["ended_s"]}
     inside = sorted(
-        [*((turn, 0) for turn in one["turns"]), *((part, 1) for part in one["parts"])],
+        [*((turn, 0) for turn in rank["turns"]), *((part, 1) for part in rank["parts"])],
         key=lambda span: (_us(span[0]["began_s"]), span[1]),
     )
     spans = [_span(process, _WHOLE, span) for span in (whole, *(span for span, _ in inside))]
     return [*_named(process, of, {_WHOLE: "engine"}), *spans]
 
 
-def _link_arrow(number: int, link: Told) -> list[dict[str, Any]]:
+def _link_arrow(number: int, link: JsonObject) -> list[dict[str, Any]]:
     ends = (RANKS + link["from"], link["sent_s"]), (RANKS + link["to"], link["had_s"])
     about = {name: link[name] for name in ("step", "bytes", "error_s")}
     about["seconds"] = round(link["had_s"] - link["sent_s"], DIGITS)
     return [{**event, "args": about} for event in _arrow(number, link["what"], *ends)]
 
 
-def _arrows(told: Told, lead: Told) -> list[dict[str, Any]]:
-    stages = told["gateway"]
+def _arrows(trace: JsonObject, lead: JsonObject) -> list[dict[str, Any]]:
+    stages = trace["gateway"]
     sent = max((stage["began_s"] for stage in stages if stage["name"] == "route"), default=0.0)
     ended = max((stage["began_s"] for stage in stages if stage["name"] == "answer"), default=0.0)
     return [
@@ -118,12 +118,12 @@ def _named(process: int, name: str, threads: Mapping[int, str]) -> list[dict[str
     ]
 
 
-def _span(process: int, thread: int, one: Told) -> dict[str, Any]:
-    began_us, ended_us = _us(one["began_s"]), _us(one["ended_s"])
-    rest = {key: one[key] for key in one if key not in ("name", "choice", "began_s", "ended_s")}
+def _span(process: int, thread: int, span: JsonObject) -> dict[str, Any]:
+    began_us, ended_us = _us(span["began_s"]), _us(span["ended_s"])
+    rest = {key: span[key] for key in span if key not in ("name", "choice", "began_s", "ended_s")}
     return {
         "ph": "X",
-        "name": one["name"],
+        "name": span["name"],
         "cat": {GATEWAY: "gateway", LEAD: "runner"}.get(process, "rank"),
         "pid": process,
         "tid": thread,

@@ -1,8 +1,8 @@
-"""The trace that a request is a part of, and what its spans are called (W3C trace context).
+"""The trace that a request belongs to, and the ids of its spans (W3C trace context).
 
-Pure. A client that has a trace of its own says so with `traceparent`; a request without one begins
-a trace. Ids are made of the request's own, which no other request has; the spans below the whole
-request count on from its id.
+Pure. A client with a trace of its own sends `traceparent`; a request without one begins a trace.
+Ids derive from the request's own unique id. The spans below the whole request count on from its
+span id.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SPAN_IDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """The client's span that a request is made in, by its ids in hex digits. `sampled`: the client
-    records it."""
+    """The client's span around a request, by its ids in hex digits. `sampled`: the client records
+    it."""
 
     trace_id: str
     span_id: str
@@ -31,7 +31,7 @@ class TraceParent:
 
 @dataclass(frozen=True, slots=True)
 class TracePlace:
-    """Where the span of a whole request stands, by ids in hex digits; no parent: "" ."""
+    """The span of a whole request, by ids in hex digits; without a parent `parent_id` is ""."""
 
     trace_id: str
     span_id: str
@@ -39,17 +39,17 @@ class TracePlace:
 
     @property
     def header(self) -> str:
-        """Return what tells the client, in the form of `traceparent`."""
+        """Return the client's response header, in the form of `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-01"
 
 
 def parent_of(header: str | None) -> TraceParent | None:
-    """Return the span that a `traceparent` names; None where it names none, also for a text that is
-    no such header, as the recommendation has it."""
-    found = _FORM.fullmatch(header or "")
-    if found is None:
+    """Return the span of a `traceparent` header; None if it names none or is malformed, as the
+    recommendation demands."""
+    match = _FORM.fullmatch(header or "")
+    if match is None:
         return None
-    version, trace_id, span_id, flags, rest = found.groups()
+    version, trace_id, span_id, flags, rest = match.groups()
     if (
         version == "ff"
         or (version == "00" and rest)
@@ -60,8 +60,8 @@ def parent_of(header: str | None) -> TraceParent | None:
 
 
 def place_of(request: str, answer: str, parent: TraceParent | None) -> TracePlace:
-    """Return the place of a request. Requests of one `answer` are in one trace, `parent`'s where
-    there is one."""
+    """Return the trace and span ids of a request. Requests of one `answer` share a trace:
+    `parent`'s if there is one."""
     span_id = _digits(f"{request} 0", 16)
     if parent is None:
         return TracePlace(_digits(answer, 32), span_id)
@@ -69,7 +69,7 @@ def place_of(request: str, answer: str, parent: TraceParent | None) -> TracePlac
 
 
 def span_ids_below(span_id: str) -> Iterator[str]:
-    """Yield the ids of the spans below that of a whole request."""
+    """Yield ids for the spans below a whole request's span, counting up from its id."""
     first = int(span_id, 16)
     return (f"{(first + number) % _SPAN_IDS:016x}" for number in itertools.count(1))
 

@@ -1,8 +1,8 @@
-"""What is kept of a traced request: one JSON object, with times in seconds from its first byte on.
+"""The stored form of a traced request: one JSON object, with times in seconds from its first byte.
 
-Pure. `gateway` has the stages, `lead` what the runner told, brought to the gateway's clock, None
-where it told nothing; `ranks` and `links` are those of its group; `sums` the seconds of each name
-on either side, those of the first choice.
+Pure. `gateway` holds the stages; `lead` the runner's timings on the gateway's clock, or None
+without any; `ranks` and `links` those of its group. `sums` holds the seconds by name of both sides,
+of the first choice only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from gateway.requests.tracing.rounding import DIGITS, rounded
 
 
 class TracedRequest(NamedTuple):
-    """What is known of a request beside its times. `facts` are told as they are, `node` is that of
-    the gateway; instants are monotonic ones of it, `began_at_s` is wall-clock."""
+    """The facts of a request beside its timings. `facts` are stored unchanged; `node` is the
+    gateway's. Instants are the gateway's monotonic ones; `began_at_s` is wall-clock."""
 
     request: str
     place: TracePlace
@@ -35,30 +35,30 @@ class TracedRequest(NamedTuple):
 
 
 class TraceDocument(NamedTuple):
-    """The object, the seconds by name, and how many spans there are."""
+    """The JSON object (`told`), the seconds by name, and the number of spans."""
 
     told: dict[str, Any]
     sums: dict[str, float]
     spans: int
 
 
-def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
-    """Return what is kept of a request that ends now."""
-    zero = known.started_at
-    stages = trace.stages(zero, known.read_at, known.ended_at)
-    lead = None if trace.lead is None else _lead(trace, trace.lead, known)
-    ranks, links = ranks_of(trace, known.node, zero), links_of(trace, known.node, zero)
+def document_of(trace: GatewayTrace, request: TracedRequest) -> TraceDocument:
+    """Return the stored form of a request that ends now."""
+    zero = request.started_at
+    stages = trace.stages(zero, request.read_at, request.ended_at)
+    lead = None if trace.lead is None else _lead(trace, trace.lead, request)
+    ranks, links = ranks_of(trace, request.node, zero), links_of(trace, request.node, zero)
     sums = {**_sums(stages, trace.lead), **sums_of(trace.ranks)}
-    usage = known.usage
-    told = {
-        "request": known.request,
-        "trace_id": known.place.trace_id,
-        "span_id": known.place.span_id,
-        "parent_id": known.place.parent_id,
-        "began_at_s": round(known.began_at_s, DIGITS),
-        "seconds": rounded(known.ended_at - zero),
-        "node": known.node,
-        **known.facts,
+    usage = request.usage
+    document = {
+        "request": request.request,
+        "trace_id": request.place.trace_id,
+        "span_id": request.place.span_id,
+        "parent_id": request.place.parent_id,
+        "began_at_s": round(request.began_at_s, DIGITS),
+        "seconds": rounded(request.ended_at - zero),
+        "node": request.node,
+        **request.facts,
         "usage": None if usage is None else usage.model_dump(mode="json"),
         "gateway": [
             {
@@ -75,12 +75,12 @@ def document_of(trace: GatewayTrace, known: TracedRequest) -> TraceDocument:
     }
     spans = len(stages) + (0 if trace.lead is None else len(trace.lead.spans))
     spans += sum(len(rank.get("turns", ())) + len(rank.get("parts", ())) for rank in ranks)
-    return TraceDocument(told, sums, spans)
+    return TraceDocument(document, sums, spans)
 
 
-def _lead(trace: GatewayTrace, traced: Traced, known: TracedRequest) -> dict[str, Any]:
-    clock = trace.offset(known.node)
-    received_s = traced.received_at - clock.offset_s - known.started_at
+def _lead(trace: GatewayTrace, traced: Traced, request: TracedRequest) -> dict[str, Any]:
+    clock = trace.offset(request.node)
+    received_s = traced.received_at - clock.offset_s - request.started_at
     return {
         "instance": trace.instance,
         "node": trace.node,
@@ -117,8 +117,8 @@ def _sums(stages: Sequence[StageSpan], traced: Traced | None) -> dict[str, float
     for name, began_at, ended_at in stages:
         part = f"gateway.{name}"
         sums[part] = sums.get(part, 0.0) + ended_at - began_at
-    for one in () if traced is None else traced.spans:
-        if one.choice == 0:
-            part = f"lead.{one.name}"
-            sums[part] = sums.get(part, 0.0) + one.ended_s - one.began_s
+    for span in () if traced is None else traced.spans:
+        if span.choice == 0:
+            part = f"lead.{span.name}"
+            sums[part] = sums.get(part, 0.0) + span.ended_s - span.began_s
     return {name: rounded(seconds) for name, seconds in sums.items()}

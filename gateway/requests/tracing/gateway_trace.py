@@ -1,9 +1,9 @@
-"""What a gateway notes of a request that is traced: its stages, and what the lead runner told.
+"""The gateway's notes on a traced request: its stages, and the timings from the lead runner.
 
-Pure: time arrives as `now`. Stages follow each other without gaps, each up to where the next one
-begins, so that together they are the whole. How far the runner's clock is from ours follows from
-what went between the two: nothing arrives before it was sent, so each message bounds the
-difference from one side. Two processes of one node have one clock.
+Pure: time arrives as `now`. Stages follow each other without gaps: each lasts until the next
+begins, so together they cover the whole. The offset of the runner's clock follows from the messages
+between the two. No message arrives before it was sent, so each bounds the offset from one side. Two
+processes of one node share a clock.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Stage = Literal[
     "entries",
     "answer",
 ]
-"""`read`: the body arrives; `parse`: it is understood; `place`: an instance is chosen;
-`wait_model`, `wait_place`: until a model is loaded, until a runner has room; `route`: until a
-runner has accepted it; `first_entry`: until something of the answer comes; `entries`: until its
-end comes; `answer`: until its last byte is given out."""
+"""`read`: the body arrives. `parse`: it is parsed. `place`: an instance is chosen. `wait_model`,
+`wait_place`: until a model is loaded, until a runner has a place. `route`: until a runner accepted
+it. `first_entry`: until the first entry of the answer. `entries`: until its end. `answer`: until
+its last byte is sent."""
 MOST_STAGES = 64
-"""A request that is given back again and again has no more than these."""
+"""Limit for a request that is preempted again and again."""
 DRIFT = 1e-4
-"""By how much two clocks may differ in their pace: 100 parts of a million."""
+"""Maximum difference in pace of two clocks: 100 parts per million."""
 
 
 class StageSpan(NamedTuple):
@@ -45,8 +45,8 @@ class StageSpan(NamedTuple):
 
 
 class ClockOffset(NamedTuple):
-    """What is to be taken from an instant of the runner's clock to have one of the gateway's, and
-    by how much that may be wrong. `how`: both read one clock, or it was measured."""
+    """Subtract it from an instant of the runner's clock to get the gateway's; `error_s` is its
+    possible error. `how`: both read one clock, or it was measured."""
 
     offset_s: float
     error_s: float
@@ -54,10 +54,10 @@ class ClockOffset(NamedTuple):
 
 
 class GatewayTrace:
-    """The trace of one request of this process, which an instance is sought for at `now`.
+    """The trace of one request of this process; its placement begins at `now`.
 
-    `lead` is what the runner told that answered it, None until then, and `ranks` what the ranks of
-    its group did, by rank; `instance` and `node` are those that were asked last.
+    `lead`: timings of the runner that answered, or None before they arrive. `ranks`: timings of the
+    ranks of its group, by rank. `instance` and `node`: the last ones asked.
     """
 
     def __init__(self, now: float) -> None:
@@ -70,54 +70,54 @@ class GatewayTrace:
         self._sent_at = self._accepted_at = self._told_at = now
 
     def waits(self, stage: Literal["wait_model", "wait_place"], now: float) -> None:
-        """Note that it waits for its model, or for room at a runner."""
+        """Note that it waits for its model, or for a place at a runner."""
         self._enter(stage, now)
 
     def submitted(self, instance: InstanceId, node: NodeId | None, now: float) -> None:
-        """Note that an instance is asked."""
+        """Note that it is submitted to an instance."""
         self.lead, self.instance, self.node = None, instance, node
         self.ranks.clear()
         self._sent_at = now
         self._enter("route", now)
 
     def accepted(self, now: float) -> None:
-        """Note that the runner has accepted it."""
+        """Note that the runner accepted it."""
         self._accepted_at = now
         self._enter("first_entry", now)
 
     def arrived(self, now: float, *, ended: bool) -> None:
-        """Note that something of the answer came; `ended`: its end with it."""
+        """Note that entries of the answer came; `ended`: the last ones."""
         if self._marks[-1][0] in ("route", "first_entry"):
             self._enter("entries", now)
         if ended:
             self._enter("answer", now)
 
-    def told(self, traced: Traced | RankTraced, now: float) -> None:
-        """Take what the runner tells, or one rank of its group after it."""
-        if isinstance(traced, Traced):
-            self.lead, self._told_at = traced, now
-        elif self.lead is not None and traced.rank < len(self.lead.ranks):
-            self.ranks[traced.rank] = traced
+    def add_timings(self, timings: Traced | RankTraced, now: float) -> None:
+        """Add timings of the runner, or later of one rank of its group."""
+        if isinstance(timings, Traced):
+            self.lead, self._told_at = timings, now
+        elif self.lead is not None and timings.rank < len(self.lead.ranks):
+            self.ranks[timings.rank] = timings
             if self._whole is not None and self.is_whole:
                 whole, self._whole = self._whole, None
                 whole()
 
     @property
     def is_whole(self) -> bool:
-        """Return whether each rank of the group has told, or there is none."""
+        """Return whether each rank of the group has reported, or there is no group."""
         return self.lead is None or len(self.ranks) == len(self.lead.ranks)
 
     @property
     def enclosing_spans(self) -> int:
-        """Return how many spans enclose those of the document: the request, and once the runner
-        has told, it and each rank of its group that told something."""
+        """Return the number of spans that enclose those of the document: the request, then the
+        runner and each rank with spans, once reported."""
         if self.lead is None:
             return 1
-        told = sum(of.spans is not None for of in self.ranks.values())
-        return 2 + told * bool(self.lead.ranks)
+        with_spans = sum(timings.spans is not None for timings in self.ranks.values())
+        return 2 + with_spans * bool(self.lead.ranks)
 
     def when_whole(self, action: Callable[[], None] | None) -> None:
-        """Have `action` called once the last rank tells; None: nothing waits for it any more."""
+        """Call `action` once the last rank has reported; None: no longer call it."""
         self._whole = action
 
     def stages(self, started_at: float, read_at: float | None, ended_at: float) -> list[StageSpan]:
@@ -132,14 +132,14 @@ class GatewayTrace:
             StageSpan(name, began_at, max(began_at, end))
             for (name, began_at), end in zip(marks, ends, strict=True)
         ]
-        # an instance that was there at once was chosen in no time
+        # an instance that was ready at once took no time to choose
         return [span for span in spans if span.name != "place" or span.ended_at > span.began_at]
 
     def offset(self, own_node: NodeId) -> ClockOffset:
-        """Return how the clock of the runner that told differs from that of this node's processes.
-        Only once it has told."""
+        """Return the offset of the runner's clock to that of this node's processes. Needs the
+        runner's timings."""
         traced = self.lead
-        assert traced is not None, "told"
+        assert traced is not None, "the runner has reported"
         if self.node == own_node:
             return ClockOffset(0.0, 0.0, "one clock")
         most = traced.received_at - self._sent_at

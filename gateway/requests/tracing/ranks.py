@@ -1,9 +1,8 @@
-"""What the ranks of a runner's group did for a traced request, by the gateway's clock.
+"""The work of each rank of a runner's group for a traced request, on the gateway's clock.
 
-Pure. A rank's clock is known from the lead's, with an error, and the lead's from ours, with
-another: both add up. A link's crossing is told where both of its ends were, one that sent and one
-that had it; which belong together follows from the step, the kind and the number in it. A rank
-that told nothing is named, with the reason.
+Pure. A rank's clock is known relative to the lead's, and the lead's relative to the gateway's, each
+with an error: the errors add up. A link crossing is listed if both of its ends reported it. Its
+step, kind and number match the two ends. A rank without timings is listed, with the reason.
 """
 
 from __future__ import annotations
@@ -24,53 +23,53 @@ from gateway.requests.tracing.rounding import rounded
 
 SILENT = "it sent no data in time"
 NOTHING = "it has no data: it computed no row, or too many requests were traced"
-Told = dict[str, Any]
+JsonObject = dict[str, Any]
 Crossing = tuple[Crosses, int, int, int, int]
-"""(kind, step, number, who sends, who has it)."""
+"""(kind, step, number, sender, receiver)."""
 
 
-def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
-    """Return what each rank did, in their order; `zero` is the request's first byte at the gateway
-    of `node`. Empty where the runner has no group."""
+def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[JsonObject]:
+    """Return the work of each rank, in order. `zero` is the request's first byte at the gateway of
+    `node`. Empty if the runner has no group."""
     if trace.lead is None or not trace.lead.ranks:
         return []
     lead = trace.offset(node)
-    found: list[Told] = []
+    ranks: list[JsonObject] = []
     for rank, of in enumerate(trace.lead.ranks):
-        told = trace.ranks.get(rank)
-        named: Told = {"rank": rank, "node": of}
-        if told is None or told.spans is None:
-            found.append({**named, "told": False, "why": SILENT if told is None else NOTHING})
+        timings = trace.ranks.get(rank)
+        named: JsonObject = {"rank": rank, "node": of}
+        if timings is None or timings.spans is None:
+            ranks.append({**named, "told": False, "why": SILENT if timings is None else NOTHING})
             continue
         clock = {
-            "offset_s": rounded(lead.offset_s + told.offset_s),
-            "error_s": rounded(lead.error_s + told.error_s),
+            "offset_s": rounded(lead.offset_s + timings.offset_s),
+            "error_s": rounded(lead.error_s + timings.error_s),
         }
-        since_s = _since_s(told, told.spans, lead.offset_s, zero)
-        found.append({**named, "told": True, "clock": clock, **_spans(told.spans, since_s)})
-    return found
+        since_s = _since_s(timings, timings.spans, lead.offset_s, zero)
+        ranks.append({**named, "told": True, "clock": clock, **_spans(timings.spans, since_s)})
+    return ranks
 
 
-def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
-    """Return what went from rank to rank and is known at both ends, by when it was sent."""
+def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[JsonObject]:
+    """Return the transfers between ranks that both ends reported, by send time."""
     if trace.lead is None or not trace.ranks:
         return []
     lead = trace.offset(node)
     sent: dict[Crossing, tuple[float, float, int]] = {}
     had: dict[Crossing, tuple[float, float]] = {}
-    for rank, told in trace.ranks.items():
-        if told.spans is None:
+    for rank, timings in trace.ranks.items():
+        if timings.spans is None:
             continue
-        since_s = _since_s(told, told.spans, lead.offset_s, zero)
-        for crossing in told.spans.crossings:
+        since_s = _since_s(timings, timings.spans, lead.offset_s, zero)
+        for crossing in timings.spans.crossings:
             at_s = crossing.at_s + since_s
             if crossing.sent:
                 key = (crossing.what, crossing.step, crossing.number, rank, crossing.peer)
-                sent[key] = (at_s, told.error_s, crossing.bytes_)
+                sent[key] = (at_s, timings.error_s, crossing.bytes_)
             else:
                 had[crossing.what, crossing.step, crossing.number, crossing.peer, rank] = (
                     at_s,
-                    told.error_s,
+                    timings.error_s,
                 )
     pairs = [(key, sent[key], had[key]) for key in sent.keys() & had.keys()]
     return [
@@ -92,22 +91,23 @@ def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[Told]:
 
 
 def sums_of(ranks: Mapping[int, RankTraced]) -> dict[str, float]:
-    """Return the seconds of each part of each rank that told, by `rank0.compute` and its like."""
+    """Return the seconds of each part of each rank with timings, by names such as
+    `rank0.compute`."""
     sums: dict[str, float] = {}
-    for rank, told in sorted(ranks.items()):
-        for turn in () if told.spans is None else told.spans.turns:
+    for rank, timings in sorted(ranks.items()):
+        for turn in () if timings.spans is None else timings.spans.turns:
             for name, seconds in _seconds(turn):
                 key = f"rank{rank}.{name}"
                 sums[key] = sums.get(key, 0.0) + seconds
     return {name: rounded(seconds) for name, seconds in sums.items()}
 
 
-def _since_s(told: RankTraced, spans: RankSpans, lead_offset_s: float, zero: float) -> float:
-    """Return when the rank's seconds begin, in seconds from the request's first byte on."""
-    return spans.began_at - told.offset_s - lead_offset_s - zero
+def _since_s(timings: RankTraced, spans: RankSpans, lead_offset_s: float, zero: float) -> float:
+    """Return when the rank's spans begin, in seconds from the request's first byte."""
+    return spans.began_at - timings.offset_s - lead_offset_s - zero
 
 
-def _spans(spans: RankSpans, since_s: float) -> Told:
+def _spans(spans: RankSpans, since_s: float) -> JsonObject:
     return {
         "began_s": rounded(since_s),
         "ended_s": rounded(since_s + spans.ended_s),

@@ -1,13 +1,13 @@
-"""How exactly a trace tells of time.
+"""The precision of times in a trace.
 
 Pure.
 """
 
 DIGITS = 6
-"""Of a second: a microsecond is told."""
+"""Decimal places of a second: microseconds."""
 _UNITS = 10.0**DIGITS
 
 
 def rounded(seconds: float) -> float:
-    """Return seconds as a trace tells them."""
-    return round(seconds * _UNITS) / _UNITS  # half of the time that round(seconds, DIGITS) takes
+    """Return seconds in a trace's precision."""
+    return round(seconds * _UNITS) / _UNITS  # twice as fast as round(seconds, DIGITS)

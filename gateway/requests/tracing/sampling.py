@@ -1,9 +1,9 @@
-"""Which requests are traced.
+"""Chooses the requests to trace.
 
-Pure: lots are drawn by what is given. Traced are those whose client asks for it (`x_trace`) or
-records a trace of its own that they are part of (`traceparent`), and a share of the others: what
-the cluster says (`PUT /v1/tracing`) goes before the node's setting. Nothing is traced where traces
-are neither kept nor exported.
+Pure: random numbers come from `draw`. A request is traced if its client asks for it (`x_trace`) or
+records a trace around it (`traceparent`). A share of the other requests is traced at random: the
+cluster's (`PUT /v1/tracing`) if it is set, else the node's. Nothing is traced if traces are neither
+kept nor exported.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TraceChoice = Literal["", "asked", "parent", "sampled"]
 
 
 class TraceSampler:
-    """Chooses for one HTTP process. `of_cluster` returns the share that the cluster says, None
-    while it says none; `own` is this node's setting; `keeps`: traces go somewhere. `draw` returns
-    a number from 0 to 1, any as likely as another."""
+    """Chooses for one HTTP process. `of_cluster` returns the cluster's share, or None if it is not
+    set; `own` is this node's setting. `keeps`: traces are kept or exported. `draw` returns a
+    uniform random number from 0 to 1."""
 
     def __init__(
         self,
@@ -40,12 +40,13 @@ class TraceSampler:
 
     @property
     def ratio(self) -> float:
-        """Return the share of requests that is traced unasked."""
-        said = self._of_cluster()
-        return self.own if said is None else said
+        """Return the share of requests traced at random."""
+        share = self._of_cluster()
+        return self.own if share is None else share
 
     def choose(self, *, asked: bool, parent: TraceParent | None = None) -> TraceChoice:
-        """Return whether a request is traced, and why; `parent` is its client's span."""
+        """Return whether a request is traced, and why. `asked`: its client asks for it; `parent`:
+        its client's span."""
         if not self.keeps:
             return ""
         if asked:
@@ -59,5 +60,5 @@ class TraceSampler:
 def sampler_of(
     options: Options, of_cluster: Callable[[], float | None], draw: Callable[[], float]
 ) -> TraceSampler:
-    """Return what chooses by these options."""
+    """Return the sampler; it is off if the options keep and export no traces."""
     return TraceSampler(of_cluster, options.trace_sample, keeps=options.traces, draw=draw)

@@ -185,8 +185,8 @@ def test_a_request_that_says_how_much_to_think_is_not_told_by_the_card() -> None
 def test_a_cards_priority_is_that_of_requests_that_name_none() -> None:
     low = DerivedModel(name=BASE, base=BASE, priority=20)
     plain = asked(OpenAIChat(), TALK)
-    assert priority_of(plain, low, said=False) == 20
-    assert priority_of(plain, low, said=True) == 10, "the client said that it is normal"
-    assert priority_of(plain, None, said=False) == priority_of(plain, CARD, said=False) == 10
+    assert priority_of(plain, low, is_set=False) == 20
+    assert priority_of(plain, low, is_set=True) == 10, "the client said that it is normal"
+    assert priority_of(plain, None, is_set=False) == priority_of(plain, CARD, is_set=False) == 10
     flex = plain.model_copy(update={"priority": 5})
-    assert priority_of(flex, low, said=False) == 5, "a tier says it"
+    assert priority_of(flex, low, is_set=False) == 5, "a tier says it"

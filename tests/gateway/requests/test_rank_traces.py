@@ -107,7 +107,7 @@ def played(lead_ahead_s: float = 0.0) -> GatewayTrace:
         TraceSpan("end", 0, 3.98, 4.0),
     )
     instants = (HAD_AT + lead_ahead_s, HAD_AT + lead_ahead_s, TOLD_AT + lead_ahead_s)
-    trace.told(Traced(RID, *instants, 1, lead, NODES), TOLD_AT + 0.01)
+    trace.add_timings(Traced(RID, *instants, 1, lead, NODES), TOLD_AT + 0.01)
     trace.arrived(TOLD_AT + 0.02, ended=True)
     return trace
 
@@ -131,7 +131,7 @@ def raw(*ranks: int, lead_ahead_s: float = 0.0) -> dict[str, Any]:
             inner.began_at + lead_ahead_s, inner.ended_s, inner.turns, inner.parts,
             inner.crossings, inner.totals,
         )  # fmt: skip
-        trace.told(RankTraced(RID, rank, told.offset_s, told.error_s, moved), 16.0)
+        trace.add_timings(RankTraced(RID, rank, told.offset_s, told.error_s, moved), 16.0)
     return document_of(trace, known()).told
 
 
@@ -161,8 +161,8 @@ def test_a_crossing_is_told_where_both_ends_are() -> None:
 
 def test_a_rank_that_tells_nothing_is_named() -> None:
     trace = played()
-    trace.told(told_of(0, 0.0), 16.0)
-    trace.told(RankTraced(RID, 2, 0.0, 0.0, None), 16.0)
+    trace.add_timings(told_of(0, 0.0), 16.0)
+    trace.add_timings(RankTraced(RID, 2, 0.0, 0.0, None), 16.0)
     assert not trace.is_whole
     ranks = document_of(trace, known()).told["ranks"]
     assert [one["told"] for one in ranks] == [True, False, False]
@@ -179,15 +179,15 @@ def test_a_trace_is_whole_with_its_last_rank_and_is_then_told_once() -> None:
     unknown = RankTraced(RID, 9, 0.0, 0.0, None)
     for told in (told_of(2, 0.0), told_of(0, 0.0), unknown, told_of(1, 0.0)):
         assert calls == []
-        trace.told(told, 16.0)
+        trace.add_timings(told, 16.0)
     assert calls == [1]
-    trace.told(told_of(1, 0.0), 16.0)
+    trace.add_timings(told_of(1, 0.0), 16.0)
     assert calls == [1]
 
 
 def test_what_ranks_told_of_an_earlier_try_is_not_told_of_a_later_one() -> None:
     trace = played()
-    trace.told(told_of(0, 0.0), 16.0)
+    trace.add_timings(told_of(0, 0.0), 16.0)
     trace.submitted(InstanceId("j"), NODES[0], 16.0)
     assert trace.ranks == {} and trace.is_whole
 

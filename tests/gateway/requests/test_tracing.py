@@ -50,7 +50,7 @@ def played(node: NodeId = HERE, ahead_s: float = 0.0) -> GatewayTrace:
     trace.accepted(11.15)
     trace.arrived(12.1, ended=False)
     trace.arrived(13.0, ended=False)
-    trace.told(lead(ahead_s), 15.04)
+    trace.add_timings(lead(ahead_s), 15.04)
     trace.arrived(15.05, ended=True)
     return trace
 
@@ -106,7 +106,7 @@ def test_the_true_offset_is_within_the_stated_error(
     told_at = accepted_at + travel_s[1] + work_s[1]
     trace.accepted(accepted_at + travel_s[1])
     runner = (received_at + ahead_s, accepted_at + ahead_s, told_at + ahead_s)
-    trace.told(Traced(RID, *runner, 1, ()), told_at + travel_s[2])
+    trace.add_timings(Traced(RID, *runner, 1, ()), told_at + travel_s[2])
     offset = trace.offset(HERE)
     assert abs(offset.offset_s - ahead_s) <= offset.error_s + 1e-6
 
@@ -176,7 +176,7 @@ def test_the_sums_fail_where_time_is_lost_between_two_processes() -> None:
     trace.submitted(InstanceId("i"), HERE, 10.5)
     trace.accepted(11.15)
     trace.arrived(12.1, ended=False)
-    trace.told(lead(), 18.0)
+    trace.add_timings(lead(), 18.0)
     trace.arrived(18.0, ended=True)
     late = chrome_trace(document_of(trace, known(ended_at=18.1)).told)
     check_trace(late)
