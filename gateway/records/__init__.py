@@ -1,9 +1,9 @@
-"""Talks to the disk, and to the gateways of other nodes: what a gateway remembers.
+"""Talks to the disk and to the gateways of other nodes: a gateway's stored records.
 
-One SQLite file a node (`records.sqlite` in the state folder), opened by each HTTP process in a
-thread of its own and never on an event loop, has the request log, traces, jobs, counts of clients,
-and the answers and conversations that later requests go on from, for those who asked with the same
-API key. What another node keeps, that node is asked for.
+Each node has one SQLite file (`records.sqlite` in the state folder). Each HTTP process opens it in
+a thread of its own, never on an event loop. It holds the request log, traces, jobs and client
+counts. It also holds stored answers and conversations, which later requests with the same API key
+can continue. Records of another node are requested from that node.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent

@@ -1,8 +1,8 @@
-"""Talks to this node's records, and to the gateways of other nodes: answers that are kept.
+"""Talks to this node's records and to the gateways of other nodes: stored answers.
 
-An answer is in the records of the node whose gateway made it, which its id names; every gateway
-asks that node. The HTTP processes of a node share one file; only what stops an answer that is
-being made is asked of the process that makes it.
+An answer is stored on the node whose gateway made it, which its id names; every gateway asks that
+node. The HTTP processes of a node share one file. Only stopping an answer in progress needs the
+process that makes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIST = "answer.list"
 
 
 class AnswersSilent(ShoalError):
-    """The HTTP process that makes an answer did not say within `waited_s` whether it stops."""
+    """The HTTP process of an answer did not reply within `waited_s` whether it stops."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"HTTP process {number} of this node did not answer within {ANSWER_S:g} s")
@@ -39,30 +39,29 @@ class AnswersSilent(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class AnswersListed:
-    """Answers in a list, by the requests that made them, and the nodes whose are missing, with
-    why."""
+    """Answers of a list, by their request ids, and the nodes whose answers are missing, with the
+    reason."""
 
     requests: tuple[RequestId, ...]
     missing: tuple[str, ...]
 
 
 def _nothing() -> Sequence[Statement]:
-    """Return no statements."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class HowKept:
-    """What makes the statements that keep an answer; or `why` nothing does."""
+    """The function that makes an answer's statements, or `why` it is not stored."""
 
     make: Make = _nothing
     why: str = ""
 
 
 class AnswerRecords:
-    """The answers that are kept, by the requests that made them.
+    """The stored answers, by the requests that made them.
 
-    `stop` stops a request of this process; `processes` is how many this node has.
+    `stop` stops a request of this process; `processes` is the node's number of HTTP processes.
     """
 
     def __init__(
@@ -90,25 +89,24 @@ class AnswerRecords:
             far.questions.answer(f"answer.{verb}", self._answered(verb))
         far.questions.answer(_LIST, self._list)
 
-    # --- an answer of this process ---------------------------------------------------------------
+    # --- answers of this process -----------------------------------------------------------------
 
     def begin(self, owner: str, request: RequestId) -> None:
-        """Note that an answer is being made which is to be kept."""
+        """Note that an answer in progress is to be stored."""
         self._open[request] = owner
 
     def end(self, request: RequestId) -> None:
-        """Note that an answer is made no longer, whether it was kept or not."""
+        """Note that an answer has ended, stored or not."""
         self._open.pop(request, None)
 
     @property
     def keeps_any(self) -> bool:
-        """Return whether this node keeps answers at all."""
+        """Return whether this node stores answers."""
         return self._bounds.rows > 0
 
-    async def keep(self, owner: str, request: RequestId, kept: KeptAnswer) -> str:
-        """Keep an answer: it is on the disk when this returns. Return why it is not; empty: it
-        is."""
-        how = self.kept_by(owner, request, kept)
+    async def keep(self, owner: str, request: RequestId, answer: KeptAnswer) -> str:
+        """Store an answer durably; return why that failed, or ""."""
+        how = self.how_to_keep(owner, request, answer)
         why = how.why
         if not why:
             try:
@@ -117,71 +115,71 @@ class AnswerRecords:
                 why = str(error)
         return why and self.tell_lost(request, why)
 
-    def kept_by(self, owner: str, request: RequestId, kept: KeptAnswer | None) -> HowKept:
-        """Return how an answer is kept, or why it is not; neither for none."""
-        if kept is None:
+    def how_to_keep(self, owner: str, request: RequestId, answer: KeptAnswer | None) -> HowKept:
+        """Return how to store an answer, or why it is not stored. Without an answer there are no
+        statements."""
+        if answer is None:
             return HowKept()
-        size_bytes = kept_answers.size_of(kept)
+        size_bytes = kept_answers.size_of(answer)
         if size_bytes > LARGEST_BYTES:
             return HowKept(why=f"it has {size_bytes} bytes; the limit is {LARGEST_BYTES}")
         if not self.keeps_any:
             return HowKept(why="this node stores no answers")
-        return HowKept(partial(kept_answers.added, owner, request, kept, wall()))
+        return HowKept(partial(kept_answers.added, owner, request, answer, wall()))
 
     def tell_lost(self, request: RequestId, why: str) -> str:
-        """Say in the log why something of an answer is not kept, and return that."""
+        """Log why a part of an answer is not stored, and return the reason."""
         self._lost.add(request=request, why=why)
         return why
 
     def stop_here(self, request: RequestId, owner: str) -> bool:
-        """Stop the making of an answer in this process; return False where there is none."""
+        """Stop an answer in progress in this process; return False if there is none."""
         return self._open.get(request) == owner and self._stop(request)
 
-    # --- an answer of any node -------------------------------------------------------------------
+    # --- answers of any node ---------------------------------------------------------------------
 
     async def find(self, owner: str, request: RequestId) -> KeptAnswer | None:
-        """Return an answer of this owner's, None where none is kept. Raises RecordsUnavailable,
-        RecordsElsewhere."""
-        found = await self._asked("find", request, owner)
-        if found is None:
+        """Return an answer of this owner, or None. Raises RecordsUnavailable, RecordsElsewhere."""
+        reply = await self._ask_home("find", request, owner)
+        if reply is None:
             return None
-        answer, items, listed, labels = cast(tuple[bytes, list[bytes], bytes, bytes], found)
+        answer, items, listed, labels = cast(tuple[bytes, list[bytes], bytes, bytes], reply)
         return KeptAnswer(answer, tuple(items), listed, labels)
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
-        """Give an answer of this owner's other labels; False where there is none. Raises as
+        """Replace the labels of this owner's answer; return False if there is none. Raises as
         `find`."""
-        return await self._asked("label", request, owner, labels) is True
+        return await self._ask_home("label", request, owner, labels) is True
 
     async def remove(self, owner: str, request: RequestId) -> bool:
-        """Remove an answer of this owner's; False where there is none. Raises as `find`."""
-        return await self._asked("remove", request, owner) is True
+        """Delete this owner's answer; return False if there is none. Raises as `find`."""
+        return await self._ask_home("remove", request, owner) is True
 
     async def stop(self, owner: str, request: RequestId) -> bool:
-        """Stop the making of an answer of this owner's that is to be kept; False where none is
-        being made. Raises AnswersSilent, RecordsElsewhere."""
-        return await self._asked("stop", request, owner) is True
+        """Stop this owner's answer in progress; return False if there is none. Raises
+        AnswersSilent, RecordsElsewhere."""
+        return await self._ask_home("stop", request, owner) is True
 
-    async def listed(self, owner: str, asked: ListedQuery) -> AnswersListed:
-        """Return the answers of this owner that are in lists, of all nodes, in their order. Raises
+    async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
+        """Return the listed answers of this owner on all nodes, in order. Raises
         RecordsUnavailable."""
-        found = await self._far.ask(_LIST, [owner, *astuple(asked)])
-        rows = [tuple(one) for answer in found.answers for one in answer]
-        rows.sort(key=lambda row: (row[1], row[2]), reverse=asked.descends)
-        requests = tuple(RequestId(row[0]) for row in rows[: asked.limit])
-        return AnswersListed(requests, found.missing)
+        replies = await self._far.ask(_LIST, [owner, *astuple(query)])
+        rows = [tuple(row) for answer in replies.answers for row in answer]
+        rows.sort(key=lambda row: (row[1], row[2]), reverse=query.descends)
+        requests = tuple(RequestId(row[0]) for row in rows[: query.limit])
+        return AnswersListed(requests, replies.missing)
 
-    # --- below -----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
-    async def _asked(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
-        """Return what the node says that a request names; None where there is no such node."""
+    async def _ask_home(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
+        """Return the reply of the node that a request id names; None if there is no such node."""
         return await ask_home(
             self._far.questions, request, f"answer.{verb}", [request, owner, given]
         )
 
     def _answered(self, verb: str) -> Callable[[Any], Any]:
         async def answered(arguments: Any) -> Any:
-            """Answer one of the verbs, whichever gateway asks."""
+            """Answer one of the verbs for any gateway."""
             match arguments:
                 case [str(request), str(owner), bytes(given)]:
                     return await self._here(verb, RequestId(request), owner, given)
@@ -192,14 +190,14 @@ class AnswerRecords:
 
     async def _list(self, arguments: Any) -> list[list[Any]]:
         owner, limit, descends, after, model, labels = arguments
-        asked = ListedQuery(
+        query = ListedQuery(
             int(limit),
             bool(descends),
             after,
             model,
             tuple((str(name), str(text)) for name, text in labels),
         )
-        question = kept_answers.listed(str(owner), asked)
+        question = kept_answers.listed(str(owner), query)
         [rows] = await self._records.ask(lambda file: file.read([question]))
         return [list(row) for row in rows]
 
@@ -232,5 +230,5 @@ class AnswerRecords:
 
 
 def _plain(file: RecordsFile, owner: str, request: RequestId) -> list[Any] | None:
-    kept = kept_answers.told(file.read(kept_answers.found(owner, request)))
-    return kept and [kept.answer, list(kept.items), kept.listed, kept.labels]
+    answer = kept_answers.answer_in(file.read(kept_answers.find(owner, request)))
+    return answer and [answer.answer, list(answer.items), answer.listed, answer.labels]

@@ -1,9 +1,8 @@
-"""What each client has asked for at one HTTP process: counts in memory, and the rows that keep them
-over a restart.
+"""Usage of each client at one HTTP process: counts in memory, and the rows that preserve them.
 
-Pure: SQL and its values out, rows in. Each HTTP process has rows of its own under its number, with
-all that it ever counted, so that none adds to what another has written. Of a process's clients the
-`MOST_CLIENTS` that were seen last are kept.
+Pure: SQL and its values out, rows in. Each HTTP process has its own rows under its number, with its
+totals since the first start, so that no process adds to another's rows. A process keeps the
+`MOST_CLIENTS` clients seen last.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ MOST_CLIENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClientTotals:
-    """What a client has asked for. `requests` were taken, and `failed` of them did not finish;
-    `refused` were not taken. Seen first and last is wall-clock."""
+    """A client's usage. `requests` were accepted, `failed` of them did not finish; `refused` were
+    not accepted. `first_at_s` and `seen_at_s` are wall-clock."""
 
     requests: int = 0
     refused: int = 0
@@ -34,7 +33,7 @@ class ClientTotals:
     seen_at_s: float = 0.0
 
     def __add__(self, other: ClientTotals) -> ClientTotals:
-        began = [one.first_at_s for one in (self, other) if one.seen_at_s]
+        began = [totals.first_at_s for totals in (self, other) if totals.seen_at_s]
         return ClientTotals(
             self.requests + other.requests,
             self.refused + other.refused,
@@ -47,14 +46,14 @@ class ClientTotals:
 
 
 def seen_now(totals: ClientTotals, wall_s: float) -> ClientTotals:
-    """Return totals of something that was seen at this time."""
+    """Return totals first and last seen at this time."""
     return replace(totals, first_at_s=wall_s, seen_at_s=wall_s)
 
 
 COLUMNS = tuple(field.name for field in fields(ClientTotals))
 NOTHING = ClientTotals()
 ClientRow = Sequence[Any]
-"""A client as plain values: kind, name, and its totals in their order."""
+"""A client as plain values: kind, name, and its totals in order."""
 _REPLACE = (
     f"INSERT OR REPLACE INTO client (process, kind, name, {', '.join(COLUMNS)}) "
     f"VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
@@ -68,8 +67,8 @@ _ALL = f"SELECT process, kind, name, {', '.join(COLUMNS)} FROM client"
 
 
 class ClientUse:
-    """The clients of one HTTP process, those that were seen last at the end. `loaded`: what an
-    earlier process of this number had counted is among it."""
+    """The clients of one HTTP process, ordered by when they were last seen. `loaded`: the counts of
+    an earlier process of this number are included."""
 
     def __init__(self) -> None:
         self.loaded = False
@@ -77,7 +76,7 @@ class ClientUse:
         self._changed: set[ClientName] = set()
 
     def add(self, client: ClientName, totals: ClientTotals) -> None:
-        """Add to what a client has asked for."""
+        """Add to a client's usage."""
         self._totals[client] = self._totals.pop(client, NOTHING) + totals
         self._changed.add(client)
         if len(self._totals) > MOST_CLIENTS:
@@ -86,9 +85,9 @@ class ClientUse:
             self._changed.discard(forgotten)
 
     def load(self, rows: Iterable[ClientRow]) -> None:
-        """Go on from what was kept of this process, beneath what it has counted meanwhile."""
-        counted, kept = self._totals, summed_clients([rows])
-        self._totals = dict(sorted(kept.items(), key=lambda one: one[1].seen_at_s))
+        """Add the stored counts of this process number to the counts since its start."""
+        counted, stored = self._totals, summed_clients([rows])
+        self._totals = dict(sorted(stored.items(), key=lambda item: item[1].seen_at_s))
         for client, totals in counted.items():
             self.add(client, totals)
         self.loaded = True
@@ -98,7 +97,8 @@ class ClientUse:
         return [(*client, *astuple(totals)) for client, totals in self._totals.items()]
 
     def take_unwritten(self, process: int) -> list[Statement]:
-        """Return what writes the clients that have changed since the last time; none for none."""
+        """Return the statements for the clients that changed since the last call; empty if none
+        did."""
         changed, self._changed = self._changed, set()
         written = [
             Statement(_REPLACE, (process, *client, *astuple(self._totals[client])))
@@ -109,26 +109,26 @@ class ClientUse:
         )
 
     def write_again(self) -> None:
-        """Take all clients for unwritten, where it is not known what was written."""
+        """Mark all clients as unwritten, because the last write may have failed."""
         self._changed = set(self._totals)
 
 
 def kept_clients() -> Statement:
-    """Return what asks for all rows: the number of a process, then a `ClientRow`."""
+    """Return the query for all rows: the number of a process, then a `ClientRow`."""
     return Statement(_ALL)
 
 
 def summed_clients(parts: Iterable[Iterable[ClientRow]]) -> dict[ClientName, ClientTotals]:
-    """Return what each client has asked for at several processes together."""
-    found: dict[ClientName, ClientTotals] = {}
+    """Return each client's usage over several processes."""
+    usage: dict[ClientName, ClientTotals] = {}
     for kind, name, *totals in (row for rows in parts for row in rows):
         client = ClientName(kind, name)
-        found[client] = found.get(client, NOTHING) + ClientTotals(*totals)
-    return found
+        usage[client] = usage.get(client, NOTHING) + ClientTotals(*totals)
+    return usage
 
 
 class ClientFigures(TypedDict):
-    """What a client has asked for."""
+    """A client's usage."""
 
     requests: int
     refused: int
@@ -142,7 +142,7 @@ class ClientFigures(TypedDict):
 
 
 def client_told(totals: ClientTotals) -> ClientFigures:
-    """Return totals as clients of the API are told, with the mean tokens of a request."""
+    """Return totals in the API's form, with the mean tokens of a request."""
     taken = max(1, totals.requests)
     return {
         "requests": totals.requests,

@@ -1,11 +1,11 @@
 """Talks to SQLite and the disk: one records file, as one HTTP process has it open.
 
-The only home of sqlite3. Several processes open one file: whichever makes it, brings it forward or
-sets it aside holds the lock beside it meanwhile. A file that is broken, of a later version, or not
-to be written is set aside under another name, and a fresh one takes its place; the others notice
-by the file's identity, at their next word to it. An error of reading that is no fault of a
-statement means that the file is broken. What was written by `write` is committed when it
-returns: it outlives the process, and with `durable` the power, too.
+The only module that imports sqlite3. Several processes open one file. A process holds the lock
+beside the file while it creates, migrates or moves it. A file that is broken, of a later version or
+not writable is moved aside under another name, and a new one takes its place. Other processes
+notice by the file's identity at their next access. A read error without a faulty statement means
+that the file is broken. `write` has committed when it returns: the rows survive a crash of the
+process, and with `durable` a power failure.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gateway.records.schema import VERSION, statements_from
 from gateway.records.statements import Statement
 
 LOCK_S = 10.0
-"""How long another process may take to look a file through, or to bring it forward."""
+"""How long another process may take to check or migrate a file."""
 LOOK_S = 0.02
 BUSY_S = 5.0
-"""How long a write waits for those of other processes."""
+"""How long a write waits for writes of other processes."""
 CHECKPOINT_BYTES = 4 << 20
-"""The write-ahead log is cut back to this once it has been read back into the file."""
+"""The write-ahead log is cut to this size once its content is in the file."""
 FREE_PAGES = 1024
-"""Beyond so many unused pages the file is made smaller."""
+"""With more unused pages than this the file is shrunk."""
 ASIDE_AT_MOST = 4
-"""Broken files that are kept; then the oldest goes."""
+"""Limit of broken files; beyond it the oldest is deleted."""
 PRIVATE = 0o600
 
 Flaw = Literal["broken", "newer", "unwritable"]
@@ -53,20 +53,20 @@ _DEFECTS = (
     sqlite3.NotSupportedError,
     sqlite3.ProgrammingError,
 )
-"""What a statement of ours did wrong; passed on as it is."""
+"""Errors of our own statements; passed on unchanged."""
 _UNREADABLE = (UnicodeDecodeError, SystemError)
-"""What Python's module makes of SQLite's own message where that quotes a broken schema."""
+"""Errors that Python raises if SQLite's message quotes a broken schema."""
 _T = TypeVar("_T")
 
 
 class RecordsUnavailable(ShoalError):
-    """The records cannot be read or written now; they may be later."""
+    """The records cannot be read or written now; retrying may help."""
 
 
 class RecordsFile:
-    """One records file. To be used by one thread; opened at the first word to it.
+    """One records file, for use in one thread. It is opened at the first access.
 
-    `max_pages` bounds the file, for tests of a disk that is full; 0: it has no bound of its own.
+    `max_pages` limits the file, for tests of a full disk; 0: no limit.
     """
 
     def __init__(self, path: Path, log: Log, *, max_pages: int = 0) -> None:
@@ -80,8 +80,7 @@ class RecordsFile:
         """Run statements, all or none; committed when this returns. Return how many rows each
         changed. Raises RecordsUnavailable."""
 
-        def written(connection: sqlite3.Connection) -> list[int]:
-            """Run them in one transaction."""
+        def run(connection: sqlite3.Connection) -> list[int]:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             changed = [
@@ -91,48 +90,44 @@ class RecordsFile:
             connection.execute("COMMIT")
             return changed
 
-        return self._with_connection(written)
+        return self._with_connection(run)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Sequence[Any]]]:
-        """Return the rows of each question, all of one moment. Raises RecordsUnavailable."""
+        """Return the rows of each query, all from one moment. Raises RecordsUnavailable."""
 
         def rows(connection: sqlite3.Connection) -> list[list[Sequence[Any]]]:
-            """Ask them in one transaction."""
             connection.execute("BEGIN")
-            found = [
+            results = [
                 connection.execute(statement.text, statement.values).fetchall()
                 for statement in statements
             ]
             connection.execute("COMMIT")
-            return found
+            return results
 
         return self._with_connection(rows)
 
     def shrink(self) -> None:
-        """Give pages that are long unused back to the disk, some at a time. Raises
-        RecordsUnavailable."""
+        """Return some long-unused pages to the disk. Raises RecordsUnavailable."""
 
         def shrunk(connection: sqlite3.Connection) -> None:
-            """Look how many there are, and free some."""
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
             if free > FREE_PAGES:
-                # by `execute` it would free a single page: it has a step for each
+                # `execute` would free a single page: each page is a step of its own
                 connection.executescript(f"PRAGMA incremental_vacuum({FREE_PAGES // 4})")
 
         self._with_connection(shrunk)
 
     def close(self) -> None:
-        """Let go of the file."""
         connection, self._connection, self._identity = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    # --- below ---------------------------------------------------------------------------------
+    # --- internals -----------------------------------------------------------------------------
 
     def _with_connection(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return what `act` makes of the open file; once more with a fresh one where it turns out
-        to be broken."""
+        """Return the result of `act` on the open file. If the file is broken, retry once with a new
+        file."""
         try:
             return self._acted(act)
         except _DEFECTS:
@@ -151,7 +146,7 @@ class RecordsFile:
 
     def _acted(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
         if self._connection is not None and _identity(self._path) != self._identity:
-            self.close()  # set aside by another process, or removed
+            self.close()  # moved aside by another process, or removed
         if self._connection is None:
             self._open()
         connection = self._connection
@@ -164,26 +159,26 @@ class RecordsFile:
                     connection.execute("ROLLBACK")
 
     def _open(self, distrusted: tuple[tuple[int, int] | None, Flaw, str] | None = None) -> None:
-        """Open the file, brought forward; set it aside first where it is no good, or is the one
-        that is distrusted. Raises RecordsUnavailable."""
+        """Open and migrate the file. Move it aside first if it is unusable or is the `distrusted`
+        file. Raises RecordsUnavailable."""
         try:
             with _locked(self._path):
                 if distrusted is not None and distrusted[0] == _identity(self._path):
                     self._set_aside(*distrusted[1:])
-                found = self._opened()
-                if not isinstance(found, sqlite3.Connection):
-                    self._set_aside(*found)
-                    found = self._opened()
+                opened = self._opened()
+                if not isinstance(opened, sqlite3.Connection):
+                    self._set_aside(*opened)
+                    opened = self._opened()
         except (OSError, sqlite3.Error) as error:
             raise RecordsUnavailable(str(error)) from error
-        if not isinstance(found, sqlite3.Connection):
-            raise RecordsUnavailable(f"{_SAID[found[0]]}: {found[1]}")
-        self._connection, self._identity = found, _identity(self._path)
+        if not isinstance(opened, sqlite3.Connection):
+            raise RecordsUnavailable(f"{_SAID[opened[0]]}: {opened[1]}")
+        self._connection, self._identity = opened, _identity(self._path)
 
     def _opened(self) -> sqlite3.Connection | tuple[Flaw, str]:
-        """Return the connection to a sound file, or what is wrong with it."""
+        """Return the connection to a sound file, or its flaw."""
         if _identity(self._path) is None:
-            # made here, for sqlite3 would let others read it; those beside it are made like it
+            # sqlite3 would let others read the file; files beside it get the same permissions
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
         if not os.access(self._path, os.R_OK | os.W_OK):
             return "unwritable", "its permissions or its disk do not allow it"
@@ -192,7 +187,7 @@ class RecordsFile:
         )
         try:
             connection.text_factory = _text_of
-            flaw = _brought_forward(connection, self._max_pages)
+            flaw = _migrated(connection, self._max_pages)
         except (sqlite3.Error, *_UNREADABLE) as error:
             connection.close()
             kind = _flaw_of(error)
@@ -206,8 +201,8 @@ class RecordsFile:
         return connection
 
     def _set_aside(self, flaw: Flaw, why: str) -> None:
-        """Rename the file with what lies beside it. The write-ahead log goes first: without its
-        file it means nothing, and beside another one it would be taken for that one's."""
+        """Rename the file and those beside it. The write-ahead log goes first: without its file it
+        means nothing, and beside another file SQLite would take it for that file's log."""
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         there = set(self._path.parent.glob(f"{self._path.name}.*"))
         names = (f"{self._path.name}.{flaw}-{stamp}-{number}" for number in range(len(there) + 1))
@@ -219,27 +214,27 @@ class RecordsFile:
             f"{_SAID[flaw]}; shoal moved it aside and created a new one", why=why, aside=str(aside)
         )
         broken = self._path.parent.glob(f"{self._path.name}.broken-*-*[0-9]")
-        for old in sorted(broken, key=lambda one: one.stat().st_mtime)[:-ASIDE_AT_MOST]:
+        for old in sorted(broken, key=lambda path: path.stat().st_mtime)[:-ASIDE_AT_MOST]:
             for suffix in ("", "-wal", "-shm"):
                 Path(f"{old}{suffix}").unlink(missing_ok=True)
 
 
-def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str] | None:
-    """Look a file through and bring it to today's version; return what is wrong with it. Raises
+def _migrated(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str] | None:
+    """Check a file and migrate it to the current version; return its flaw, or None. Raises
     sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         return "newer", f"its version is {version}; this shoal supports up to {VERSION}"
-    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if said != "ok" or version < 0:
-        return "broken", " ".join(str(said).split())
+    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok" or version < 0:
+        return "broken", " ".join(str(verdict).split())
     if max_pages:
         connection.execute(f"PRAGMA max_page_count = {max_pages}")
     if version == 0:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first table
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES}")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
+    connection.execute("PRAGMA secure_delete = ON")  # deleted content is overwritten
     connection.execute("BEGIN IMMEDIATE")
     try:
         for statement in statements_from(version):
@@ -257,7 +252,7 @@ def _brought_forward(connection: sqlite3.Connection, max_pages: int) -> tuple[Fl
 
 @functools.cache
 def _tables() -> frozenset[tuple[str, str]]:
-    """Return the tables, indexes and triggers of today's version, each (name, SQL)."""
+    """Return the tables, indexes and triggers of the current version, each (name, SQL)."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements_from(0):
             connection.execute(statement)
@@ -276,33 +271,34 @@ def _words_of(error: Exception) -> str:
 
 
 def _flaw_of(error: Exception) -> Flaw | None:
-    """Return what an error says of the file itself, which was cut where less can be read than there
-    was; None where the disk, the folder or another process is in the way."""
+    """Return the flaw that an error proves. A short read means that the file was cut off. None if
+    the cause is the disk, the folder or another process."""
     if isinstance(error, _UNREADABLE):
         return "broken"
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in _BROKEN or code == sqlite3.SQLITE_IOERR_SHORT_READ:
         return "broken"
-    # the plain code alone: the others speak of the folder, of a lock, of a file that was moved
+    # only the plain code: the others mean the folder, a lock, or a moved file
     return "unwritable" if code == sqlite3.SQLITE_READONLY else None
 
 
 def _text_of(data: bytes) -> str:
-    """Return a text of the file; of what bits that flipped have made of one, what is left."""
+    """Decode a text of the file; flipped bits become replacement characters."""
     return data.decode(errors="replace")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Hold the lock beside a file. Raises OSError where it cannot be had in time, or not at all."""
+    """Hold the lock beside a file. Raises OSError if the lock is not free in time or cannot be
+    taken."""
     held = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE)
     try:
         give_up_at = now() + LOCK_S

@@ -1,10 +1,10 @@
-"""Answers that are kept, so that later requests go on from them: what is written and asked.
+"""Stored answers, which later requests can continue: the statements and queries.
 
-Pure: SQL and its values. An answer is one owner's, and found by no other. The items of a
-conversation are kept once, however many of its answers share them, and go with the last of these.
-Bounded in answers, bytes and age: beyond the bounds the oldest go of the owner who has the most, so
-that one owner's answers cost another none while the other has fewer. Conversations count among
-them, each as old as its last use.
+Pure: SQL and its values. An answer belongs to one owner; no other owner finds it. An item that
+several answers share is stored once and deleted with the last of them. Answers, bytes and age are
+limited. Beyond the limits, the oldest answers of the owner with the most are deleted. So an owner's
+answers never displace those of an owner with fewer. Conversations count as answers, each as old as
+its last use.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from gateway.records import age
 from gateway.records.statements import Statement
 
 LARGEST_BYTES = 8 << 20
-"""A larger answer is not kept, with all that it was made from."""
+"""Limit of an answer with its items; a larger one is not stored."""
 ROW_BYTES, ITEM_BYTES, PLACE_BYTES = 200, 100, 24
-"""What an answer, an item, and an item's place in an answer take beside their content."""
+"""Bytes of an answer, of an item, and of an item's place in an answer, beside their content."""
 PRUNED_ROWS = 512
-"""The most that one pruning removes for each reason, so that none takes long."""
+"""Limit of rows that one pruning deletes for each bound, so that none takes long."""
 PRUNINGS = 3
-"""For bytes: items that are shared free less than was reckoned."""
+"""Byte prunings per round: shared items free fewer bytes than estimated."""
 
 
 NEXT_USE = (
     "(SELECT 1 + max(coalesce((SELECT max(id) FROM answer), 0), "
     "coalesce((SELECT max(used) FROM conversation), 0)))"
 )
-"""The next number of the sequence by which answers and conversations are old, whatever a clock
-says."""
+"""The next number of the sequence that orders answers and conversations by age, whatever the
+clock."""
 _KEPT = ("answer", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBounds:
-    """The most answers of all owners together, and how old they may be."""
+    """Limits of the answers of all owners together, and of their age."""
 
     rows: int
     bytes: int
@@ -51,8 +51,8 @@ class AnswerBounds:
 
 @dataclass(frozen=True, slots=True)
 class ListedQuery:
-    """Which answers of a list are asked for: at most so many, behind the one that is listed
-    as `after`, of this model, and with these labels among theirs."""
+    """Filter for a list of answers: at most `limit`, those after the answer `after` (its `listed`
+    bytes), of this model, and with all these labels."""
 
     limit: int
     descends: bool
@@ -62,7 +62,7 @@ class ListedQuery:
 
 
 def answer_bounds(options: Options) -> AnswerBounds:
-    """Return the bounds of a node's kept answers from its options."""
+    """Return the limits of a node's stored answers from its options."""
     return AnswerBounds(
         rows=options.answer_rows,
         bytes=options.answer_bytes,
@@ -70,24 +70,24 @@ def answer_bounds(options: Options) -> AnswerBounds:
     )
 
 
-def size_of(kept: KeptAnswer) -> int:
-    """Return the bytes of an answer with all that it was made from."""
-    beside = len(kept.listed) + len(kept.labels)
-    return len(kept.answer) + beside + sum(map(len, kept.items))
+def size_of(answer: KeptAnswer) -> int:
+    """Return the bytes of an answer with its items."""
+    beside = len(answer.listed) + len(answer.labels)
+    return len(answer.answer) + beside + sum(map(len, answer.items))
 
 
-def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> list[Statement]:
-    """Return what keeps an answer, in place of one of the same request."""
-    order = [blake2b(item, digest_size=16).hexdigest() for item in kept.items]
-    items = dict(zip(order, kept.items, strict=True))
-    row_bytes = size_of(kept) - sum(map(len, kept.items)) + ROW_BYTES + PLACE_BYTES * len(order)
-    values = (request, owner, now_s, kept.answer, kept.listed, kept.labels)
+def added(owner: str, request: RequestId, answer: KeptAnswer, now_s: float) -> list[Statement]:
+    """Return the statements that store an answer, replacing one of the same request."""
+    order = [blake2b(item, digest_size=16).hexdigest() for item in answer.items]
+    items = dict(zip(order, answer.items, strict=True))
+    row_bytes = size_of(answer) - sum(map(len, answer.items)) + ROW_BYTES + PLACE_BYTES * len(order)
+    values = (request, owner, now_s, answer.answer, answer.listed, answer.labels)
     return [
         Statement("DELETE FROM answer WHERE request = ?", (request,)),
         Statement(
             "INSERT INTO answer (id, request, owner, kept_at_s, answer, listed, labels, row_bytes, "
             f"size_bytes) VALUES ({NEXT_USE}, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*values, row_bytes, size_of(kept) + ROW_BYTES),
+            (*values, row_bytes, size_of(answer) + ROW_BYTES),
         ),
         *(
             Statement(
@@ -97,7 +97,7 @@ def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> lis
             )
             for digest, item in items.items()
         ),
-        # CROSS: each digest is looked up; the planner would go through all items of the owner
+        # CROSS: each digest is looked up; the planner would scan all items of the owner
         Statement(
             "INSERT INTO answer_item (answer, place, item) "
             "SELECT (SELECT id FROM answer WHERE request = :request), told.key, item.id "
@@ -109,7 +109,8 @@ def added(owner: str, request: RequestId, kept: KeptAnswer, now_s: float) -> lis
 
 
 def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
-    """Return what removes answers and conversations beyond the bounds, some at a time."""
+    """Return the statements that delete answers and conversations beyond the limits, some at a
+    time."""
     before, values = f"{age.NOW.format(now=':now')} - :age", {"now": now_s, "age": bounds.age_s}
     rows = f"(SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM {_lead('rows')})"
     some = f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')})"
@@ -137,7 +138,7 @@ def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
             f"changed_at_s < {before} ORDER BY changed_at_s LIMIT {PRUNED_ROWS})",
             values,
         ),
-        # the second of each removes what the first has left of the oldest of both kinds
+        # the second statement deletes what the first left of the oldest of both kinds
         *(
             Statement(
                 f"DELETE FROM {kind} WHERE id IN (SELECT id FROM ({_oldest('rows', rows)}) "
@@ -151,7 +152,7 @@ def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
 
 
 def _oldest(measure: str, most: str) -> str:
-    """Return the question for the oldest of the owner who has the most, at most so many."""
+    """Return the query for the oldest rows of the owner with the most, at most `most`."""
     owner = _most(measure)
     return (
         f"SELECT 'answer' AS kind, id, id AS used, size_bytes FROM answer WHERE owner = {owner} "
@@ -161,12 +162,12 @@ def _oldest(measure: str, most: str) -> str:
 
 
 def _most(measure: str) -> str:
-    """Return the owner who has the most."""
+    """Return the query for the owner with the most."""
     return f"(SELECT owner FROM answer_tally ORDER BY {measure} DESC, owner LIMIT 1)"
 
 
 def _lead(measure: str) -> str:
-    """Return what all have together, and by how much the first has more than the second."""
+    """Return the query for the total of all owners, and the lead of the first over the second."""
     second = f"SELECT {measure} FROM answer_tally ORDER BY {measure} DESC LIMIT 1 OFFSET 1"
     return (
         f"(SELECT coalesce(sum({measure}), 0) AS total, "
@@ -175,8 +176,8 @@ def _lead(measure: str) -> str:
     )
 
 
-def found(owner: str, request: RequestId) -> list[Statement]:
-    """Return the questions for an answer, and for what it was made from."""
+def find(owner: str, request: RequestId) -> list[Statement]:
+    """Return the queries for an answer and its items."""
     wanted = {"request": request, "owner": owner}
     return [
         Statement(
@@ -192,8 +193,8 @@ def found(owner: str, request: RequestId) -> list[Statement]:
     ]
 
 
-def told(answers: Sequence[Sequence[Sequence[Any]]]) -> KeptAnswer | None:
-    """Return the answer, of what was found; None where there is none."""
+def answer_in(answers: Sequence[Sequence[Sequence[Any]]]) -> KeptAnswer | None:
+    """Return the answer from the rows of `find`; None if there is none."""
     rows, items = answers
     if not rows:
         return None
@@ -202,7 +203,7 @@ def told(answers: Sequence[Sequence[Sequence[Any]]]) -> KeptAnswer | None:
 
 
 def labelled(owner: str, request: RequestId, labels: bytes) -> Statement:
-    """Return what gives an answer other labels."""
+    """Return the statement that replaces an answer's labels."""
     return Statement(
         "UPDATE answer SET labels = :labels, row_bytes = row_bytes - length(labels) + :length "
         "WHERE request = :request AND owner = :owner",
@@ -211,15 +212,14 @@ def labelled(owner: str, request: RequestId, labels: bytes) -> Statement:
 
 
 def removed(owner: str, request: RequestId) -> Statement:
-    """Return what removes an answer."""
+    """Return the statement that deletes an answer."""
     return Statement("DELETE FROM answer WHERE request = ? AND owner = ?", (request, owner))
 
 
-def listed(owner: str, asked: ListedQuery) -> Statement:
-    """Return the question for some of the owner's answers that are in lists, in their order:
-    request, created, id."""
-    sign, order = ("<", "DESC") if asked.descends else (">", "ASC")
-    # read by SQLite as the others are: a number that is read in two ways may not be the same
+def listed(owner: str, query: ListedQuery) -> Statement:
+    """Return the query for the owner's listed answers, in order: request, created, id."""
+    sign, order = ("<", "DESC") if query.descends else (">", "ASC")
+    # parsed by SQLite like the rows: two parsers may read a number differently
     behind = "json_extract(:after, '$.created'), json_extract(:after, '$.id')"
     return Statement(
         "SELECT request, created, name FROM (SELECT request, labels, "
@@ -236,9 +236,9 @@ def listed(owner: str, asked: ListedQuery) -> Statement:
         f"ORDER BY created {order}, name {order} LIMIT :limit",
         {
             "owner": owner,
-            "after": None if asked.after is None else asked.after.decode(),
-            "model": asked.model,
-            "labels": json_bytes(dict(asked.labels)).decode(),
-            "limit": asked.limit,
+            "after": None if query.after is None else query.after.decode(),
+            "model": query.model,
+            "labels": json_bytes(dict(query.labels)).decode(),
+            "limit": query.limit,
         },
     )

@@ -1,10 +1,10 @@
-"""Talks to the records file, in a thread of its own: what one HTTP process writes and asks.
+"""Talks to the records file, in a thread of its own: the writes and queries of one HTTP process.
 
-The event loop never waits for it. Rows of the log wait in a bounded queue, and are written some at
-a time; one that finds the queue full is dropped and counted. What is acknowledged is on
-the disk before that: what comes while others are written is written together. Questions come
-back as futures. While the file cannot be written, rows wait as long as there is room, which is
-said once, and so is that it can be written again; nothing else waits for that.
+The event loop never waits for the file. Log rows wait in a bounded queue and are written in
+batches; a row that finds the queue full is dropped and counted. An acknowledged write is on the
+disk; writes that arrive during another one share a transaction. Queries return futures. While the
+file cannot be written, rows wait as long as there is room. The failure and the recovery are logged
+once. Nothing else waits for the file.
 """
 
 from __future__ import annotations
@@ -29,41 +29,41 @@ from gateway.records.statements import Statement
 from gateway.records.traces import TraceRow
 
 MOST_ROWS_WAITING = 8192
-"""Rows that wait to be written; some seconds of a busy node, or all of a full disk."""
+"""Rows waiting to be written: some seconds of a busy node, or the reserve for a full disk."""
 MOST_BEFORE_A_TRACE = 512
-"""Where more wait than these a trace is dropped, for it is some hundred times as large as a row."""
+"""With more waiting rows than this a trace is dropped: it is about a hundred times as large as a
+row."""
 MOST_QUESTIONS = 512
 MOST_WRITES = 512
 TOGETHER = 64
-"""The most that are acknowledged at once, in one transaction."""
+"""Writes acknowledged together, in one transaction."""
 BATCH_ROWS = 256
 BATCH_S = 0.25
-"""How long the first of some rows waits for others, so that they are written together."""
+"""How long the first row of a batch waits for others."""
 ANSWER_S = 15.0
 WRITTEN_S = 6.0
-"""What is to be acknowledged is written within this, or said not to be."""
+"""A write is acknowledged, or reported as failed, within this time."""
 MORE_S = 0.25
 IDLE_LOOK_S = 60.0
-"""Rows grow too old while none is written."""
+"""Interval of checks for old rows while no row is written."""
 CLOSE_S = 3.0
 _T = TypeVar("_T")
 Ask = Callable[[RecordsFile], Any]
 Make = Callable[[], Sequence[Statement]]
-"""Makes statements, in the thread: what they have may be much."""
+"""Makes statements in the thread, because their content may be large."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits for this thread, in an event loop."""
+    """A call in an event loop that waits for this thread."""
 
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
 
     def say(self, value: Any, error: BaseException | None) -> None:
-        """Give the waiting its answer, in its loop, if both are still there."""
+        """Deliver the answer in its loop, if both still exist."""
 
-        def told() -> None:
-            """Give it."""
+        def deliver() -> None:
             if self.answer.done():
                 return
             if error is None:
@@ -72,7 +72,7 @@ class _Waiting:
                 self.answer.set_exception(error)
 
         try:
-            self.loop.call_soon_threadsafe(told)
+            self.loop.call_soon_threadsafe(deliver)
         except RuntimeError:
             return  # the loop is closed: nobody waits any more
 
@@ -90,9 +90,9 @@ class _Write(_Waiting):
 class NodeRecords:
     """The records of a node, as one HTTP process has them.
 
-    Without a `path`, or with bounds of no row, nothing is logged. `upkeep` says what is to be
-    written with what is acknowledged, and now and then, at a wall-clock time; `retry_s` is how long
-    a file that failed is left alone.
+    Without a `path`, or with a limit of 0 rows, nothing is logged. `upkeep` returns the deletions
+    that accompany writes and run from time to time, for a wall-clock time. `retry_s` is the pause
+    after a failure of the file.
     """
 
     def __init__(
@@ -129,21 +129,20 @@ class NodeRecords:
             self._thread = threading.Thread(target=self._run, name="records", daemon=True)
             self._thread.start()
 
-    # --- of the event loop -----------------------------------------------------------------------
+    # --- in the event loop -----------------------------------------------------------------------
 
     @property
     def logs_requests(self) -> bool:
-        """Return whether requests are logged at all."""
+        """Return whether requests are logged."""
         return self._file is not None and self._bounds.rows > 0
 
     @property
     def dropped(self) -> int:
-        """Return how many rows and traces of this process found no room."""
+        """Return how many rows and traces of this process were dropped."""
         return self._dropped.count
 
     def log_request(self, row: RequestRow | TraceRow) -> None:
-        """Have a row of the log, or a trace, written soon; dropped and counted where too many
-        wait."""
+        """Queue a log row or a trace; drop and count it if too many wait."""
         if self._file is None or (isinstance(row, RequestRow) and not self.logs_requests):
             return
         with self._wake:
@@ -157,10 +156,9 @@ class NodeRecords:
             self._dropped.add()
 
     async def recent(self, query: RecentQuery) -> list[dict[str, Any]]:
-        """Return the last requests, the latest first. Raises RecordsUnavailable."""
+        """Return the last requests, latest first. Raises RecordsUnavailable."""
 
         def ask(file: RecordsFile) -> list[dict[str, Any]]:
-            """Read them."""
             (rows,) = file.read([request_log.recent(query)])
             return [request_log.shown(row) for row in rows]
 
@@ -172,29 +170,28 @@ class NodeRecords:
         question = request_log.stats(window_s, self._wall_s())
 
         def ask(file: RecordsFile) -> request_log.StatsTold:
-            """Read them."""
-            return request_log.told(question, file.read(question.statements))
+            return request_log.stats_of(question, file.read(question.statements))
 
         return await self.ask(ask)
 
     async def ask(self, ask: Callable[[RecordsFile], _T]) -> _T:
-        """Return what `ask` finds in the file, in the thread. Raises RecordsUnavailable."""
+        """Return the result of `ask`, which runs in the thread. Raises RecordsUnavailable."""
         loop = asyncio.get_running_loop()
         question = _Question(loop, loop.create_future(), ask)
         return await self._waited(question, self._questions, MOST_QUESTIONS, ANSWER_S)
 
     async def write(self, statements: Sequence[Statement]) -> list[int]:
         """Run statements, all or none; they are on the disk when this returns. Return how many rows
-        each changed. Raises RecordsUnavailable; then they may have been written all the same."""
+        each changed. Raises RecordsUnavailable; even then they may have been written."""
         return await self.write_made(lambda: statements)
 
     async def write_made(self, make: Make) -> list[int]:
         """Run the statements that `make` makes in the thread, as `write` does."""
         loop = asyncio.get_running_loop()
-        wanted = _Write(loop, loop.create_future(), make)
-        return await self._waited(wanted, self._writes, MOST_WRITES, WRITTEN_S)
+        write = _Write(loop, loop.create_future(), make)
+        return await self._waited(write, self._writes, MOST_WRITES, WRITTEN_S)
 
-    async def _waited(self, one: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
+    async def _waited(self, waiter: _Waiting, queue: deque[Any], most: int, seconds: float) -> Any:
         if self._file is None:
             raise RecordsUnavailable("this node stores no records")
         with self._wake:
@@ -202,23 +199,23 @@ class NodeRecords:
                 raise RecordsUnavailable(
                     f"{len(queue)} requests already wait for the records, the limit"
                 )
-            queue.append(one)
+            queue.append(waiter)
             self._wake.notify()
         try:
             async with asyncio.timeout(seconds):
-                return await one.answer
+                return await waiter.answer
         except TimeoutError:
             raise RecordsUnavailable(f"no answer from the records within {seconds:g} s") from None
 
     def close(self) -> None:
-        """Write what waits, for `CLOSE_S` at most, and let go of the file."""
+        """Write queued rows for `CLOSE_S` at most, and close the file."""
         with self._wake:
             self._closing = True
             self._wake.notify()
         if self._thread is not None:
             self._thread.join(CLOSE_S)
 
-    # --- of the thread ---------------------------------------------------------------------------
+    # --- in the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
         assert self._file is not None
@@ -228,7 +225,7 @@ class NodeRecords:
             while self._questions:
                 question = self._questions.popleft()
                 self._commit(self._file)
-                self._write(self._file)  # what was logged before the question was asked
+                self._write(self._file)  # rows logged before the query
                 _answer(self._file, question, self._log)
         self._retry_at = 0.0
         self._commit(self._file)
@@ -240,16 +237,16 @@ class NodeRecords:
         self._file.close()
 
     def _wait(self) -> bool:
-        """Wait until there is something to do; return False once all is to end."""
+        """Wait until there is work; return False once the records close."""
 
         def due_at() -> float:
-            """Return when there is something to write, or to look at."""
+            """Return when the next write or check is due."""
             waits = self._rows or self.condition.is_ailing
             return max(self._retry_at, now() if waits else self._looked_at + IDLE_LOOK_S)
 
         with self._wake:
             while not self._is_called() and (left_s := due_at() - now()) > 0:
-                # a row that comes changes what is due
+                # a new row changes the due time
                 self._wake.wait(min(left_s, IDLE_LOOK_S))
             if not self._is_called() and len(self._rows) < BATCH_ROWS:
                 self._wake.wait_for(self._is_called, BATCH_S)
@@ -259,29 +256,29 @@ class NodeRecords:
         return self._closing or bool(self._questions) or bool(self._writes)
 
     def _commit(self, file: RecordsFile) -> None:
-        """Write what waits to be acknowledged, as much as there is at a time."""
+        """Write all writes that wait for an acknowledgement, in groups."""
         while self._writes:
             with self._wake:
                 some = [self._writes.popleft() for _ in range(min(TOGETHER, len(self._writes)))]
             if now() < self._retry_at:
                 error = RecordsUnavailable("cannot write the records")
-                for one in some:
-                    one.say(None, error)
-            elif not self._written(file, some):
-                for one in some:  # one of them is a defect, which must not cost the others
-                    self._written(file, [one])
+                for write in some:
+                    write.say(None, error)
+            elif not self._write_together(file, some):
+                for write in some:  # one of them is faulty: it must not fail the others
+                    self._write_together(file, [write])
 
-    def _written(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
-        """Write some in one transaction, with what is to be removed then, and say so; return False
-        where that has to be tried one by one."""
+    def _write_together(self, file: RecordsFile, some: Sequence[_Write]) -> bool:
+        """Run some writes and the deletions in one transaction, and deliver the results. Return
+        False if they must be retried one by one."""
         try:
-            made = [one.make() for one in some]
+            made = [write.make() for write in some]
             statements = [statement for each in made for statement in each]
             changed = file.write([*statements, *self._upkeep(self._wall_s())], durable=True)
         except RecordsUnavailable as error:
             self._failed(str(error))
-            for one in some:
-                one.say(None, error)
+            for write in some:
+                write.say(None, error)
             return True
         except Exception as error:
             if len(some) > 1:
@@ -292,13 +289,13 @@ class NodeRecords:
         self._retry_at = 0.0
         self.condition.worked(self._dropped.count)
         left = iter(changed)
-        for one, each in zip(some, made, strict=True):
-            one.say(list(islice(left, len(each))), None)
+        for write, each in zip(some, made, strict=True):
+            write.say(list(islice(left, len(each))), None)
         return True
 
     def _write(self, file: RecordsFile) -> None:
-        """Write the rows that wait, remove those beyond the bounds, and look at the file when that
-        is due; what fails is tried again later."""
+        """Write waiting rows, delete rows beyond the bounds, and check the file if that is due.
+        Failed writes are retried later."""
         at = now()
         looks = self.condition.is_ailing or at >= self._looked_at + IDLE_LOOK_S
         if at < self._retry_at or not (self._rows or looks):
@@ -315,7 +312,7 @@ class NodeRecords:
                 self._look(file)
         except RecordsUnavailable as error:
             self._failed(str(error))
-        except Exception as error:  # the thread has to go on: answers and jobs wait for it
+        except Exception as error:  # the thread must continue: answers and jobs wait for it
             self._log.error("maintaining the records failed", error=story_of(error))
             self._failed("their maintenance failed; see the log")
         else:
@@ -323,8 +320,7 @@ class NodeRecords:
             self.condition.worked(self._dropped.count)
 
     def _write_some(self, file: RecordsFile) -> int:
-        """Write some rows and remove some; return how many were taken. Raises
-        RecordsUnavailable."""
+        """Write and delete some rows; return how many were taken. Raises RecordsUnavailable."""
         with self._wake:
             rows = list(islice(self._rows, BATCH_ROWS))
         try:
@@ -348,8 +344,8 @@ class NodeRecords:
         return len(rows)
 
     def _look(self, file: RecordsFile) -> None:
-        """Give unused pages back, and say where the clock was set back behind what is logged. Where
-        there is more to remove than one pruning does, the next look is soon."""
+        """Return unused pages to the disk, and note rows dated in the future. If one pruning does
+        not delete all surplus rows, the next check comes soon."""
         file.shrink()
         now_s = self._wall_s()
         [[(latest_s,)], [(is_beyond,)]] = file.read(
@@ -393,7 +389,7 @@ def open_records(options: Options, log: Log) -> NodeRecords:
     )
 
     def upkeep(now_s: float) -> Sequence[Statement]:
-        """Return what removes answers and traces beyond their bounds."""
+        """Return the deletion of answers and traces beyond their bounds."""
         return (*kept_answers.pruned(answers, now_s), *traces.pruned(of_traces, now_s))
 
     return NodeRecords(path, bounds, log, upkeep=upkeep)

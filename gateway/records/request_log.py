@@ -1,9 +1,9 @@
-"""The request log: a row for each request that has ended, and what may be asked of the rows.
+"""The request log: a row for each ended request, and the queries for the rows.
 
-Pure: SQL and its values in, rows out. A row has no word of a prompt, an answer or a tool: names,
-codes and numbers alone, each name of `NAME_CHARS` at most. Rows are ordered by when they were
-written, not by the clock, which may be set. A percentile is the smallest value that at least so
-many of a hundred values do not exceed.
+Pure: SQL and its values in, rows out. A row holds no word of a prompt, an answer or a tool: only
+names, codes and numbers. Names have at most `NAME_CHARS`. Rows are ordered by write, not by the
+clock, which may be set. A percentile is the smallest value that at least that share of values does
+not exceed.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from gateway.records.statements import Statement
 
 NAME_CHARS = 200
 ROW_BYTES = 200
-"""What a row takes beside its names, its place in the index included."""
+"""Bytes of a row beside its names, its index entry included."""
 PRUNED_ROWS = 512
-"""The most that one pruning removes for each reason, so that none takes long."""
+"""Limit of rows that one pruning deletes for each bound, so that none takes long."""
 MOST_GROUPS = 100
-"""The models or clients that statistics tell of, those with the most requests."""
+"""Models or clients in statistics: those with the most requests."""
 
 Kind = Literal["generate", "embed", "ask"]
-"""What was asked for: text, vectors, or something about a prompt."""
+"""The request's product: text, vectors, or a fact about a prompt."""
 Group = Literal["model", "client"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One request that has ended. What is not known is None.
+    """One ended request. Unknown values are None.
 
-    `ended_at_s` is wall-clock. `load_s` is how long it waited for its model, `queue_s` at the
-    runner, `ttft_s` and `seconds` count from its arrival. `node` is the lead's. `finish` has the
-    reasons of its choices, each once; `error` is a code, None where it finished.
+    `ended_at_s` is wall-clock. `load_s` is the wait for its model, `queue_s` the wait at the
+    runner; `ttft_s` and `seconds` count from its arrival. `node` is the lead's. `finish` lists the
+    distinct finish reasons of its choices. `error` is a code, None if it finished.
     """
 
     request: str
@@ -73,7 +73,7 @@ _INSERT = (
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """The most that the log may hold."""
+    """Limits of the log."""
 
     rows: int
     bytes: int
@@ -82,7 +82,7 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class RecentQuery:
-    """Which of the last requests are asked for; the latest first, `limit` at most."""
+    """Filter for the last requests, latest first, at most `limit`."""
 
     limit: int = 50
     model: str | None = None
@@ -92,28 +92,26 @@ class RecentQuery:
 
 
 def inserted(row: RequestRow) -> Statement:
-    """Return what writes a row."""
     values = [_bounded(getattr(row, name)) for name in COLUMNS]
-    names_bytes = sum(len(one.encode()) for one in values if isinstance(one, str))
+    names_bytes = sum(len(value.encode()) for value in values if isinstance(value, str))
     return Statement(_INSERT, (*values, ROW_BYTES + names_bytes))
 
 
 def _bounded(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    # half of a pair is no character: a file holds none, and what is no character says nothing
+    # a lone surrogate cannot be stored
     return value[:NAME_CHARS].encode(errors="replace").decode()
 
 
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return what removes the rows beyond the bounds, `PRUNED_ROWS` for each bound at most; the
-    oldest go first."""
+    """Return the statements that delete the rows beyond the bounds, oldest first, at most
+    `PRUNED_ROWS` for each bound."""
     return pruned_from("request", bounds, now_s)
 
 
 def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return what removes the rows of a table beyond the bounds, as `pruned` does; the table has a
-    tally beside it."""
+    """Return the same as `pruned` for any table that has a tally table."""
     return (
         Statement(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < "
@@ -125,7 +123,7 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
             f"(SELECT max(0, min({PRUNED_ROWS}, rows - :rows)) FROM {table}_tally))",
             {"rows": bounds.rows},
         ),
-        # the oldest rows, as long as those before them are not yet as many bytes as are too many
+        # the oldest rows, until the surplus bytes are deleted
         Statement(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM (SELECT id, "
             "sum(row_bytes) OVER (ORDER BY id) - row_bytes AS before FROM (SELECT id, row_bytes "
@@ -137,7 +135,7 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
 
 
 def beyond(bounds: LogBounds, now_s: float) -> Statement:
-    """Return the question whether (1, else 0) rows are left that another pruning is to remove."""
+    """Return the query whether rows are left to prune (1, else 0)."""
     return Statement(
         "SELECT rows > :rows OR bytes > :bytes OR EXISTS (SELECT 1 FROM request "
         f"WHERE ended_at_s < {age.NOW.format(now=':now')} - :age) FROM request_tally",
@@ -146,7 +144,7 @@ def beyond(bounds: LogBounds, now_s: float) -> Statement:
 
 
 def recent(query: RecentQuery) -> Statement:
-    """Return the question for the last requests."""
+    """Return the query for the last requests."""
     wanted: list[tuple[str, Any]] = []
     if query.model is not None:
         wanted.append(("model = ?", query.model))
@@ -163,11 +161,11 @@ def recent(query: RecentQuery) -> Statement:
 
 
 LATEST = Statement("SELECT max(ended_at_s) FROM request")
-"""The question for the latest end that is logged."""
+"""The query for the latest logged end."""
 
 
 def shown(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a row of `recent` by the names of its columns."""
+    """Return a row of `recent` by column names."""
     row = dict(zip(COLUMNS, values, strict=True))
     row["streamed"] = bool(row["streamed"])
     return row
@@ -185,8 +183,7 @@ MEASURES: Mapping[str, str] = {
         "THEN (completion_tokens - 1) / decode_s END"
     ),
 }
-"""What percentiles are told of, each as it is read from a row that finished; null where the row
-has none."""
+"""The measures with percentiles, each as SQL over a finished row; null if the row lacks it."""
 PERCENTS = (50, 95)
 _IN_WINDOW = "ended_at_s BETWEEN :since AND :until AND kind != 'ask'"
 _COUNTS = (
@@ -198,7 +195,7 @@ COUNTED = ("requests", "finished", "prompt_tokens", "cached_tokens", "completion
 
 @dataclass(frozen=True, slots=True)
 class StatsQuestion:
-    """The questions that statistics of a window are made of, to be asked all at one moment."""
+    """The queries for the statistics of a window, all to be read at one moment."""
 
     statements: tuple[Statement, ...]
     window_s: float
@@ -206,8 +203,8 @@ class StatsQuestion:
 
 
 def stats(window_s: float, now_s: float) -> StatsQuestion:
-    """Return the questions for the requests that ended in the last `window_s`; questions about
-    prompts left out."""
+    """Return the queries for the requests that ended in the last `window_s`, without questions
+    about prompts."""
     texts = [
         f"SELECT {_COUNTS} FROM request WHERE {_IN_WINDOW}",
         f"SELECT error, count(*) FROM request WHERE {_IN_WINDOW} AND error IS NOT NULL "
@@ -220,16 +217,16 @@ def stats(window_s: float, now_s: float) -> StatsQuestion:
         )
         texts.append(
             f"SELECT {group}, error, count(*) FROM request WHERE {_IN_WINDOW} AND error IS NOT "
-            f"NULL AND {_is_told(group)} GROUP BY {group}, error ORDER BY 3 DESC, 2"
+            f"NULL AND {_in_top_groups(group)} GROUP BY {group}, error ORDER BY 3 DESC, 2"
         )
         texts += [_percentiles(group, measure) for measure in MEASURES.values()]
     window = {"since": now_s - window_s, "until": now_s}
     return StatsQuestion(tuple(Statement(text, window) for text in texts), window_s, now_s)
 
 
-def _is_told(group: Group) -> str:
+def _in_top_groups(group: Group) -> str:
     """Return the condition that a row's group is among those with the most requests."""
-    name = f"coalesce({group}, '')"  # null is in no list
+    name = f"coalesce({group}, '')"  # null matches no list
     return (
         f"{name} IN (SELECT {name} FROM request WHERE {_IN_WINDOW} GROUP BY {group} "
         f"ORDER BY count(*) DESC, {group} LIMIT {MOST_GROUPS})"
@@ -237,7 +234,7 @@ def _is_told(group: Group) -> str:
 
 
 def _percentiles(group: Group, measure: str) -> str:
-    # whole numbers: of 0.95 * 60 a float is not sure whether it is 57
+    # whole numbers: as a float, 0.95 * 60 may not be exactly 57
     picked = ", ".join(
         f"min(CASE WHEN rank * 100 >= total * {percent} THEN value END)" for percent in PERCENTS
     )
@@ -246,12 +243,12 @@ def _percentiles(group: Group, measure: str) -> str:
         "row_number() OVER (PARTITION BY name ORDER BY value) AS rank, "
         "count(*) OVER (PARTITION BY name) AS total FROM "
         f"(SELECT {group} AS name, {measure} AS value FROM request WHERE {_IN_WINDOW} "
-        f"AND error IS NULL AND {_is_told(group)}) WHERE value IS NOT NULL) GROUP BY name"
+        f"AND error IS NULL AND {_in_top_groups(group)}) WHERE value IS NOT NULL) GROUP BY name"
     )
 
 
 class Counted(TypedDict):
-    """How many requests there were, and their tokens; `errors` by their codes."""
+    """Numbers of requests and tokens; `errors` by code."""
 
     requests: int
     finished: int
@@ -262,15 +259,15 @@ class Counted(TypedDict):
 
 
 class Percentiles(TypedDict):
-    """The median of a measure, and its 95th percentile."""
+    """The median and the 95th percentile of a measure."""
 
     p50: float
     p95: float
 
 
 class GroupTold(Counted):
-    """The requests of a model or a client (null: it has no name), and what those that finished
-    took; null where none has the measure."""
+    """The requests of a model or a client (null: no name), with percentiles of its finished
+    requests; null if no row has the measure."""
 
     name: str | None
     ttft_s: Percentiles | None
@@ -289,11 +286,11 @@ class StatsTold(Counted):
     clients: list[GroupTold]
 
 
-def told(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) -> StatsTold:
-    """Return statistics as they are told, from the answers to their questions, in order."""
+def stats_of(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) -> StatsTold:
+    """Return the statistics from the rows of the queries, in order."""
     left = iter(answers)
     (counts,) = next(left)
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "window_s": question.window_s,
         "until_s": question.until_s,
         **_counted(counts),
@@ -302,16 +299,16 @@ def told(question: StatsQuestion, answers: Sequence[Sequence[Sequence[Any]]]) ->
     for group in ("models", "clients"):
         rows, errors = next(left), next(left)
         percentiles = {name: next(left) for name in MEASURES}
-        found[group] = [
+        document[group] = [
             {
                 "name": name,
                 **_counted(counts),
                 "errors": {code: count for of, code, count in errors if of == name},
-                **{one: _of(name, rows) for one, rows in percentiles.items()},
+                **{measure: _of(name, rows) for measure, rows in percentiles.items()},
             }
             for name, *counts in rows
         ]
-    return cast(StatsTold, found)
+    return cast(StatsTold, document)
 
 
 def _counted(counts: Iterable[Any]) -> dict[str, int]:
@@ -319,8 +316,8 @@ def _counted(counts: Iterable[Any]) -> dict[str, int]:
 
 
 def _of(name: str | None, rows: Sequence[Sequence[Any]]) -> dict[str, float] | None:
-    """Return a group's percentiles of one measure, None where no row of it has that."""
+    """Return a group's percentiles of one measure; None if no row of it has the measure."""
     for of, *values in rows:
         if of == name:
-            return {f"p{percent}": one for percent, one in zip(PERCENTS, values, strict=True)}
+            return {f"p{percent}": value for percent, value in zip(PERCENTS, values, strict=True)}
     return None

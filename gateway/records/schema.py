@@ -1,7 +1,7 @@
 """The tables of the records file, version by version.
 
-Pure. A version is never changed once it has been released: what comes later is a row behind it.
-`PRAGMA user_version` says how many of the rows a file has had.
+Pure. A released version never changes; a later change is a new row in `MIGRATIONS`. `PRAGMA
+user_version` is the number of rows that a file has had.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _REQUESTS = (
     )
     """,
     "CREATE INDEX request_by_end ON request (ended_at_s)",
-    # how many rows there are, and of how many bytes: known without counting them
+    # rows and bytes of the table, available without counting
     "CREATE TABLE request_tally (rows INTEGER NOT NULL, bytes INTEGER NOT NULL)",
     "INSERT INTO request_tally VALUES (0, 0)",
     """
@@ -89,7 +89,7 @@ _ANSWERS = (
         PRIMARY KEY (answer, place)
     ) WITHOUT ROWID
     """,
-    # what each owner has
+    # rows and bytes of each owner
     """
     CREATE TABLE answer_tally (
         owner TEXT PRIMARY KEY,
@@ -192,7 +192,7 @@ _JOBS = (
 )
 
 _CONVERSATIONS = (
-    # `used` is of one sequence with the ids of answers: what was used last has the largest
+    # `used` shares a sequence with the ids of answers: the last use has the largest number
     """
     CREATE TABLE conversation (
         id INTEGER PRIMARY KEY,
@@ -210,7 +210,7 @@ _CONVERSATIONS = (
     "CREATE INDEX conversation_by_owner ON conversation (owner, used)",
     "CREATE INDEX conversation_by_use ON conversation (used)",
     "CREATE INDEX conversation_by_age ON conversation (changed_at_s)",
-    # `run` is the request that added it, empty where the conversation began with it
+    # `run` is the request that added it, empty if the conversation began with it
     """
     CREATE TABLE conversation_item (
         conversation INTEGER NOT NULL,
@@ -318,7 +318,7 @@ _CLIENTS = (
 )
 
 _AGE = (
-    # one row; `now_s` is NULL until it is first noted
+    # one row; `now_s` is NULL until it is first set
     "CREATE TABLE age_clock (now_s REAL, noted_at REAL NOT NULL)",
     "INSERT INTO age_clock VALUES (NULL, 0)",
 )
@@ -332,13 +332,13 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
     _CLIENTS,
     _AGE,
 )
-"""What each version adds to the one before, from nothing on."""
+"""The statements that each version adds to the one before, starting with an empty file."""
 VERSION = len(MIGRATIONS)
 
 
 def statements_from(version: int) -> list[str]:
-    """Return what brings a file of a version (0: an empty one) to today's, in order; none for one
-    of today's. Raises ValueError for a version that is not known here."""
+    """Return the statements that migrate a file from a version (0: empty) to the current one, in
+    order. Raises ValueError for an unknown version."""
     if not 0 <= version <= VERSION:
         raise ValueError(f"unknown version {version}; this shoal supports up to {VERSION}")
     return [statement for added in MIGRATIONS[version:] for statement in added]

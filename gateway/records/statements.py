@@ -1,4 +1,4 @@
-"""A statement of SQL and its values, as pure modules hand it to the thread that runs it."""
+"""A SQL statement and its values, as pure modules hand it to the thread that runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement. Its values stand in its question marks, in order, or by name."""
+    """One statement. Its values fill its question marks in order, or its parameters by name."""
 
     text: str
     values: Sequence[Any] | Mapping[str, Any] = ()

@@ -1,7 +1,7 @@
-"""The kept traces: a row for each traced request that has ended, and what may be asked of them.
+"""Stored traces: a row for each traced request that has ended, and the queries for them.
 
-Pure: SQL and its values in, rows out. A row has the trace as JSON, which has no word of a prompt or
-an answer, and the seconds of its parts by name, for statistics. The oldest go first.
+Pure: SQL and its values in, rows out. A row holds the trace as JSON, without a word of a prompt or
+an answer, and the seconds of its parts by name, for statistics. The oldest rows are deleted first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gateway.records.request_log import LogBounds, pruned_from
 from gateway.records.statements import Statement
 
 ROW_BYTES = 200
-"""What a row takes beside its texts."""
+"""Bytes of a row beside its texts."""
 MOST_TOLD = 2000
-"""The traces that statistics are of, at most: the latest."""
+"""Limit of traces in statistics: the latest."""
 
 
 class TraceRow(NamedTuple):
-    """One trace: what a list tells of it, then `sums` and `trace` as JSON. `began_at_s` and
-    `ended_at_s` are wall-clock; `why`: it was asked for, or sampled."""
+    """One trace: its columns in a list, then `sums` and `trace` as JSON. `began_at_s` and
+    `ended_at_s` are wall-clock. `why`: requested by the client, or sampled."""
 
     request: str
     ended_at_s: float
@@ -46,17 +46,16 @@ _INSERT = (
 
 
 def inserted(row: TraceRow) -> Statement:
-    """Return what writes a row."""
     return Statement(_INSERT, (*row, ROW_BYTES + len(row.trace) + len(row.sums)))
 
 
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return what removes the traces beyond the bounds, some at a time; the oldest go first."""
+    """Return the statements that delete traces beyond the bounds, some at a time, oldest first."""
     return pruned_from("trace", bounds, now_s)
 
 
 def listed(limit: int, model: str | None) -> Statement:
-    """Return the question for the last traces, the latest first, of a model or of all."""
+    """Return the query for the last traces of a model or of all, latest first."""
     where, values = ("", ()) if model is None else ("WHERE model = ? ", (model,))
     return Statement(
         f"SELECT {', '.join(LISTED)} FROM trace {where}ORDER BY id DESC LIMIT ?", (*values, limit)
@@ -64,28 +63,28 @@ def listed(limit: int, model: str | None) -> Statement:
 
 
 def shown(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a row of `listed` by the names of its columns."""
+    """Return a row of `listed` by column names."""
     return dict(zip(LISTED, values, strict=True))
 
 
-def found(request: str) -> Statement:
-    """Return the question for the trace of a request."""
+def find(request: str) -> Statement:
+    """Return the query for the trace of a request."""
     return Statement(
         "SELECT trace FROM trace WHERE request = ? ORDER BY id DESC LIMIT 1", (request,)
     )
 
 
 def removed(request: str) -> Statement:
-    """Return what removes the trace of a request."""
+    """Return the statement that deletes the trace of a request."""
     return Statement("DELETE FROM trace WHERE request = ?", (request,))
 
 
 KEPT = Statement("SELECT rows, bytes FROM trace_tally")
-"""The question how many traces there are, of how many bytes."""
+"""The query for the number of traces and their bytes."""
 
 
 def summed(since_s: float, model: str | None) -> Statement:
-    """Return the question for the sums of the last traces since then, `MOST_TOLD` at most."""
+    """Return the query for the sums of the last traces since `since_s`, at most `MOST_TOLD`."""
     where, values = ("", ()) if model is None else ("AND model = ? ", (model,))
     return Statement(
         f"SELECT seconds, sums FROM trace WHERE ended_at_s >= ? {where}ORDER BY id DESC LIMIT ?",
@@ -94,8 +93,8 @@ def summed(since_s: float, model: str | None) -> Statement:
 
 
 def stats_told(rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return, from the rows of `summed`, how long traced requests and their parts took: how many
-    have a part, its median, its 95th percentile, and its share of all seconds."""
+    """Return statistics of traced requests and their parts from the rows of `summed`: count,
+    median, 95th percentile, and share of all seconds."""
     parts: dict[str, list[float]] = {}
     for _, sums in rows:
         of: Mapping[str, float] = json.loads(sums)
@@ -123,5 +122,5 @@ def _measured(values: Sequence[float], total: float) -> dict[str, Any] | None:
 
 
 def _percentile(ranked: Sequence[float], percent: int) -> float:
-    """Return the smallest value that at least so many of a hundred do not exceed."""
+    """Return the smallest value that at least `percent` percent of the values do not exceed."""
     return ranked[max(0, math.ceil(len(ranked) * percent / 100) - 1)]

@@ -76,8 +76,8 @@ async def measure(path: Path, rows: int, size: int, count: int) -> dict[str, dic
     numbers = iter(range(rows, 1 << 40))
 
     async def find() -> None:
-        wanted = kept_answers.found("", name(chance.randrange(rows // 2, rows)))
-        found = await records.ask(lambda file: kept_answers.told(file.read(wanted)))
+        wanted = kept_answers.find("", name(chance.randrange(rows // 2, rows)))
+        found = await records.ask(lambda file: kept_answers.answer_in(file.read(wanted)))
         assert found is not None
 
     async def keep() -> None:

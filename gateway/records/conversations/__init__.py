@@ -1,7 +1,7 @@
-"""Talks to the records file, and to the gateways of other nodes: conversations that are kept.
+"""Talks to the records file and to the gateways of other nodes: stored conversations.
 
-A conversation is on the node that took it, which its id names, in the bounds of kept answers. What
-an answer adds is written in one transaction with the answer, where both are of this node.
+A conversation is on the node that took it, which its id names, within the limits of stored answers.
+An answer and the items that it adds to a conversation of its node are written in one transaction.
 """
 
 from gateway.records.conversations.anywhere import (

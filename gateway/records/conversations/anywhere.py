@@ -1,9 +1,8 @@
-"""Talks to this node's records, and to the gateways of other nodes: conversations of the cluster.
+"""Talks to this node's records and to the gateways of other nodes: conversations of the cluster.
 
-A conversation is in the records of the node whose gateway took it, which its id names; every
-gateway asks that node. What was added is on the disk when it is acknowledged. Two requests may go
-on with one conversation at a time: each sees it as it was when it began, and adds its own in one
-piece when it ends.
+A conversation is stored on the node whose gateway took it, which its id names; every gateway asks
+that node. An acknowledged item is on the disk. Two requests may continue one conversation at a
+time. Each sees the conversation as it was at its start, and adds its items together at its end.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _FIND, _ITEMS, _PAGE, _NAMED, _LABEL, _REMOVE, _DROP, _ADD, _END = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation without its items: how many it has, and of how many bytes. `labels` are its
-    client's, as a JSON object."""
+    """A conversation without its items: their number and bytes. `labels` are the client's, as a
+    JSON object."""
 
     request: RequestId
     created_at_s: float
@@ -44,7 +43,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class FewItems:
-    """Some items of a conversation in their order, and whether there are more behind them."""
+    """Some items of a conversation in order, and whether more follow."""
 
     items: tuple[bytes, ...]
     has_more: bool
@@ -52,8 +51,8 @@ class FewItems:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """What an answer that has ended adds to a conversation, and the answer itself where it is to be
-    kept. `run` is the request that made it, `answer` the one by which it is found."""
+    """An ended answer: the items that it adds to a conversation, and the answer itself if it is
+    stored. `run` is the request that made it; `answer` is the id by which clients find it."""
 
     owner: str
     conversation: RequestId
@@ -64,10 +63,11 @@ class EndedTurn:
 
 
 class ConversationRecords:
-    """The conversations of every node, as one HTTP process of `node` finds them.
+    """The conversations of every node, for one HTTP process of `node`.
 
-    Every method raises RecordsUnavailable where our own file cannot be used, and RecordsElsewhere
-    where another node does not tell; `end` says so instead."""
+    Methods raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if
+    another node does not reply; `end` returns the reason instead.
+    """
 
     def __init__(
         self, records: NodeRecords, answers: AnswerRecords, far: Questions, node: NodeId
@@ -92,14 +92,14 @@ class ConversationRecords:
             far.answer(verb, _answered(by))
 
     def is_here(self, request: RequestId) -> bool:
-        """Return whether a conversation is one of our own node's."""
+        """Return whether a conversation belongs to this node."""
         home = owner_of(request)
         return home is not None and home[0] == self._node
 
     async def begin(
         self, owner: str, request: RequestId, labels: bytes, items: Sequence[NamedItem]
     ) -> Conversation:
-        """Begin a conversation of this node."""
+        """Begin a conversation on this node."""
         if not self._answers.keeps_any:
             raise RecordsUnavailable("this node stores no answers and no conversations")
         now_s = wall()
@@ -108,65 +108,66 @@ class ConversationRecords:
         return Conversation(request, now_s, labels, len(items), size_bytes)
 
     async def find(self, owner: str, request: RequestId) -> Conversation | None:
-        """Return a conversation of this owner's; None where there is none."""
-        found = await self._asked(_FIND, owner, request)
-        return None if found is None else Conversation(request, *found)
+        """Return this owner's conversation; None if there is none."""
+        row = await self._ask_home(_FIND, owner, request)
+        return None if row is None else Conversation(request, *row)
 
     async def items(self, owner: str, request: RequestId, job: RequestId) -> list[bytes] | None:
-        """Return all items in their order, without those that runs of `job` have added."""
-        return await self._asked(_ITEMS, owner, request, job)
+        """Return all items in order, without those added by runs of `job`."""
+        return await self._ask_home(_ITEMS, owner, request, job)
 
     async def page(
         self, owner: str, request: RequestId, limit: int, after: str, *, descends: bool
     ) -> FewItems | None:
-        """Return at most so many items, those behind the one named `after`; None where there is no
-        conversation, or none of that name in it."""
-        found = await self._asked(_PAGE, owner, request, limit, after, descends)
-        return None if found is None else FewItems(tuple(found[:limit]), len(found) > limit)
+        """Return at most `limit` items after the item named `after`. None if the conversation or
+        that item is missing."""
+        contents = await self._ask_home(_PAGE, owner, request, limit, after, descends)
+        return (
+            None if contents is None else FewItems(tuple(contents[:limit]), len(contents) > limit)
+        )
 
     async def item(self, owner: str, request: RequestId, name: str) -> bytes | None:
-        """Return an item by its name."""
-        found = await self._asked(_NAMED, owner, request, name)
-        return found[0] if found else None
+        contents = await self._ask_home(_NAMED, owner, request, name)
+        return contents[0] if contents else None
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
-        """Give a conversation other labels; False where there is none."""
-        return await self._asked(_LABEL, owner, request, labels) is True
+        """Replace a conversation's labels; return False if there is none."""
+        return await self._ask_home(_LABEL, owner, request, labels) is True
 
     async def remove(self, owner: str, request: RequestId) -> bool:
-        """Remove a conversation and its items; False where there is none."""
-        return await self._asked(_REMOVE, owner, request) is True
+        """Delete a conversation and its items; return False if there is none."""
+        return await self._ask_home(_REMOVE, owner, request) is True
 
     async def drop(self, owner: str, request: RequestId, name: str) -> bool:
-        """Remove an item; False where there is none of that name."""
-        return await self._asked(_DROP, owner, request, name) is True
+        """Delete an item; return False if there is none of that name."""
+        return await self._ask_home(_DROP, owner, request, name) is True
 
     async def add(
         self, owner: str, request: RequestId, items: Sequence[NamedItem], by: RequestId
     ) -> Added:
-        """Add items, all or none, which the request `by` brings; of another node's conversation at
-        most `FAR_BYTES`."""
-        added: Added | None = await self._asked(_ADD, owner, request, list(items), by)
+        """Add items of the request `by`, all or none. To another node's conversation at most
+        `FAR_BYTES` are added."""
+        added: Added | None = await self._ask_home(_ADD, owner, request, list(items), by)
         return added or "gone"
 
     async def end(self, turn: EndedTurn) -> str:
-        """Add what an answer adds, and keep the answer: in one transaction where the conversation
-        is of this node, else the conversation first. Return why one of them is not; empty: both
-        are."""
+        """Add the items of an answer, and store the answer. Both share a transaction if the
+        conversation is on this node; else the items go first. Return why one of them failed, or
+        ""."""
         if not self.is_here(turn.conversation):
             return await self._end_elsewhere(turn)
-        kept = self._answers.kept_by(turn.owner, turn.answer, turn.kept)
+        how = self._answers.how_to_keep(turn.owner, turn.answer, turn.kept)
         which = OfOwner(turn.owner, turn.conversation)
         added = table.added(which, turn.items, wall(), run=turn.run, job=turn.answer)
         try:
-            changed = await self._records.write_made(lambda: [*kept.make(), *added])
+            changed = await self._records.write_made(lambda: [*how.make(), *added])
         except RecordsUnavailable as error:
             return self._answers.tell_lost(turn.answer, str(error))
         if not changed[-len(added)]:
             return self._answers.tell_lost(turn.answer, GONE)
-        return kept.why and self._answers.tell_lost(turn.answer, kept.why)
+        return how.why and self._answers.tell_lost(turn.answer, how.why)
 
-    # --- below -----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
     async def _end_elsewhere(self, turn: EndedTurn) -> str:
         why = ""
@@ -176,9 +177,9 @@ class ConversationRecords:
                 "bytes"
             )
         else:
-            told = [list(turn.items), turn.run, turn.answer]
+            arguments = [list(turn.items), turn.run, turn.answer]
             try:
-                if not await self._asked(_END, turn.owner, turn.conversation, *told):
+                if not await self._ask_home(_END, turn.owner, turn.conversation, *arguments):
                     why = GONE
             except ShoalError as error:
                 why = str(error)
@@ -188,8 +189,8 @@ class ConversationRecords:
             why = await self._answers.keep(turn.owner, turn.answer, turn.kept) or why
         return why
 
-    async def _asked(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
-        """Return what the node says that a conversation's id names; None where there is none."""
+    async def _ask_home(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
+        """Return the reply of the node that a conversation's id names; None if there is none."""
         return await ask_home(self._far, request, verb, [owner, request, *more])
 
 
@@ -198,7 +199,7 @@ GONE = "the conversation was deleted in the meantime"
 
 def _answered(by: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
     async def answered(arguments: Any) -> Any:
-        """Answer a verb, whichever gateway asks."""
+        """Answer a verb for any gateway."""
         owner, request, *more = arguments
         return await by(OfOwner(str(owner), RequestId(request)), *more)
 

@@ -1,4 +1,4 @@
-"""What clients are told of conversations that are not kept, or take no more.
+"""Refusals for conversations that are not stored or are full.
 
 Pure.
 """
@@ -10,7 +10,8 @@ from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEM
 
 
 def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
-    """Return the 404 for a conversation that is not kept here, in a path or in a body's `field`."""
+    """Return the 404 for a conversation that is not stored, named in a path or in a body's
+    `field`."""
     text = (
         f"Conversation with id '{conversation_id[:200]}' not found: it is stored on the node that "
         "created it, for the API key of its request, until newer ones replace it"
@@ -19,7 +20,7 @@ def conversation_not_found(conversation_id: str, field: str | None = None) -> Ht
 
 
 def conversation_full(field: str) -> HttpFault:
-    """Return the 400 for a conversation that would have more than it may."""
+    """Return the 400 for a conversation that would exceed its limits."""
     text = (
         f"the conversation is full; the limits are {MOST_ITEMS} items and {MOST_BYTES} "
         "bytes: start "
@@ -30,7 +31,7 @@ def conversation_full(field: str) -> HttpFault:
 
 
 def conversation_too_far(field: str) -> HttpFault:
-    """Return the 413 for more than may go into another node's conversation at once."""
+    """Return the 413 for too many bytes at once for another node's conversation."""
     text = (
         f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
         "bytes; ask the node "
@@ -40,6 +41,6 @@ def conversation_too_far(field: str) -> HttpFault:
 
 
 def no_such_item(conversation_id: str, item_id: str) -> HttpFault:
-    """Return the 404 for an item that a conversation does not have."""
+    """Return the 404 for a missing item of a conversation."""
     text = f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id[:200]}'"
     return HttpFault(404, "not_found", text)

@@ -1,8 +1,8 @@
-"""What is written and asked of the tables of conversations, as SQL.
+"""Statements and queries for the tables of conversations, as SQL.
 
-Pure. A conversation is one owner's, and found by no other. Its items have names, each once in it,
-and are told in the order in which they were added. Items of a request that was begun anew take the
-place of those of its earlier runs; a request is what `job` says, or that with a number behind.
+Pure. A conversation belongs to one owner; no other owner finds it. Its items have distinct names
+and are listed in the order in which they were added. If a job is run again, its new items replace
+those of its earlier runs. A run's id is the job's id, or the job's id with a number appended.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from gateway.records.kept_answers import ITEM_BYTES, NEXT_USE
 from gateway.records.statements import Statement
 
 ROW_BYTES = 200
-"""What a conversation takes beside its labels and items."""
+"""Bytes of a conversation beside its labels and items."""
 MOST_ITEMS = 4096
 MOST_BYTES = 8 << 20
-"""The most that a conversation may have, for a request that goes on with it reads all of them."""
+"""Limits of a conversation: a request that continues it reads all of its items."""
 FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
-"""The most that is added at once to a conversation of another node."""
+"""Limit of one addition to a conversation of another node."""
 
 _MINE = "(SELECT id FROM conversation WHERE request = :request AND owner = :owner)"
 _OF_JOB = "(run = :job OR substr(run, 1, length(:job) + 1) = :job || '.')"
@@ -32,20 +32,20 @@ _OF_JOB = "(run = :job OR substr(run, 1, length(:job) + 1) = :job || '.')"
 
 @dataclass(frozen=True, slots=True)
 class OfOwner:
-    """A conversation by the request that made it, and whose it is."""
+    """A conversation, by its owner and the request that made it."""
 
     owner: str
     request: RequestId
 
     def values(self, **more: object) -> dict[str, object]:
-        """Return them as the values of a statement."""
+        """Return the fields as values of a statement."""
         return {"owner": self.owner, "request": self.request, **more}
 
 
 def begun(
     which: OfOwner, labels: bytes, items: Sequence[NamedItem], now_s: float
 ) -> list[Statement]:
-    """Return what begins a conversation with these items."""
+    """Return the statements that insert a conversation with these items."""
     return [
         Statement(
             "INSERT INTO conversation (request, owner, created_at_s, changed_at_s, used, labels, "
@@ -64,10 +64,12 @@ def added(
     run: RequestId,
     job: RequestId | None = None,
 ) -> list[Statement]:
-    """Return what adds items, of which those whose names are there already are left out; the first
-    statement changes a row where there is such a conversation, else nothing is changed. `run` is
-    the request that brought them, a run of `job`, whose other runs' items go, where it is of
-    one."""
+    """Return the statements that add items of the request `run`; items with a taken name are
+    skipped.
+
+    The first statement changes a row only if the conversation exists; without it nothing changes.
+    If `run` is a run of `job`, the items of the job's other runs are deleted.
+    """
     statements = [used(which, now_s)]
     if job is not None:
         statements.append(
@@ -81,7 +83,7 @@ def added(
 
 
 def used(which: OfOwner, now_s: float) -> Statement:
-    """Return what makes a conversation the latest that was used."""
+    """Return the statement that makes a conversation the last one used."""
     return Statement(
         f"UPDATE conversation SET changed_at_s = :now, used = {NEXT_USE} "
         "WHERE request = :request AND owner = :owner",
@@ -93,7 +95,7 @@ def _items_added(which: OfOwner, items: Sequence[NamedItem], run: str) -> list[S
     digests = [blake2b(content, digest_size=16).hexdigest() for _, content in items]
     distinct = dict(zip(digests, (content for _, content in items), strict=True))
     order = [[name, digest] for (name, _), digest in zip(items, digests, strict=True)]
-    told = json_bytes(order).decode()
+    order_json = json_bytes(order).decode()
     return [
         *(
             Statement(
@@ -110,19 +112,19 @@ def _items_added(which: OfOwner, items: Sequence[NamedItem], run: str) -> list[S
             "FROM json_each(:order) AS told JOIN item ON item.owner = :owner "
             f"AND item.digest = json_extract(told.value, '$[1]') WHERE {_MINE} IS NOT NULL "
             "ORDER BY told.key",
-            which.values(run=run, order=told),
+            which.values(run=run, order=order_json),
         ),
-        # what was left out
+        # contents of skipped items
         Statement(
             "DELETE FROM item WHERE owner = :owner AND uses <= 0 AND digest IN "
             "(SELECT json_extract(value, '$[1]') FROM json_each(:order))",
-            {"owner": which.owner, "order": told},
+            {"owner": which.owner, "order": order_json},
         ),
     ]
 
 
-def found(which: OfOwner) -> Statement:
-    """Return the question for a conversation: created_at_s, labels, items, size_bytes."""
+def find(which: OfOwner) -> Statement:
+    """Return the query for a conversation: created_at_s, labels, items, size_bytes."""
     return Statement(
         "SELECT created_at_s, labels, items, size_bytes FROM conversation "
         "WHERE request = :request AND owner = :owner",
@@ -131,8 +133,8 @@ def found(which: OfOwner) -> Statement:
 
 
 def contents(which: OfOwner, job: str) -> Statement:
-    """Return the question for all items in their order, without those of `job`'s runs; empty:
-    all."""
+    """Return the query for all items in order, without those of `job`'s runs; with an empty `job`,
+    for all."""
     return Statement(
         "SELECT item.content FROM conversation_item JOIN item ON item.id = conversation_item.item "
         f"WHERE conversation = {_MINE} AND NOT (:job != '' AND {_OF_JOB}) ORDER BY place",
@@ -141,8 +143,8 @@ def contents(which: OfOwner, job: str) -> Statement:
 
 
 def page(which: OfOwner, limit: int, after: str, *, descends: bool) -> Statement:
-    """Return the question for some items, those behind the one named `after`; empty: from the
-    first on. Nothing is behind a name that is not there."""
+    """Return the query for some items after the item named `after`; empty: from the first. There
+    are none after a missing name."""
     sign, order = ("<", "DESC") if descends else (">", "ASC")
     return Statement(
         "SELECT item.content FROM conversation_item JOIN item ON item.id = conversation_item.item "
@@ -154,7 +156,7 @@ def page(which: OfOwner, limit: int, after: str, *, descends: bool) -> Statement
 
 
 def named(which: OfOwner, names: Sequence[str]) -> Statement:
-    """Return the question for (content, run) of the items that have these names."""
+    """Return the query for (content, run) of the items with these names."""
     return Statement(
         "SELECT item.content, run FROM conversation_item "
         "JOIN item ON item.id = conversation_item.item "
@@ -164,8 +166,8 @@ def named(which: OfOwner, names: Sequence[str]) -> Statement:
 
 
 def labelled(which: OfOwner, labels: bytes, now_s: float) -> list[Statement]:
-    """Return what gives a conversation other labels; the first statement tells whether there is
-    one."""
+    """Return the statements that replace a conversation's labels; the first changes a row only if
+    the conversation exists."""
     return [
         Statement(
             "UPDATE conversation SET labels = :labels, "
@@ -178,7 +180,8 @@ def labelled(which: OfOwner, labels: bytes, now_s: float) -> list[Statement]:
 
 
 def item_removed(which: OfOwner, name: str, now_s: float) -> list[Statement]:
-    """Return what removes an item; the first statement tells whether it was there."""
+    """Return the statements that delete an item; the first changes a row only if the item
+    exists."""
     return [
         Statement(
             f"DELETE FROM conversation_item WHERE conversation = {_MINE} AND name = :name",
@@ -189,7 +192,7 @@ def item_removed(which: OfOwner, name: str, now_s: float) -> list[Statement]:
 
 
 def removed(which: OfOwner) -> Statement:
-    """Return what removes a conversation with its items."""
+    """Return the statement that deletes a conversation with its items."""
     return Statement(
         "DELETE FROM conversation WHERE request = :request AND owner = :owner", which.values()
     )

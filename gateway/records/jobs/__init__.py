@@ -1,8 +1,8 @@
 """Talks to the records file and the application: requests that run without their clients.
 
-A job is a row of the node's file, with all that it has said. Any HTTP process of the node takes
-jobs and runs them as requests of its own; what dies is noticed by the others, and its jobs are
-begun anew or ended with a reason.
+A job is a row of the node's file, with all its events. Any HTTP process of the node takes jobs and
+runs them as requests of its own. If a process dies, the others notice; its jobs are run again or
+ended with a reason.
 """
 
 from gateway.records.jobs.anywhere import JobsAnywhere

@@ -1,7 +1,7 @@
-"""Talks to the gateways of other nodes: the jobs of the cluster, as clients of any node ask.
+"""Talks to the gateways of other nodes: the jobs of the cluster, for clients of any node.
 
-A job stays on the node that took it, which its name says, and another's is asked for there, by the
-same words as a job of our own. Submitting is of this node alone; a list is of all nodes.
+A job stays on the node that took it, which its name says. Its owner may ask any gateway, by the
+same calls as for a local job. A job is submitted only to this node; a list covers all nodes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ STOP, REMOVE, LIST = "job.stop", "job.remove", "job.list"
 
 @dataclass(frozen=True, slots=True)
 class ListedJobs:
-    """The latest jobs of all nodes, and the nodes whose jobs are missing, with why."""
+    """The latest jobs of all nodes, and the nodes whose jobs are missing, with the reason."""
 
     jobs: tuple[Job, ...]
     missing: tuple[str, ...]
 
 
 class JobsAnywhere:
-    """The jobs of every node, as one HTTP process of `node` finds them. `here` are this node's.
+    """The jobs of every node, for one HTTP process of `node`. `here` holds this node's.
 
-    Every method raises RecordsUnavailable where our own file cannot be used, and RecordsElsewhere
-    where another node does not tell."""
+    Methods raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if
+    another node does not reply.
+    """
 
     def __init__(self, here: JobRecords, far: RecordLists, node: NodeId) -> None:
         self.here = here
@@ -52,84 +53,83 @@ class JobsAnywhere:
             far.questions.answer(verb, by)
 
     def is_here(self, request: RequestId) -> bool:
-        """Return whether a job is one of our own node's."""
+        """Return whether a job belongs to this node."""
         home = owner_of(job_of_run(request))
         return home is not None and home[0] == self.node
 
     async def find(self, request: RequestId, owner: str | None) -> Job | None:
-        """Return a job of this owner's (None: of anybody's); None where there is none, or no such
-        node."""
-        found = await self._asked(FIND, request, owner)
-        return None if found is None else _job(found)
+        """Return a job of this owner (None: of any owner); None if there is no such job or node."""
+        row = await self._ask_home(FIND, request, owner)
+        return None if row is None else _job(row)
 
     async def body(self, request: RequestId, owner: str) -> bytes | None:
-        """Return the body of a job of this owner's; None where there is none, or no such node."""
-        return await self._asked(BODY, request, owner)
+        """Return the body of this owner's job; None if there is no such job or node."""
+        return await self._ask_home(BODY, request, owner)
 
     async def position(self, job: Job) -> int | None:
-        """Return how many jobs are before a queued one; None of any other."""
-        return await self._asked(POSITION, job.request, job.owner)
+        """Return how many jobs are before a queued one; None for other states."""
+        return await self._ask_home(POSITION, job.request, job.owner)
 
     async def more(self, request: RequestId, owner: str, first: int) -> tuple[Job | None, Events]:
-        """Return a job as it is, and its next events, from the one numbered `first` on."""
-        found = await self._asked(MORE, request, owner, first)
-        if found is None:
+        """Return a job, and its next events from number `first` on."""
+        reply = await self._ask_home(MORE, request, owner, first)
+        if reply is None:
             return None, []
-        job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], found)
+        job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], reply)
         return _job(job), [(number, data) for number, data in events]
 
     async def listed(self, owner: str | None, limit: int, after: Job | None) -> ListedJobs:
-        """Return the latest jobs of this owner's (None: of all) on all nodes, those before
+        """Return the latest jobs of this owner (None: of all) on all nodes, those before
         `after`."""
         place = None if after is None else table.place_of(after)
-        found = await self._far.ask(LIST, [owner, limit, place])
-        jobs = [_job(one) for answer in found.answers for one in answer]
+        replies = await self._far.ask(LIST, [owner, limit, place])
+        jobs = [_job(row) for answer in replies.answers for row in answer]
         jobs.sort(key=table.place_of, reverse=True)
-        return ListedJobs(tuple(jobs[:limit]), found.missing)
+        return ListedJobs(tuple(jobs[:limit]), replies.missing)
 
     async def stop(self, request: RequestId, owner: str) -> None:
-        """Ask for the end of a job of this owner's."""
-        await self._asked(STOP, request, owner)
+        """Request the end of this owner's job."""
+        await self._ask_home(STOP, request, owner)
 
     async def remove(self, request: RequestId, owner: str) -> None:
-        """Remove a job of this owner's that has ended."""
-        await self._asked(REMOVE, request, owner)
+        """Delete this owner's ended job."""
+        await self._ask_home(REMOVE, request, owner)
 
-    # --- below -----------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------
 
-    async def _asked(self, verb: str, request: RequestId, *more: Any) -> Any:
-        """Return what the node says that a job's name has; None where there is none."""
+    async def _ask_home(self, verb: str, request: RequestId, *more: Any) -> Any:
+        """Return the reply of the node in a job's name; None if there is none."""
         name = job_of_run(request)
         return await ask_home(self._far.questions, name, verb, [request, *more])
 
-    async def _find(self, asked: Sequence[Any]) -> Any:
-        request, owner = asked
+    async def _find(self, arguments: Sequence[Any]) -> Any:
+        request, owner = arguments
         job = await self.here.find(request, owner)
         return None if job is None else astuple(job)
 
-    async def _body(self, asked: Sequence[Any]) -> Any:
-        return await self.here.body(*asked)
+    async def _body(self, arguments: Sequence[Any]) -> Any:
+        return await self.here.body(*arguments)
 
-    async def _position(self, asked: Sequence[Any]) -> Any:
-        request, owner = asked
+    async def _position(self, arguments: Sequence[Any]) -> Any:
+        request, owner = arguments
         job = await self.here.find(request, owner)
         return None if job is None else await self.here.position(job)
 
-    async def _more(self, asked: Sequence[Any]) -> Any:
-        request, owner, first = asked
+    async def _more(self, arguments: Sequence[Any]) -> Any:
+        request, owner, first = arguments
         job, events = await self.here.more(request, owner, first)
         return None if job is None else [astuple(job), events]
 
-    async def _list(self, asked: Sequence[Any]) -> Any:
-        owner, limit, place = asked
+    async def _list(self, arguments: Sequence[Any]) -> Any:
+        owner, limit, place = arguments
         before = None if place is None else (float(place[0]), RequestId(place[1]))
         return [astuple(job) for job in await self.here.listed(owner, limit, before)]
 
-    async def _stop(self, asked: Sequence[Any]) -> Any:
-        await self.here.stop(*asked)
+    async def _stop(self, arguments: Sequence[Any]) -> Any:
+        await self.here.stop(*arguments)
 
-    async def _remove(self, asked: Sequence[Any]) -> Any:
-        await self.here.remove(*asked)
+    async def _remove(self, arguments: Sequence[Any]) -> Any:
+        await self.here.remove(*arguments)
 
 
 def _job(values: Sequence[Any]) -> Job:

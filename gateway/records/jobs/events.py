@@ -1,7 +1,7 @@
-"""What a run says, cut into events; and how it ended, by what it said.
+"""Cuts the output of a run into events, and tells how the run ended.
 
-Pure. A stream's bytes come in pieces that end anywhere; an event is whole or not there yet.
-Comments are no events. What is no stream is one event: the body.
+Pure. The bytes of a stream come in pieces of any size; an event counts once it is whole. Comments
+are not events. A non-streamed answer is one event: the body.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gateway.records.jobs.job import Signal, error_text
 
 LINES = "application/x-ndjson"
 RETRIED = (429, 503)
-"""Answers that say to come again."""
+"""Statuses that ask the client to retry."""
 _DONE = b"[DONE]"
 
 
 class EventCutter:
-    """The events of an answer whose content type is known, as its bytes come."""
+    """Cuts an answer of a known content type into events as its bytes arrive."""
 
     def __init__(self, content_type: str) -> None:
         kind = content_type.partition(";")[0].strip()
@@ -35,21 +35,21 @@ class EventCutter:
         return self._end is not None
 
     def cut(self, piece: bytes) -> list[bytes]:
-        """Return the events that are whole with this piece."""
+        """Return the events that this piece completes."""
         self._rest += piece
         if self._end is None or self._end not in self._rest:
             return []
         *whole, self._rest = self._rest.split(self._end)
-        return [one + self._end for one in whole if one and not one.startswith(b":")]
+        return [event + self._end for event in whole if event and not event.startswith(b":")]
 
     def close(self) -> bytes:
-        """Return what is left at the end: the body of an answer that is no stream; else empty."""
+        """Return the body of a non-streamed answer; else empty."""
         rest, self._rest = self._rest, b""
         return rest if self._end is None else b""
 
 
 def event_payload(event: bytes) -> dict[str, Any]:
-    """Return the JSON object of an event, a line or a body; empty for what has none."""
+    """Return the JSON object of an event, a line or a body; empty if it has none."""
     data = event
     if b"data: " in event[:256] and not event.startswith(b"{"):
         data = event.partition(b"data: ")[2]
@@ -61,46 +61,49 @@ def event_payload(event: bytes) -> dict[str, Any]:
 
 
 def is_end_mark(event: bytes) -> bool:
-    """Return whether an event says nothing but that the stream ends."""
+    """Return whether an event is only the mark that ends a stream."""
     return event.strip() == b"data: " + _DONE
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended. `retry`: it may be begun anew."""
+    """How a run ended. `retry`: the job may be run again."""
 
     signal: Signal
     error: str | None = None
     retry: bool = False
     answer: bytes | None = None
-    """The whole answer that the last event of a named one has."""
+    """The whole answer from the last event of a named answer."""
 
 
 def ending_of(
     status: int | None, content_type: str, last: bytes, *, stopped: bool, lost: bool = False
 ) -> Ending:
-    """Return how a run ended that answered `status` (None: it did not answer), by its last event
-    that is no mark; `stopped`: that was asked for; `lost`: its runner ended before it did."""
+    """Return how a run ended.
+
+    `status`: None if it did not answer. `last`: its last event that is no end mark. `stopped`: the
+    stop was requested. `lost`: its runner ended before it did.
+    """
     ending = _ending_of(status, content_type, last, stopped=stopped)
     cut = lost and not stopped and ending.signal == "fail"
     return replace(ending, retry=True) if cut else ending
 
 
 def _ending_of(status: int | None, content_type: str, last: bytes, *, stopped: bool) -> Ending:
-    said = event_payload(last)
+    payload = event_payload(last)
     if status is None:
         return Ending("stop") if stopped else Ending("fail", error_text("internal_error", UNSAID))
     if status >= 300:
         retry = status in RETRIED and not stopped
         if stopped and status in (409, 499):
             return Ending("stop")
-        return Ending("fail", _error_of(said, status), retry)
-    named = said.get("response")
-    if str(said.get("type", "")).startswith("response.") and isinstance(named, dict):
+        return Ending("fail", _error_of(payload, status), retry)
+    named = payload.get("response")
+    if str(payload.get("type", "")).startswith("response.") and isinstance(named, dict):
         return _ending_of_named(cast(dict[str, Any], named), stopped=stopped)
     streams = EventCutter(content_type).streams
-    if streams and said.get("error") is not None:
-        return Ending("fail", _error_of(said, None))
+    if streams and payload.get("error") is not None:
+        return Ending("fail", _error_of(payload, None))
     return Ending("stop" if stopped else "finish")
 
 
@@ -119,14 +122,14 @@ def _ending_of_named(answer: Mapping[str, Any], *, stopped: bool) -> Ending:
             return Ending("stop") if stopped else Ending("fail", error_text("ended_early", UNSAID))
 
 
-def _error_of(said: Mapping[str, Any], status: int | None) -> str:
-    """Return a failure in any dialect's envelope as a job has it."""
-    error: Any = said.get("error")
+def _error_of(payload: Mapping[str, Any], status: int | None) -> str:
+    """Convert a failure in any dialect's envelope to a job's error."""
+    error: Any = payload.get("error")
     if isinstance(error, dict):
-        found = cast(dict[str, Any], error)
-        code = found.get("code") or found.get("type")
-        return error_text(str(code or "failed"), str(found.get("message", "")), status)
-    return error_text("failed", str(error or said.get("message") or ""), status)
+        fields = cast(dict[str, Any], error)
+        code = fields.get("code") or fields.get("type")
+        return error_text(str(code or "failed"), str(fields.get("message", "")), status)
+    return error_text("failed", str(error or payload.get("message") or ""), status)
 
 
 UNSAID = "the request ended without an answer; see `shoal logs gateway`"

@@ -1,9 +1,8 @@
 """A job: a request that runs without its client, and its life.
 
-Pure. A job is in one state; what ends it ends it once. Each run of it is an attempt with a request
-id of its own, so that none can be taken for another; a run that its process did not end, for that
-died, is a cut, and so many of them end the job. What an attempt says is numbered events, which go
-on over attempts.
+Pure. A job is in one state, and ends once. Each run is an attempt with its own request id, so that
+runs are never confused. A cut is a run whose process died; `MOST_CUTS` of them end the job. Events
+of a job are numbered across its attempts.
 """
 
 from __future__ import annotations
@@ -33,24 +32,25 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
     "failed": {},
     "cancelled": {},
 }
-"""What a job becomes: `again` is a run that is to begin anew."""
+"""The next state for each signal; `again`: the job is to be run again."""
 OPEN: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if signals)
 HELD: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if "again" in signals)
-"""The states in which a process runs the job."""
+"""States in which a process runs the job."""
 MOST_CUTS = 3
 JOB_PREFIX = "job_"
 
 Kind = Literal["job", "response"]
-"""What it was asked for as: a job, or an answer in the background that has a name of its own."""
+"""How it was submitted: as a job, or as a background answer with a name of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job as it is submitted. `request` is the id of its first run, of which its name is made.
+    """A job to submit. `request` is the id of its first run; the job's name derives from it.
 
-    `body` is JSON of what `path` takes. `owner` is the id of an API key, empty where there is one
-    or none, `client` and `address` are who asked with it. `shown` is what the answer is before it
-    is made, where it has a name; else empty. Times are wall-clock; `ttl_s` counts from its end.
+    `body` is the JSON body for `path`. `owner` is the id of an API key, or "" for the node's owner
+    and for the key of its settings. `client` and `address` identify the caller. `shown` is the
+    answer before it is made, if it has a name; else empty. Times are wall-clock; `ttl_s` counts
+    from its end.
     """
 
     request: RequestId
@@ -69,10 +69,11 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as the file has it, without its body and events.
+    """A job's row, without its body and events.
 
-    `events` is how many there are, `told` of how many a reader was told. `runner` names the process
-    that runs it, `beat` counts while that lives. An answer that is no stream is the last event.
+    `events` is their number; `told` is how many of them a reader has received. `runner` names the
+    process that runs it; `beat` counts while that process lives. A non-streamed answer is the last
+    event.
     """
 
     number: int
@@ -115,30 +116,30 @@ class Job:
 
 
 def run_id(request: RequestId, attempt: int) -> RequestId:
-    """Return the request id of a run: the first one's is the job's, each other has its own."""
+    """Return the request id of a run: the first has the job's own, each other a numbered one."""
     return request if attempt < 2 else RequestId(f"{request}.{attempt}")
 
 
 def job_of_run(request: RequestId) -> RequestId:
-    """Return the job's request id of a run's; that of any other request is its own."""
+    """Return the job's request id for a run's; any other id is returned unchanged."""
     head, dash, count = request.rpartition("-")
     return RequestId(f"{head}{dash}{count.partition('.')[0]}") if dash else request
 
 
 def job_request(name: str) -> RequestId:
-    """Return the request id in a job's name, which may lack its prefix."""
+    """Return the request id in a job's name, with or without its prefix."""
     return RequestId(name.removeprefix(JOB_PREFIX))
 
 
 class JobProgress(TypedDict):
-    """How far a job is."""
+    """Progress of a job."""
 
     tokens: int
     events: int
 
 
 class JobError(TypedDict):
-    """Why a job failed, and the status that its request would have had."""
+    """Why a job failed, and the HTTP status of its request."""
 
     code: str
     message: str
@@ -146,8 +147,8 @@ class JobError(TypedDict):
 
 
 class JobTold(TypedDict):
-    """A job without its result; times are whole seconds since 1970. `position`: how many are before
-    it; `key` is the id of the API key that it is of."""
+    """A job without its result; times are whole seconds since 1970. `position`: how many jobs are
+    before it. `key`: the id of its API key."""
 
     id: str
     object: Literal["job"]
@@ -169,10 +170,10 @@ class JobTold(TypedDict):
 
 
 def job_told(job: Job, position: int | None = None) -> JobTold:
-    """Return a job as it is told, without its result. `position`: how many are before it; `key` is
-    the id of the API key that it is of."""
+    """Return a job in the API's form, without its result. `position`: how many jobs are before
+    it."""
     expires_at_s = None if job.ended_at_s is None else job.ended_at_s + job.ttl_s
-    told: JobTold = {
+    document: JobTold = {
         "id": f"{JOB_PREFIX}{job.request}",
         "object": "job",
         "status": job.state,
@@ -191,11 +192,11 @@ def job_told(job: Job, position: int | None = None) -> JobTold:
         "metadata": orjson.loads(job.metadata),
         "error": None if job.error is None else orjson.loads(job.error),
     }
-    return told
+    return document
 
 
 def error_text(code: str, message: str, status: int | None = None) -> str:
-    """Return why a job failed, as JSON."""
+    """Return a job's error as JSON."""
     return orjson.dumps({"code": code, "message": message, "status": status}).decode()
 
 

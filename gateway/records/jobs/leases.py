@@ -1,8 +1,8 @@
-"""Which processes have died that run jobs.
+"""Finds dead processes that run jobs.
 
-Pure. A process beats in the file while it runs jobs. One that is never seen to beat for `LEASE_S`
-of our own monotonic time has died, clocks that are set say nothing of it. So has at once an earlier
-process of our own number: a number is held by one process.
+Pure. A process beats in the file while it runs jobs. Without a new beat for `LEASE_S` of our own
+monotonic time it counts as dead; wall clocks play no part. An earlier process of our own number is
+dead at once, because only one process has a number.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ LEASE_S = 10.0
 
 
 def runner_name(number: int, boot: str) -> str:
-    """Return how an HTTP process names itself as the runner of jobs."""
+    """Return the name of an HTTP process as a runner of jobs."""
     return f"h{number}-{boot}"
 
 
 class LeaseWatch:
-    """What one process, `name`, has seen of all that run jobs."""
+    """The last beats that one process, `name`, has seen of all job runners."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: dict[str, tuple[int, float]] = {}
 
-    def dead(self, held: Iterable[tuple[str, int]], now: float) -> list[str]:
-        """Return the runners that have died, of those that have jobs now, each with the sum of its
-        beats."""
+    def dead(self, running: Iterable[tuple[str, int]], now: float) -> list[str]:
+        """Return the dead runners. `running` holds (runner, beat) of each running job."""
         beats: dict[str, int] = {}
-        for runner, beat in held:
+        for runner, beat in running:
             beats[runner] = beats.get(runner, 0) + beat
         self._seen = {
             runner: self._seen[runner]

@@ -1,8 +1,8 @@
-"""A job's request as the application is asked it, in process: a scope of ASGI, and whose it is.
+"""A job's request as an ASGI scope for the application of this process, with its owner.
 
-Pure. The mark in the scope says that a request is a run of a job: its key was looked at when it was
-submitted, its first request has the run's id, and its answer is named by the job. No client can set
-it, for a server makes scopes of bytes alone.
+Pure. The mark in the scope identifies a run of a job. Its key was checked at submission, its first
+request has the run's id, and its answer has the job's name. Clients cannot set the mark, because a
+server makes scopes from bytes alone.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from gateway.records.jobs.job import Job
 
 MARK = "shoal.job"
 LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
-"""How a request ends whose runner, or whose node, went away."""
+"""Failures of requests whose runner or node vanished."""
 
 
 class Computed(Protocol):
-    """A request of a run: how many tokens its answer has, whether a runner computes it, and how it
-    failed."""
+    """A request of a run: its tokens, whether a runner computes it, and how it failed."""
 
     begun: bool
     failed: FailReason | None
 
     @property
     def answered_tokens(self) -> int:
-        """Return them, so far."""
+        """Return the tokens of its answer so far."""
         ...
 
 
 @dataclass(slots=True)
 class JobRun:
-    """A run of a job: who owns it, the ids of the job's request and of this run's; and its requests
-    once it has any. `counted`: its key was counted for a request when the job was submitted."""
+    """A run of a job: its owner, the request ids of the job and of this run, and its requests once
+    it has any. `counted`: the request already counted for its key when the job was submitted."""
 
     owner: str
     request: RequestId
@@ -49,21 +48,21 @@ class JobRun:
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens its requests have."""
-        return sum(one.answered_tokens for one in self.computed)
+        """Return the tokens of its requests together."""
+        return sum(request.answered_tokens for request in self.computed)
 
     @property
     def begun(self) -> bool:
-        """Return whether a runner computes any of them, or did."""
-        return any(one.begun for one in self.computed)
+        """Return whether a runner has begun any of them."""
+        return any(request.begun for request in self.computed)
 
     @property
     def lost(self) -> bool:
-        """Return whether any of them ended because its runner did."""
-        return any(one.failed in LOST for one in self.computed)
+        """Return whether any of them failed because its runner vanished."""
+        return any(request.failed in LOST for request in self.computed)
 
     def context(self, context: ParseContext) -> ParseContext:
-        """Return what a parser may know, so that it makes the run's request."""
+        """Return a parse context that gives the request the run's id and the job's time."""
         ids = itertools.chain((self.run,), context.ids)
         return replace(context, ids=ids, now_s=self.created_at_s)
 
@@ -73,21 +72,21 @@ class JobRun:
 
 
 def job_run_of(scope: Mapping[str, Any]) -> JobRun | None:
-    """Return the run that a request is; None for a client's own."""
-    found = scope.get(MARK)
-    return found if isinstance(found, JobRun) else None
+    """Return the run in a request's scope; None for a client's own request."""
+    mark = scope.get(MARK)
+    return mark if isinstance(mark, JobRun) else None
 
 
 def mark_of(job: Job) -> JobRun:
     """Return the mark of a job's latest run."""
-    # an answer in the background is submitted where it would be asked for, which counts
+    # a background answer is submitted by its ordinary route, which counts it for the key
     return JobRun(
         job.owner, job.request, job.run_id, job.created_at_s, counted=job.kind == "response"
     )
 
 
 def scope_of(job: Job, mark: JobRun, body: bytes, port: int) -> dict[str, Any]:
-    """Return the scope of a run of this job."""
+    """Return the ASGI scope of a run."""
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

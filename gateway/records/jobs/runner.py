@@ -1,8 +1,9 @@
 """Talks to the application, in process: runs the jobs that this HTTP process has taken.
 
-A round writes what all runs have said, hears which are to be stopped or are lost, takes over from
-processes that have died, and takes new ones. A run is a request like any client's, so that every
-dialect, share and log knows it. Who has lost a run stops it and writes nothing more.
+A round writes the output of all runs, learns which to stop and which are lost, takes over jobs of
+dead processes, and claims new ones. A run is a request like any client's, so that every dialect,
+share and log includes it. If a run no longer belongs to this process, it is stopped and writes
+nothing more.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ from gateway.records.jobs.run_scope import mark_of, scope_of
 from gateway.records.jobs.table import RunName
 
 ROUND_S = 0.25
-"""Between two rounds while anything runs."""
+"""Between two rounds while jobs run."""
 IDLE_S = 1.0
-"""Between two rounds while nothing does."""
+"""Between two rounds while no job runs."""
 PRUNE_S = 30.0
 FAILED_S = 2.0
-"""After a round that the file refused."""
+"""Pause after a round that the file refused."""
 AGAIN_S = 2.0
-"""A job that was told to come again does so after this."""
+"""Pause before a job is run again."""
 MOST_TRIES = 3
-"""A job that was told to come again so often, for any reason but a full queue, has failed."""
+"""Attempts of a job before it fails. A full queue (429) is retried without limit."""
 RESULT_BYTES = 8 << 20
-"""The most that a job may say."""
+"""Limit of a job's output."""
 UNWRITTEN_BYTES = 1 << 20
-"""A run that has so much to be written waits."""
+"""A run with more unwritten output than this waits."""
 STOPPED_S = 3.0
-"""How long the end of this process waits until its jobs are in the queue again."""
+"""How long the end of this process waits for its jobs to be requeued."""
 
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
 class OpenRequests(Protocol):
-    """The requests of this process, which its runs are among."""
+    """The open requests of this process, those of runs included."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request, so that it ends in order; False where none is open under that id."""
+        """Stop a request in an orderly way; return False if none is open under that id."""
         ...
 
 
@@ -65,16 +66,16 @@ class RunUnderWay:
         self.too_large = False
         self.lost = False
         self.last = b""
-        """The last event that says more than that the stream ends."""
+        """The last event other than the end mark of a stream."""
         self.gone = asyncio.Event()
-        """Set when the request is to see its client go away."""
+        """Set to make the request see its client disconnect."""
         self._body = body
-        self._asked = False
+        self._body_sent = False
         self._cutter = EventCutter("")
         self._waiting: list[bytes] = []
         self._whole = b""
-        """An answer that is no stream."""
-        self._waiting_bytes = self._said_bytes = 0
+        """A non-streamed answer."""
+        self._waiting_bytes = self._output_bytes = 0
         self._written = job.events
         self._drained = asyncio.Event()
         if job.events:
@@ -82,22 +83,22 @@ class RunUnderWay:
             self._waiting.append(restarted.encode())
 
     async def receive(self) -> dict[str, Any]:
-        """Give the body, and then the client's end where it is to be seen."""
-        if not self._asked:
-            self._asked = True
+        """Return the body, then the client's disconnect once `gone` is set."""
+        if not self._body_sent:
+            self._body_sent = True
             return {"type": "http.request", "body": self._body, "more_body": False}
         await self.gone.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, event: dict[str, Any]) -> None:
-        """Take a piece of the answer; wait while too much of it is not written yet."""
+        """Take a piece of the answer; wait while too much of it is unwritten."""
         if event["type"] == "http.response.start":
             self.status = int(event["status"])
             headers = {bytes(k).lower(): bytes(v) for k, v in event.get("headers", ())}
             self.content_type = headers.get(b"content-type", b"").decode("latin-1")
             self._cutter = EventCutter(self.content_type)
         elif event["type"] == "http.response.body":
-            self._said(self._cutter.cut(event.get("body", b"")))
+            self._add_events(self._cutter.cut(event.get("body", b"")))
             if not event.get("more_body", False):
                 self._whole = self._cutter.close()
                 self.last = self._whole or self.last
@@ -107,10 +108,10 @@ class RunUnderWay:
                     async with asyncio.timeout(1.0):
                         await self._drained.wait()
 
-    def _said(self, events: list[bytes]) -> None:
+    def _add_events(self, events: list[bytes]) -> None:
         size = sum(map(len, events))
-        self._said_bytes += size
-        if self._said_bytes > RESULT_BYTES:
+        self._output_bytes += size
+        if self._output_bytes > RESULT_BYTES:
             self.too_large = True
             self.gone.set()
             return
@@ -119,12 +120,12 @@ class RunUnderWay:
         self.last = next((event for event in reversed(events) if not is_end_mark(event)), self.last)
 
     def unwritten(self) -> RunProgress:
-        """Return what is to be written."""
+        """Return the output to write."""
         events = tuple(self._waiting)
         return RunProgress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
 
     def wrote(self, progress: RunProgress) -> None:
-        """Note what has been written."""
+        """Note that this progress is written."""
         count = len(progress.events)
         self._written = progress.first + count
         del self._waiting[:count]
@@ -132,11 +133,11 @@ class RunUnderWay:
         self._drained.set()
 
     def ending(self) -> Ending:
-        """Return how the run ended, once its request has. A whole answer that is no failure is an
-        event from then on."""
+        """Return how the run ended, after its request has. A successful non-streamed answer becomes
+        an event."""
         ending = self._ending()
         if ending.signal != "fail" and self.job.kind == "job" and self._whole:
-            self._said([self._whole])
+            self._add_events([self._whole])
             self._whole = b""
         return self._ending() if self.too_large else ending
 
@@ -154,7 +155,7 @@ class RunUnderWay:
 
 
 class JobRunner:
-    """What runs jobs in one HTTP process, which is `name` to the others."""
+    """Runs jobs in one HTTP process; other processes know it as `name`."""
 
     def __init__(
         self,
@@ -184,12 +185,12 @@ class JobRunner:
         self._task = asyncio.ensure_future(self._go_on())
 
     def wake(self) -> None:
-        """Look for jobs now: one was submitted or is to be stopped."""
+        """Check for jobs now: one was submitted or is to be stopped."""
         self._wake.set()
 
     def leave(self) -> None:
-        """Take no more jobs, and cut those that run here: what their requests say from now on is
-        not theirs. `stop` puts them back into the queue."""
+        """Take no more jobs, and cancel the running ones: the later output of their requests is
+        ignored. `stop` requeues them."""
         if self._ending:
             return
         self._ending = True
@@ -200,7 +201,7 @@ class JobRunner:
             task.cancel()
 
     async def stop(self) -> None:
-        """Put the jobs that run here back into the queue, for `STOPPED_S` at most."""
+        """Requeue the jobs that run here, for `STOPPED_S` at most."""
         self.leave()
         left, self._left = self._left, []
         with contextlib.suppress(TimeoutError, RecordsUnavailable):
@@ -234,7 +235,7 @@ class JobRunner:
         at = now()
         if at >= self._looked_at + IDLE_S:
             self._looked_at = at
-            for runner in self._watch.dead(await self._jobs.held_now(), at):
+            for runner in self._watch.dead(await self._jobs.runner_beats(), at):
                 self._log.warning("taking over jobs of a process that ended", runner=runner)
                 await self._jobs.take_from(runner)
         if at >= self._pruned_at + PRUNE_S:
@@ -243,7 +244,7 @@ class JobRunner:
         await self._claim()
 
     async def _claim(self) -> None:
-        """Take as many jobs as may run on the node and wait."""
+        """Take as many queued jobs as may run on the node."""
         while not self._ending and len(self._runs) < self._jobs.bounds.running:
             if not await self._jobs.is_waiting():
                 return
@@ -252,9 +253,9 @@ class JobRunner:
                 return
 
     async def _start(self) -> bool:
-        """Run the jobs that are this process's and do not run; return whether there were any."""
-        held = await self._jobs.held(self._name)
-        fresh = [(job, body) for job, body in held if job.run_id not in self._runs]
+        """Run this process's jobs that do not run yet; return whether there were any."""
+        own = await self._jobs.jobs_of(self._name)
+        fresh = [(job, body) for job, body in own if job.run_id not in self._runs]
         if self._ending:
             return False
         for job, body in fresh:
@@ -263,7 +264,7 @@ class JobRunner:
         return bool(fresh)
 
     async def _advance(self) -> None:
-        """Write what runs have said, and hear which are to be stopped or are lost."""
+        """Write the output of runs, and learn which to stop and which are lost."""
         runs = [run for run, _ in self._runs.values() if not run.lost]
         progress = [run.unwritten() for run in runs]
         left = await self._jobs.advance(self._name, progress)
@@ -275,8 +276,8 @@ class JobRunner:
                 run.gone.set()
             elif stop:
                 self._stop(run)
-        if any(run_id(*one) not in self._runs for one in left):
-            await self._start()  # taken while the file could not be read
+        if any(run_id(*run_key) not in self._runs for run_key in left):
+            await self._start()  # claimed while the file could not be read
 
     def _stop(self, run: RunUnderWay) -> None:
         if not run.stopped:
@@ -305,7 +306,7 @@ class JobRunner:
             self._wake.set()
 
     async def _end(self, run: RunUnderWay) -> None:
-        """Write a run's end, or that its job is to be begun anew. Raises RecordsUnavailable."""
+        """Write a run's end, or requeue its job. Raises RecordsUnavailable."""
         ending = run.ending()
         is_full = run.status == 429
         if ending.retry and (is_full or run.job.attempts < MOST_TRIES):

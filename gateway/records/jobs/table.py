@@ -1,7 +1,7 @@
-"""What is written and asked of the tables of jobs, as SQL.
+"""Statements and queries for the tables of jobs, as SQL.
 
-Pure. Each change names the state that it is made from, and a change by a run the run, too: who has
-lost a job changes nothing of it. Bounds are looked at in the statement that adds.
+Pure. Each change names the state that it starts from; a change by a run also names the run. So a
+process that lost a job changes nothing of it. Bounds are checked in the statement that inserts.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from gateway.records.statements import Statement
 COLUMNS = tuple(field.name for field in fields(Job))
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM job"
 _AHEAD_S = 60.0
-"""A time to come that is further ahead than this was said by a clock that has been set back."""
+"""A due time further ahead than this comes from a clock that was set back."""
 PRUNED = 256
 
 
 JobPlace = tuple[float, RequestId]
-"""When a job was submitted, and its request: the order of lists, whichever node it is of."""
+"""When a job was submitted, and its request id: the order of lists over all nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """The most that there may be: jobs of one client that are open, of all clients that are kept,
-    bytes of all bodies and results, jobs that run at a time on the node, and seconds that a result
-    is kept, which is also what a job gets that asks for none."""
+    """Limits: open jobs of one client, stored jobs of all clients, bytes of all bodies and results,
+    and running jobs of the node. `ttl_s`: maximum and default storage time of a result."""
 
     per_client: int = 100
     kept: int = 10_000
@@ -41,7 +40,7 @@ class JobBounds:
 
 
 def job_bounds(options: Options) -> JobBounds:
-    """Return the bounds that a node's settings set."""
+    """Return the limits from a node's settings."""
     return JobBounds(
         per_client=options.jobs_per_client,
         kept=options.job_rows,
@@ -52,7 +51,7 @@ def job_bounds(options: Options) -> JobBounds:
 
 
 def _from(signal: Signal) -> str:
-    """Return the condition that a job may be told `signal`."""
+    """Return the condition that a job's state accepts `signal`."""
     return _among("state", [state for state, signals in NEXT.items() if signal in signals])
 
 
@@ -67,15 +66,15 @@ _OF_CLIENT = f"owner = :owner AND client = :client AND address = :address AND {_
 
 
 def row(values: Sequence[Any]) -> Job:
-    """Return a row of a question for jobs."""
+    """Return the job of a row of a query for jobs."""
     return Job(*values)
 
 
-# --- submitting and asking -----------------------------------------------------------------------
+# --- submitting and reading ----------------------------------------------------------------------
 
 
 def added(new: NewJob, bounds: JobBounds) -> Statement:
-    """Return what adds a job; it adds none where a bound is reached (`room`)."""
+    """Return the statement that inserts a job; at a limit it inserts none (see `room`)."""
     names = (*(field.name for field in fields(NewJob)), "state", "bytes")
     return Statement(
         f"INSERT INTO job ({', '.join(names)}) SELECT {', '.join(f':{name}' for name in names)} "
@@ -94,7 +93,7 @@ def added(new: NewJob, bounds: JobBounds) -> Statement:
 
 
 def room(new: NewJob) -> Statement:
-    """Return the question for what is there: open jobs of the client, all jobs, all bytes."""
+    """Return the query for the current counts: open jobs of the client, all jobs, all bytes."""
     return Statement(
         f"SELECT (SELECT count(*) FROM job WHERE {_OF_CLIENT}), count(*), "
         "coalesce(sum(bytes), 0) FROM job",
@@ -102,20 +101,20 @@ def room(new: NewJob) -> Statement:
     )
 
 
-def found(request: RequestId, owner: str | None) -> Statement:
-    """Return the question for a job of this owner's; None: of anybody's."""
+def find(request: RequestId, owner: str | None) -> Statement:
+    """Return the query for a job of this owner; None: of any owner."""
     return Statement(
         f"{_SELECT} WHERE request = :request AND {_OWNED}", {"request": request, "owner": owner}
     )
 
 
 def body_of(request: RequestId, owner: str) -> Statement:
-    """Return the question for the body of a job of this owner's."""
+    """Return the query for the body of this owner's job."""
     return Statement("SELECT body FROM job WHERE request = ? AND owner = ?", (request, owner))
 
 
 def before(job: Job) -> Statement:
-    """Return the question how many queued jobs are before one."""
+    """Return the query how many queued jobs are before this one."""
     return Statement(
         "SELECT count(*) FROM job WHERE state = 'queued' AND (priority, number) < (?, ?)",
         (job.priority, job.number),
@@ -123,8 +122,8 @@ def before(job: Job) -> Statement:
 
 
 def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
-    """Return the question for the latest jobs of an owner's (None: of all), those before a place in
-    the list."""
+    """Return the query for the latest jobs of an owner (None: of all), those before a place in the
+    list."""
     at_s, request = (None, None) if before is None else before
     return Statement(
         f"{_SELECT} WHERE {_OWNED} AND "
@@ -135,13 +134,13 @@ def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
 
 
 def place_of(job: Job) -> JobPlace:
-    """Return where a job stands in the list of all nodes' jobs."""
+    """Return a job's place in the list of all nodes' jobs."""
     return job.created_at_s, job.request
 
 
 def events_from(job: int, first: int, limit_bytes: int) -> Statement:
-    """Return the question for a job's events (number, data) from one on, at least one where there
-    is one, else as many as are within `limit_bytes`."""
+    """Return the query for a job's events (number, data) from number `first`, within `limit_bytes`
+    but at least one."""
     return Statement(
         "SELECT number, data FROM (SELECT number, data, sum(length(data)) OVER (ORDER BY number) "
         "- length(data) AS so_far FROM (SELECT number, data FROM job_event WHERE job = :job AND "
@@ -150,13 +149,13 @@ def events_from(job: int, first: int, limit_bytes: int) -> Statement:
     )
 
 
-def told(job: int, events: int) -> Statement:
-    """Return what notes that a reader was told of so many events."""
+def note_read(job: int, events: int) -> Statement:
+    """Return the statement that notes how many events a reader has received."""
     return Statement("UPDATE job SET told = max(told, ?) WHERE number = ?", (events, job))
 
 
 def removed(request: RequestId, owner: str) -> Statement:
-    """Return what removes a job of this owner's that has ended."""
+    """Return the statement that deletes this owner's ended job."""
     return Statement(
         f"DELETE FROM job WHERE request = ? AND owner = ? AND NOT {_OPEN}",
         (request, owner),
@@ -164,8 +163,8 @@ def removed(request: RequestId, owner: str) -> Statement:
 
 
 def stopped(request: RequestId, owner: str, now_s: float) -> tuple[Statement, ...]:
-    """Return what stops a job of this owner's: one that is queued at once, one that runs is told
-    to its process."""
+    """Return the statements that stop this owner's job: a queued job ends at once; a running one is
+    marked for its process."""
     values = {"request": request, "owner": owner, "now": now_s}
     return (
         Statement(
@@ -184,8 +183,8 @@ def stopped(request: RequestId, owner: str, now_s: float) -> tuple[Statement, ..
 
 
 def claimed(runner: str, running: int, now_s: float) -> Statement:
-    """Return what gives the next queued job to a process, where fewer than `running` run on the
-    node: of the client that has the fewest running, by priority, then by age."""
+    """Return the statement that gives the next queued job to a process while fewer than `running`
+    run on the node. The client with the fewest running jobs goes first, then priority, then age."""
     return Statement(
         "UPDATE job SET state = 'loading', runner = :runner, attempts = attempts + 1, "
         "beat = 0, tokens = 0, started_at_s = coalesce(started_at_s, :now), "
@@ -200,26 +199,28 @@ def claimed(runner: str, running: int, now_s: float) -> Statement:
     )
 
 
-def held_by(runner: str) -> Statement:
-    """Return the question for all jobs that a process has, and their bodies in a last column."""
+def jobs_of(runner: str) -> Statement:
+    """Return the query for all jobs that a process runs, with their bodies in the last column."""
     return Statement(
         f"SELECT {', '.join(COLUMNS)}, body FROM job WHERE runner = ? AND {_HELD}",
         (runner,),
     )
 
 
-HELD_NOW = Statement(f"SELECT number, runner, beat FROM job WHERE {_HELD} AND runner IS NOT NULL")
-"""The question which jobs are run by which process, and how often that has beaten."""
+RUNNER_BEATS = Statement(
+    f"SELECT number, runner, beat FROM job WHERE {_HELD} AND runner IS NOT NULL"
+)
+"""The query for (number, runner, beat) of all running jobs."""
 WAITING = Statement("SELECT EXISTS (SELECT 1 FROM job WHERE state = 'queued')")
 
 
 def beaten(runner: str) -> Statement:
-    """Return what says that a process lives, of all jobs that it has."""
+    """Return the statement that adds a beat to all jobs of a process."""
     return Statement(f"UPDATE job SET beat = beat + 1 WHERE runner = ? AND {_HELD}", (runner,))
 
 
 def mine(runner: str) -> Statement:
-    """Return the question for (request, attempts, cancelled) of the jobs that a process has."""
+    """Return the query for (request, attempts, cancelled) of the jobs that a process runs."""
     return Statement(
         f"SELECT request, attempts, cancelled FROM job WHERE runner = ? AND {_HELD}",
         (runner,),
@@ -228,29 +229,29 @@ def mine(runner: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """A run: of which job, the how manieth attempt, in which process."""
+    """A run: its job, the number of its attempt, and its process."""
 
     request: RequestId
     attempt: int
     runner: str
 
     def values(self, **more: Any) -> dict[str, Any]:
-        """Return them as the values of a statement."""
+        """Return the fields as values of a statement."""
         return {"request": self.request, "attempt": self.attempt, "runner": self.runner, **more}
 
 
 def progressed(
     run: RunName, first: int, data: Sequence[bytes], tokens: int, *, begun: bool
 ) -> list[Statement]:
-    """Return what adds events of a run, the first of them numbered `first`, and says how far it
-    is."""
+    """Return the statements that add a run's events, the first numbered `first`, and update its
+    progress."""
     statements = [
         Statement(
             "INSERT OR REPLACE INTO job_event SELECT number, :number, :data FROM job "
             f"WHERE {_MINE}",
-            run.values(number=number, data=one),
+            run.values(number=number, data=event),
         )
-        for number, one in enumerate(data, first)
+        for number, event in enumerate(data, first)
     ]
     signal = f"iif({_from('begin')} AND :begun, 'running', state)"
     statements.append(
@@ -278,7 +279,8 @@ def ended(
     error: str | None,
     shown: bytes | None,
 ) -> Statement:
-    """Return what ends a run's job. `shown` is its answer, where that has a name of its own."""
+    """Return the statement that ends a run's job. `shown` is its answer, if it has a name of its
+    own."""
     return Statement(
         "UPDATE job SET state = :state, ended_at_s = :now, status = :status, "
         "content_type = :content_type, error = :error, runner = NULL, "
@@ -295,7 +297,7 @@ def ended(
 
 
 def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...]:
-    """Return what puts a run's job back into the queue, as its process asks: no cut."""
+    """Return the statements that requeue a run's job at its process's request; not a cut."""
     values = run.values(ready_at_s=ready_at_s, now=now_s, told=INTERRUPTED_TOLD)
     return (
         *_begun_anew(_MINE, values, "ended_at_s = :now"),
@@ -307,7 +309,7 @@ def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...
     )
 
 
-# --- what died -----------------------------------------------------------------------------------
+# --- dead processes ------------------------------------------------------------------------------
 
 INTERRUPTED = error_text(
     "interrupted",
@@ -324,9 +326,11 @@ INTERRUPTED_TOLD = error_text(
 
 
 def _begun_anew(which: str, values: Mapping[str, Any], ends: str) -> tuple[Statement, ...]:
-    """Return what is done before jobs are run again. An answer with a name is told from its first
-    event on: one of which a reader has been told fails, of others the events go. A job's stay, for
-    those of the next run are told behind them."""
+    """Return the statements that prepare jobs for another run.
+
+    Readers get a named answer from its first event. If a reader already has events of it, it fails;
+    else its events are deleted. Events of a plain job stay, and those of the next run follow them.
+    """
     return (
         Statement(
             f"UPDATE job SET state = 'failed', error = :told, runner = NULL, {ends} "
@@ -346,9 +350,9 @@ def _begun_anew(which: str, values: Mapping[str, Any], ends: str) -> tuple[State
     )
 
 
-def taken_from(runner: str, now_s: float) -> tuple[Statement, ...]:
-    """Return what is done with the jobs of a process that has died: stopped where that was asked
-    for; failed where they were cut too often; else queued again."""
+def take_over(runner: str, now_s: float) -> tuple[Statement, ...]:
+    """Return the statements for the jobs of a dead process: stopped if that was requested, failed
+    after too many cuts, else queued again."""
     held = f"runner = :runner AND {_HELD}"
     values = {"runner": runner, "now": now_s, "error": INTERRUPTED, "told": INTERRUPTED_TOLD}
     ends = "runner = NULL, cuts = cuts + 1, ended_at_s = :now"
@@ -371,7 +375,7 @@ def taken_from(runner: str, now_s: float) -> tuple[Statement, ...]:
 
 
 def pruned(now_s: float) -> Statement:
-    """Return what removes jobs that ended long enough ago, some at a time."""
+    """Return the statement that deletes jobs whose storage time is over, some at a time."""
     return Statement(
         f"DELETE FROM job WHERE number IN (SELECT number FROM job WHERE NOT {_OPEN} "
         f"AND ended_at_s + ttl_s < {age.NOW.format(now=':now')} LIMIT {PRUNED})",

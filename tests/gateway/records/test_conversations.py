@@ -55,7 +55,7 @@ class Shelf:
 
     def items(self, owner: str, name: str, job: str = "") -> list[bytes] | None:
         which = OfOwner(owner, RequestId(name))
-        there, rows = self.file.read([table.found(which), table.contents(which, job)])
+        there, rows = self.file.read([table.find(which), table.contents(which, job)])
         return [content for (content,) in rows] if there else None
 
     def page(self, owner: str, name: str, limit: int, after: str, descends: bool) -> list[bytes]:
@@ -137,7 +137,7 @@ def test_answers_share_the_items_of_their_conversation(shelf: Shelf) -> None:
     shelf.keep("a", "r", KeptAnswer(b"x", tuple(contents("1", "2"))))
     assert shelf.tally == (2, before + ANSWER_BYTES + 1 + 2 * PLACE_BYTES)
     shelf.file.write([table.removed(OfOwner("a", RequestId("c")))])
-    kept = kept_answers.told(shelf.file.read(kept_answers.found("a", RequestId("r"))))
+    kept = kept_answers.answer_in(shelf.file.read(kept_answers.find("a", RequestId("r"))))
     assert kept == KeptAnswer(b"x", tuple(contents("1", "2"))), "an answer outlives it"
 
 
@@ -197,7 +197,7 @@ def test_a_file_of_version_3_is_brought_forward_with_its_rows(tmp_path: Path) ->
             before.execute(f"INSERT INTO answer_item VALUES (1, {place}, {place + 1})")
     before.close()
     shelf = Shelf(path)
-    found = kept_answers.told(shelf.file.read(kept_answers.found("a", RequestId("r"))))
+    found = kept_answers.answer_in(shelf.file.read(kept_answers.find("a", RequestId("r"))))
     assert found == kept
     assert shelf.number("PRAGMA user_version") == len(MIGRATIONS) == 7
     assert shelf.tally == (1, 256 + 2 * 103)

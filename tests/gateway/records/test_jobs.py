@@ -50,7 +50,7 @@ def add(file: RecordsFile, *jobs: NewJob, bounds: JobBounds = BOUNDS) -> None:
 
 
 def look(file: RecordsFile, job: NewJob) -> Job | None:
-    [rows] = file.read([table.found(job.request, job.owner)])
+    [rows] = file.read([table.find(job.request, job.owner)])
     return table.row(rows[0]) if rows else None
 
 
@@ -63,7 +63,7 @@ def found(file: RecordsFile, job: NewJob) -> Job:
 def claim(file: RecordsFile, runner: str, now_s: float = 20.0) -> list[Job]:
     """Take the next job; all that the runner has then, the latest taken last."""
     file.write([table.claimed(runner, BOUNDS.running, now_s)])
-    [rows] = file.read([table.held_by(runner)])
+    [rows] = file.read([table.jobs_of(runner)])
     return [table.row(one[:-1]) for one in rows]
 
 
@@ -135,7 +135,7 @@ def test_a_job_is_held_by_one_runner_and_ended_once(file: RecordsFile) -> None:
     assert claim(file, "h1-c") == []
     says(file, run, 0, b"a", b"b")
     assert (found(file, job).state, found(file, job).events) == ("running", 2)
-    file.write(table.taken_from("h0-b", 21.0))
+    file.write(table.take_over("h0-b", 21.0))
     assert (found(file, job).state, found(file, job).cuts) == ("queued", 1)
     [second] = claim(file, "h1-c")
     says(file, run, 2, b"stale")
@@ -146,7 +146,7 @@ def test_a_job_is_held_by_one_runner_and_ended_once(file: RecordsFile) -> None:
     end(file, run_of(second))
     assert found(file, job).state == "done"
     end(file, run_of(second))
-    file.write(table.taken_from("h1-c", 40.0))
+    file.write(table.take_over("h1-c", 40.0))
     assert (found(file, job).state, found(file, job).cuts) == ("done", 1)
 
 
@@ -155,7 +155,7 @@ def test_a_job_that_is_cut_too_often_fails(file: RecordsFile) -> None:
     add(file, job)
     for _ in range(MOST_CUTS):
         claim(file, "h0-b")
-        file.write(table.taken_from("h0-b", 21.0))
+        file.write(table.take_over("h0-b", 21.0))
     now = found(file, job)
     assert (now.state, now.attempts, now.error) == ("failed", MOST_CUTS, table.INTERRUPTED)
 
@@ -177,8 +177,8 @@ def test_an_answer_that_a_reader_has_begun_is_not_made_anew(file: RecordsFile) -
     for job in (read, unread):
         [held] = [one for one in claim(file, "h0-b") if one.request == job.request]
         says(file, run_of(held), 0, b"a")
-    file.write([table.told(found(file, read).number, 1)])
-    file.write(table.taken_from("h0-b", 21.0))
+    file.write([table.note_read(found(file, read).number, 1)])
+    file.write(table.take_over("h0-b", 21.0))
     failed, queued = found(file, read), found(file, unread)
     assert (failed.state, failed.error) == ("failed", table.INTERRUPTED_TOLD)
     assert said(file, failed) == [b"a"]
@@ -191,7 +191,7 @@ def test_what_was_to_be_stopped_is_stopped_when_its_process_dies(file: RecordsFi
     claim(file, "h0-b")
     file.write(table.stopped(job.request, job.owner, 21.0))
     assert (found(file, job).state, found(file, job).cancelled) == ("loading", 1)
-    file.write(table.taken_from("h0-b", 22.0))
+    file.write(table.take_over("h0-b", 22.0))
     assert found(file, job).state == "cancelled"
 
 

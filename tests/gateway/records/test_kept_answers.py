@@ -38,7 +38,7 @@ class Shelf:
         self.file.write(removals)  # items that are shared free less than was reckoned
 
     def find(self, owner: str, name: str) -> KeptAnswer | None:
-        return kept_answers.told(self.file.read(kept_answers.found(owner, RequestId(name))))
+        return kept_answers.answer_in(self.file.read(kept_answers.find(owner, RequestId(name))))
 
     def remove(self, owner: str, name: str) -> int:
         return self.file.write([kept_answers.removed(owner, RequestId(name))])[0]
@@ -73,7 +73,7 @@ def test_nothing_that_is_asked_goes_through_all_answers_or_items_of_an_owner(
 ) -> None:
     shelf.keep("a", "1", _kept(10, b"{}"))
     adding = kept_answers.added("a", RequestId("2"), _kept(10, b"{}", b"[]"), 1000.0)
-    finding = kept_answers.found("a", RequestId("1"))
+    finding = kept_answers.find("a", RequestId("1"))
     for one in (*adding, *finding):
         steps = shelf.file.read([Statement(f"EXPLAIN QUERY PLAN {one.text}", one.values)])[0]
         for *_, step in steps:

@@ -26,7 +26,7 @@ from gateway.records.request_log import (
     recent,
     shown,
     stats,
-    told,
+    stats_of,
 )
 from gateway.records.schema import statements_from
 from gateway.records.statements import Statement
@@ -53,7 +53,7 @@ class Base:
 
     def stats(self, window_s: float, now_s: float) -> dict[str, Any]:
         question = stats(window_s, now_s)
-        return told(question, [self.run(one) for one in question.statements])
+        return stats_of(question, [self.run(one) for one in question.statements])
 
     def prune(self, bounds: LogBounds, now_s: float) -> None:
         for statement in pruned(bounds, now_s):
