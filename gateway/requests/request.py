@@ -211,10 +211,10 @@ class ClientRequest:
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
-    def traced(self, timings: Traced | RankTraced, now: float) -> None:
+    def traced(self, told: Traced | RankTraced, now: float) -> None:
         """Add timings of the runner or of a rank of its group to the trace."""
         if self.trace is not None:
-            self.trace.add_timings(timings, now)
+            self.trace.add_timings(told, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
         """Count entries and pass them on, in order; ignore entries after a terminal."""

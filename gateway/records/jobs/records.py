@@ -184,7 +184,7 @@ class JobRecords:
 
     async def runner_beats(self) -> list[tuple[str, int]]:
         """Return (runner, beat) of each running job on this node."""
-        return [(runner, beat) for _, runner, beat in await self._rows(table.RUNNER_BEATS)]
+        return [(runner, beat) for _, runner, beat in await self._rows(table.BEATS)]
 
     async def take_from(self, runner: str) -> None:
         """Requeue the jobs of a dead runner, or end them if they are not retried."""

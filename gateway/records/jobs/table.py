@@ -22,7 +22,6 @@ _AHEAD_S = 60.0
 """A due time further ahead than this comes from a clock that was set back."""
 PRUNED = 256
 
-
 JobPlace = tuple[float, RequestId]
 """When a job was submitted, and its request id: the order of lists over all nodes."""
 
@@ -66,7 +65,6 @@ _OF_CLIENT = f"owner = :owner AND client = :client AND address = :address AND {_
 
 
 def row(values: Sequence[Any]) -> Job:
-    """Return the job of a row of a query for jobs."""
     return Job(*values)
 
 
@@ -163,8 +161,8 @@ def removed(request: RequestId, owner: str) -> Statement:
 
 
 def stopped(request: RequestId, owner: str, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that stop this owner's job: a queued job ends at once; a running one is
-    marked for its process."""
+    """Return the statements that stop this owner's job: a queued one ends, a running one is
+    marked."""
     values = {"request": request, "owner": owner, "now": now_s}
     return (
         Statement(
@@ -207,9 +205,7 @@ def jobs_of(runner: str) -> Statement:
     )
 
 
-RUNNER_BEATS = Statement(
-    f"SELECT number, runner, beat FROM job WHERE {_HELD} AND runner IS NOT NULL"
-)
+BEATS = Statement(f"SELECT number, runner, beat FROM job WHERE {_HELD} AND runner IS NOT NULL")
 """The query for (number, runner, beat) of all running jobs."""
 WAITING = Statement("SELECT EXISTS (SELECT 1 FROM job WHERE state = 'queued')")
 
@@ -236,7 +232,6 @@ class RunName:
     runner: str
 
     def values(self, **more: Any) -> dict[str, Any]:
-        """Return the fields as values of a statement."""
         return {"request": self.request, "attempt": self.attempt, "runner": self.runner, **more}
 
 
