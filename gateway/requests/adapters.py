@@ -62,8 +62,8 @@ class AdapterBook:
     def meant(
         self, name: str, models: Collection[ModelId], derived: DerivedModel | None
     ) -> str | None:
-        """Return the adapter that a client's name means, even if its model lacks it; of a derived
-        model its own. None if the name means no adapter."""
+        """Return the adapter that a client's name means, even if its model lacks it. A derived
+        model's name means its own adapter. None if the name means no adapter."""
         if derived is not None:
             return derived.adapter or None
         if model_named(name, models) is not None:

@@ -91,9 +91,9 @@ class ModelCatalog:
         return {instance.model for instance in instances if instance.serves} | set(self.cards())
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
-        """Return the model that a client's name means: of an adapter its model, of a derived model
-        its base. With `or_pulled`, also return a model on no disk that a request may pull. Raises
-        HttpFaultRaised (404) if no model matches."""
+        """Return the model that a client's name means. An adapter's name means its model, a derived
+        model's name its base. With `or_pulled`, also return a model on no disk that a request may
+        pull. Raises HttpFaultRaised (404) if no model matches."""
         names = self.names()
         derived = self.derived(name)
         model = model_named(name if derived is None else derived.base, names)

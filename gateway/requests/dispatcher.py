@@ -39,7 +39,7 @@ from gateway.runners.recalls import Recalls
 TICK_S = 0.25
 QUIET_S = 10.0
 """Seconds of silence after which a stream gets a keep-alive."""
-LOADING_SAID_S = 1.0
+PROGRESS_S = 1.0
 STOPPING_S = 3.0
 """How long a runner may take to end a cancelled request; then the gateway ends it."""
 MAX_TRIES = 2
@@ -254,11 +254,11 @@ class Dispatcher:
     def _say(self, request: ClientRequest, now: float) -> None:
         """Send a waiting client the loading progress or a keep-alive."""
         if request.request_id in self._room:
-            if now - request.said_at >= LOADING_SAID_S:
-                request.said_at = now
+            if now - request.commented_at >= PROGRESS_S:
+                request.commented_at = now
                 request.inbox.say(self._room.progress(request, now))
-        elif request.instance and now - max(request.moved_at, request.said_at) >= QUIET_S:
-            request.said_at = now
+        elif request.instance and now - max(request.moved_at, request.commented_at) >= QUIET_S:
+            request.commented_at = now
             request.inbox.say("keep-alive")
 
     # --- one request ---------------------------------------------------------------------------

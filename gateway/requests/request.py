@@ -83,7 +83,7 @@ class ClientRequest:
         self.inbox = inbox
         self.since_at = now
         self.moved_at = now
-        self.said_at = now
+        self.commented_at = now
         self.first_at: float | None = None
         self.deadline_at: float | None = None if timeout_s is None else now + timeout_s
         self.stopping_since: float | None = None

@@ -29,8 +29,8 @@ from bus.wire.messages.requests import (
 )
 
 AFFINITY_SLACK = 4
-"""Rows that a warm prefix is worth; with more rows than that ahead, the other instance gets the
-request."""
+"""Rows that a warm prefix is worth: the warm instance wins unless it has more than this many rows
+more."""
 AFFINITY_CHARS = 4096
 
 

@@ -269,7 +269,8 @@ class OwnTurns:
 
 
 def _waits(request: ClientRequest, now: float) -> None:
-    """Note that others of its body have the places: the answer begins without it."""
+    """Note that other requests of its body have all places, so the answer begins without this
+    one."""
     request.waiting_for_place(now)
     request.waited_for_own = True
     request.inbox.postponed(request.request_id)

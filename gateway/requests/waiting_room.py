@@ -289,8 +289,7 @@ class WaitingRoom:
 def _lost_to(model: ModelId, waiting: int) -> Refusal:
     """Return the refusal of a waiter that lost its place to a request for `model`."""
     message = (
-        f"{waiting} requests wait for models to load, the limit; this one was dropped "
-        "for a request "
-        f"for {model}, which has fewer"
+        f"{waiting} requests wait for models to load, the limit; this one lost its place "
+        f"to a request for {model}, which has fewer"
     )
     return Refusal(reason="queue_full", message=message, retry_after_s=5.0, position=waiting)

@@ -63,7 +63,7 @@ class TraceExporter:
         self._queued_bytes = 0
         self._wake = threading.Condition()
         self._closing = False
-        self._said_at = float("-inf")
+        self._warned_at = float("-inf")
         self._is_amiss = False
         self._lost = 0
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
@@ -161,8 +161,8 @@ class TraceExporter:
         self._say(why)
 
     def _say(self, why: str) -> None:
-        if now() - self._said_at >= self._timing.say_s:
-            self._said_at, self._is_amiss = now(), True
+        if now() - self._warned_at >= self._timing.say_s:
+            self._warned_at, self._is_amiss = now(), True
             self._log.warning(
                 "cannot export traces to the collector",
                 collector=self._collector.address,

@@ -18,7 +18,7 @@ RANKS = 10
 """The process of rank 0; the other ranks follow."""
 OUT, BACK = 1, 2
 LINKS = 10
-"""The first arrow between ranks."""
+"""The id of the first arrow between ranks."""
 _WHOLE = 0
 JsonObject = Mapping[str, Any]
 
