@@ -40,7 +40,7 @@ ASIDE_AT_MOST = 4
 PRIVATE = 0o600
 
 Flaw = Literal["broken", "newer", "unwritable"]
-_SAID: dict[Flaw, str] = {
+_FLAW_TEXT: dict[Flaw, str] = {
     "broken": "the records file is broken",
     "newer": "the records file was written by a later version of shoal",
     "unwritable": "the records file is not writable",
@@ -172,7 +172,7 @@ class RecordsFile:
         except (OSError, sqlite3.Error) as error:
             raise RecordsUnavailable(str(error)) from error
         if not isinstance(opened, sqlite3.Connection):
-            raise RecordsUnavailable(f"{_SAID[opened[0]]}: {opened[1]}")
+            raise RecordsUnavailable(f"{_FLAW_TEXT[opened[0]]}: {opened[1]}")
         self._connection, self._identity = opened, _identity(self._path)
 
     def _opened(self) -> sqlite3.Connection | tuple[Flaw, str]:
@@ -211,7 +211,9 @@ class RecordsFile:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(f"{self._path}{suffix}", f"{aside}{suffix}")
         self._log.critical(
-            f"{_SAID[flaw]}; shoal moved it aside and created a new one", why=why, aside=str(aside)
+            f"{_FLAW_TEXT[flaw]}; shoal moved it aside and created a new one",
+            why=why,
+            aside=str(aside),
         )
         broken = self._path.parent.glob(f"{self._path.name}.broken-*-*[0-9]")
         for old in sorted(broken, key=lambda path: path.stat().st_mtime)[:-ASIDE_AT_MOST]:

@@ -16,7 +16,7 @@ from gateway.records.statements import Statement
 
 ROW_BYTES = 200
 """Bytes of a row beside its texts."""
-MOST_TOLD = 2000
+MOST_SUMMED = 2000
 """Limit of traces in statistics: the latest."""
 
 
@@ -84,11 +84,11 @@ KEPT = Statement("SELECT rows, bytes FROM trace_tally")
 
 
 def summed(since_s: float, model: str | None) -> Statement:
-    """Return the query for the sums of the last traces since `since_s`, at most `MOST_TOLD`."""
+    """Return the query for the sums of the last traces since `since_s`, at most `MOST_SUMMED`."""
     where, values = ("", ()) if model is None else ("AND model = ? ", (model,))
     return Statement(
         f"SELECT seconds, sums FROM trace WHERE ended_at_s >= ? {where}ORDER BY id DESC LIMIT ?",
-        (since_s, *values, MOST_TOLD),
+        (since_s, *values, MOST_SUMMED),
     )
 
 

@@ -220,7 +220,7 @@ class JobRunner:
                 self._ailing = False
             except RecordsUnavailable as error:
                 if not self._ailing:
-                    self._log.warning("jobs wait: cannot use their file", why=str(error))
+                    self._log.warning("jobs wait: the records file is unavailable", why=str(error))
                 self._ailing = True
             except Exception as error:
                 self._log.error("a round of jobs failed", error=story_of(error))
