@@ -18,22 +18,23 @@ from telemetry.service import Telemetry
 
 
 def doors(settings: Settings) -> Mapping[str, Sequence[int]]:
-    """Return the ports, beside HTTP's, at which each process has to listen."""
-    found: dict[str, list[int]] = {}
+    """Return the ports at which each process must listen, without HTTP's; empty for a node that
+    is closed to others."""
+    ports_by_process: dict[str, list[int]] = {}
     for use, row in PORTS.items() if settings.cluster.listen else ():
         if row.process and use != "http":
-            found.setdefault(row.process, []).append(settings.port_of(use))
-    return found
+            ports_by_process.setdefault(row.process, []).append(settings.port_of(use))
+    return ports_by_process
 
 
 def reopen_logs() -> None:
-    """Have supervisord, whose child this is, open the files of its logs anew."""
+    """Make supervisord, the parent of this process, reopen its log files."""
     if os.environ.get("SUPERVISOR_ENABLED"):
         os.kill(os.getppid(), signal.SIGUSR2)
 
 
 def main() -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a signal stops the service; returns the exit code."""
     settings = load_settings()
     paths = settings.paths
     keeper = MeansKeeper(paths, means_of(paths, settings.endpoints, SERVICES), reopen_logs)

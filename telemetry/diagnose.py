@@ -1,9 +1,9 @@
-"""Talks to py-spy: stacks and profiles of a live process, from outside of it.
+"""Talks to py-spy: stacks and profiles of a live process, taken from outside.
 
-py-spy runs as a program of its own, always under a deadline, and is never given the locals
-option: what a person wrote to a model stays out of a diagnosis. Nothing is tried with more rights
-than this process has; what the system forbids is said (`Forbidden`) with the way out.
-Calls wait, so they belong in a thread of their own.
+py-spy runs as a child process and has a deadline. It never gets the locals option, so that prompts
+stay out of a diagnosis. It never runs with more rights than this process. If the system forbids
+access, the error is `Forbidden` and its text names the remedy. Calls block, so they need their own
+thread.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ CONTENT_TYPES: dict[Format, str] = {
 }
 DUMP_TIMEOUT_S = 5.0
 RECORD_SLACK_S = 15.0
-"""On top of the seconds asked for: finding symbols, writing the file."""
+"""Time beyond the requested seconds, to find symbols and to write the file."""
 MAX_CAPTURE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """The answer to whether py-spy may read this user's processes; `reason` says why (not)."""
+    """Whether py-spy may read this user's processes, and the reason."""
 
     allowed: bool
     reason: str
@@ -44,7 +44,7 @@ class Capability:
 
 
 class CaptureFailed(ShoalError):
-    """py-spy ran and brought nothing; the text says why."""
+    """py-spy produced no result; the text says why."""
 
 
 class Forbidden(CaptureFailed):
@@ -52,16 +52,16 @@ class Forbidden(CaptureFailed):
 
 
 def find_pyspy() -> str | None:
-    """Return the py-spy of this environment, else one on the PATH, or None."""
+    """Return the path of py-spy in this environment, else on the PATH; None if there is none."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
 def probe(program: str | None = None) -> Capability:
-    """Try py-spy once, on this very process, and return whether it may read.
+    """Try py-spy on this process, and return whether it may read processes.
 
-    A sibling is neither easier nor harder to read. The sampling does not pause this process, so
-    that it can wait for the result.
+    The same rights apply to other processes of this user. Sampling does not pause this process, so
+    it can wait for the result.
     """
     program = program or find_pyspy()
     if program is None:
@@ -74,26 +74,26 @@ def probe(program: str | None = None) -> Capability:
 
 
 def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the stack of each thread of each process, as `threads_of` has it, innermost first.
+    """Return the stack of each thread of each process as `threads_of` does, innermost frame first.
 
-    Raises Forbidden, or CaptureFailed when a process is gone or py-spy overran its deadline.
+    Raises Forbidden, or CaptureFailed if a process has ended or py-spy missed its deadline.
     """
-    found: list[dict[str, Any]] = []
+    threads: list[dict[str, Any]] = []
     for pid in pids:
-        found += threads_of(json.loads(_dumped(program, pid)))
-    return found
+        threads += threads_of(json.loads(_dumped(program, pid)))
+    return threads
 
 
 def _dumped(program: str, pid: int) -> str:
-    """Return py-spy's account of a process. One that is stopped cannot be paused for it, and need
-    not be."""
+    """Return py-spy's JSON for a process. A stopped process is sampled without a pause, because
+    py-spy cannot pause it."""
     command = [program, "dump", "--json", "--pid", str(pid)]
-    as_it_stands = ["--nonblocking"] if is_stopped(pid) else []
-    return _run([*command, *as_it_stands], DUMP_TIMEOUT_S)
+    without_pause = ["--nonblocking"] if is_stopped(pid) else []
+    return _run([*command, *without_pause], DUMP_TIMEOUT_S)
 
 
 NO_SAMPLES = "No stack counts found"
-"""How py-spy says that a process was idle."""
+"""py-spy's message for a process that was idle."""
 EMPTY: Mapping[Format, bytes] = {
     "speedscope": json.dumps(
         {
@@ -106,11 +106,11 @@ EMPTY: Mapping[Format, bytes] = {
     "flamegraph": b"<svg xmlns='http://www.w3.org/2000/svg' width='400' height='40'>"
     b"<text x='10' y='25'>no samples: the process was idle</text></svg>",
 }
-"""The profile of a process that was idle all the time."""
+"""The profile of a process that was idle during the whole capture."""
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether the system has halted a process (SIGSTOP, a debugger)."""
+    """Return whether a process is stopped (SIGSTOP, a debugger)."""
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.Error:
@@ -118,7 +118,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def threads_of(dump: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return py-spy's JSON with the promised fields and no other (locals above all)."""
+    """Return py-spy's threads with only the documented fields: above all without locals."""
     return [
         {
             "pid": thread["pid"],
@@ -138,10 +138,9 @@ def threads_of(dump: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def profile(
     program: str, pid: int, *, seconds: float, rate_hz: int, form: Format, children: Sequence[int]
 ) -> bytes:
-    """Sample one process (and its children, when it has any) for `seconds`.
+    """Sample one process and its children for `seconds`.
 
-    Returns a speedscope JSON or an SVG, without samples where the process was idle all the time.
-    Raises as `stacks` does.
+    Returns speedscope JSON or an SVG; an idle process has no samples. Raises as `stacks` does.
     """
     with tempfile.TemporaryDirectory(prefix="shoal-profile-") as folder:
         path = Path(folder) / "capture"
@@ -187,9 +186,9 @@ def _run(command: list[str], timeout_s: float) -> str:
     return done.stdout
 
 
-def refusal_of(said: str) -> CaptureFailed:
-    """Return the error that py-spy's standard error means, with what to do about it."""
-    if "permission denied" in said.lower() or "operation not permitted" in said.lower():
+def refusal_of(output: str) -> CaptureFailed:
+    """Return the error for py-spy's standard error, with the remedy."""
+    if "permission denied" in output.lower() or "operation not permitted" in output.lower():
         if sys.platform == "darwin":
             return Forbidden(
                 "on macOS only root can read other processes (py-spy: permission denied)"
@@ -198,9 +197,9 @@ def refusal_of(said: str) -> CaptureFailed:
             "the system forbids ptrace (py-spy: permission denied); allow it with "
             "`sysctl kernel.yama.ptrace_scope=0`, or SYS_PTRACE in a container"
         )
-    if "root" in said.lower() and sys.platform == "darwin":
+    if "root" in output.lower() and sys.platform == "darwin":
         return Forbidden("on macOS only root can read other processes (py-spy needs root)")
-    if "process executable name" in said or "No such process" in said:
+    if "process executable name" in output or "No such process" in output:
         return CaptureFailed("the process no longer exists")
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return CaptureFailed(f"py-spy: {lines[0] if lines else 'no reason given'}")

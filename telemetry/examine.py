@@ -1,9 +1,9 @@
-"""Talks to py-spy's thread and to the processes' own samplers: answers questions about a process.
+"""Talks to py-spy and to the processes' own samplers: answers questions about a process.
 
-Only processes that supervisord knows are examined (and gunicorn's HTTP processes, which are the
-gateway's children: `gateway/1`, `gateway/2`, ...), one at a time. Where ptrace is forbidden, or
-py-spy fails, stacks come from the process itself, and the answer says why; a profile is
-refused with the reason. Everything here waits, so it runs in a thread of its own.
+It examines supervisord's processes and the gateway's children (gunicorn's HTTP processes:
+`gateway/1`, `gateway/2`, ...), one at a time. If py-spy fails or ptrace is forbidden, the process
+itself sends its stacks, and the answer says why; a profile is refused with the reason. Everything
+here blocks, so it runs in its own thread.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Answer = Diagnosis | DiagnosisRefused
 
 @dataclass(frozen=True, slots=True)
 class ProcessTarget:
-    """A process that may be examined; `pid` 0 when it does not run. `children` are examined
-    with it (the HTTP processes of a gateway)."""
+    """A process that may be examined; `pid` is 0 if it is not running. `children`, the HTTP
+    processes of a gateway, are examined with it."""
 
     name: str
     pid: int
@@ -47,7 +47,7 @@ class ProcessTarget:
 
 @dataclass(slots=True)
 class Examiner:
-    """The examiner of processes, for one question at a time. `targets` asks supervisord anew."""
+    """Examines processes, one question at a time. `targets` queries supervisord on each call."""
 
     speaker: Speaker
     endpoints: Endpoints
@@ -56,8 +56,8 @@ class Examiner:
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self, ask: AskDiagnosis, done: Callable[[Answer], None]) -> None:
-        """Answer through `done`, exactly once, in another thread (at once, in this one, when
-        nothing has to be waited for)."""
+        """Call `done` with the answer exactly once: from another thread, or at once if the answer
+        needs no waiting."""
         if ask.want == "capability":
             done(self._capability())
             return
@@ -67,11 +67,11 @@ class Examiner:
             return
 
         def examine() -> None:
-            """Answer in this thread, with a refusal where the examination breaks off."""
+            """Answer from this thread; refuse if the examination raises."""
             try:
                 answer = self.examine(ask)
             except Exception as error:
-                # A thread's exception would leave the question without an answer.
+                # Without this the question would stay unanswered.
                 text = f"the examination failed: {type(error).__name__}: {error}"
                 answer = DiagnosisRefused(status=500, message=text)
             finally:
@@ -81,12 +81,12 @@ class Examiner:
         threading.Thread(target=examine, name="examiner", daemon=True).start()
 
     def examine(self, ask: AskDiagnosis) -> Answer:
-        """Return the stacks or the profile of a process, or why there is none. Waits."""
+        """Return the stacks or the profile of a process, or why there is none. Blocks."""
         targets = self.targets()
         target = targets.get(ask.process)
         if target is None:
-            known = ", ".join(sorted(targets)) or "none"
-            text = f"supervisord has no process {ask.process!r}; it has {known}"
+            names = ", ".join(sorted(targets)) or "none"
+            text = f"supervisord has no process {ask.process!r}; it has {names}"
             return DiagnosisRefused(status=404, message=text)
         if target.pid == 0:
             text = f"{target.name} is not running ({target.status})"
@@ -108,14 +108,14 @@ class Examiner:
             try:
                 pids = (target.pid, *target.children)
                 threads = diagnose.stacks(self.capability.program, pids)
-                return stacks_found(target, "py-spy", "", threads)
+                return stacks_answer(target, "py-spy", "", threads)
             except CaptureFailed as error:
                 note = str(error)
         sampled = self._own_sample(target)
         if sampled is None:
             text = f"no stacks of {target.name}: {note}; the process itself does not answer either"
             return DiagnosisRefused(status=504, message=text)
-        return stacks_found(target, "in-process", note, sampled)
+        return stacks_answer(target, "in-process", note, sampled)
 
     def _profile(self, target: ProcessTarget, ask: AskDiagnosis) -> Answer:
         program = self.capability.program
@@ -139,7 +139,7 @@ class Examiner:
         return Diagnosis(method="py-spy", content_type=kind, content=content)
 
     def _own_sample(self, target: ProcessTarget) -> list[dict[str, Any]] | None:
-        """Return the process's account of its own threads, or None when it does not answer."""
+        """Return the stacks that the process itself sends; None if it does not answer."""
         link = Link("dealer")
         try:
             link.connect(self.endpoints.stacks(target.name.replace("/", "-")))
@@ -158,9 +158,9 @@ class Examiner:
         return [sampled_thread(target.pid, thread) for thread in message.threads]
 
 
-def stacks_found(
+def stacks_answer(
     target: ProcessTarget, method: str, note: str, threads: list[dict[str, Any]]
 ) -> Diagnosis:
-    """Return stacks as `bus.service.stacks_content` tells them."""
+    """Return the answer with stacks in the form of `bus.service.stacks_content`."""
     content = stacks_content(target.name, target.pid, method, note, threads)
     return Diagnosis(method=method, note=note, content=content)

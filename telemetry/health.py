@@ -1,7 +1,7 @@
 """Findings about a node: faults, each with a code, a sentence and a way out.
 
-Pure: facts in, findings out, worst first; no finding about a node means that it is well.
-The rules are a list of small functions, each of which knows one fault.
+Pure: facts in, findings out, worst first; a node without findings is healthy. The rules are a list
+of small functions, one for each fault.
 """
 
 from __future__ import annotations
@@ -58,13 +58,12 @@ ERRORS = frozenset(
         "thread_ended",
     }
 )
-"""Those that are errors; all others are warnings."""
+"""Codes of errors; all others are warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class SilentPeer:
-    """A node that has joined and has not been heard for `silent_s`. `models` wait for it: nowhere
-    else is a copy of them."""
+    """A joined node that has sent nothing for `silent_s`. `models` have no instance without it."""
 
     node: NodeId
     name: str
@@ -74,7 +73,8 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class ClosedPort:
-    """A port at which `process` has to listen and does not; `owner` is who has it."""
+    """A port at which `process` should listen and does not; `owner` is the program that uses
+    it."""
 
     port: int
     process: str
@@ -83,35 +83,39 @@ class ClosedPort:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """The facts about one node: what was measured there, and more. `failed_downloads` and
-    `failed_models` are (model, why); `supervisor_trouble` is why supervisord did not answer;
-    `holds_model`: a runner of this node has one, or loads it; `bridge_loops` are rings of
-    Thunderbolt bridges, those of other nodes too; `damaged_files` are the paths of files of the
-    state that were kept aside; `dead_threads` are (process, thread) of those that ended by an
-    error; `keys_lost`: the cluster's API keys may be; `pair_trouble` is what is wrong with the
-    files of HTTPS, `certificate_standing` what is to be said of the certificate that it serves
-    with; `removed` are the files and folders that were removed while it ran."""
+    """The facts about one node, from which `findings` derives its faults."""
 
     measured: NodeReading
     holds_model: bool = False
+    """A runner of this node holds or loads a model."""
     keys_lost: bool = False
+    """The cluster may have lost API keys."""
     closed_ports: tuple[ClosedPort, ...] = ()
     damaged_files: tuple[str, ...] = ()
+    """Paths of damaged state files that were set aside."""
     dead_threads: tuple[tuple[str, str], ...] = ()
+    """(process, thread) of each thread that an error stopped."""
     failed_downloads: tuple[tuple[str, str], ...] = ()
+    """(model, why)."""
     failed_models: tuple[tuple[str, str], ...] = ()
+    """(model, why)."""
     supervisor_trouble: str = ""
+    """Why supervisord did not answer; "" if it did."""
     silent_peers: tuple[SilentPeer, ...] = ()
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
+    """Rings of Thunderbolt bridges in the whole cluster."""
     pair_trouble: str = ""
+    """The fault of the certificate and key files of HTTPS; "" if they are fine."""
     certificate_standing: str = ""
+    """The warning about the HTTPS certificate in use; "" if it is fine."""
     removed: tuple[Removed, ...] = ()
+    """Files and folders that were removed while the node ran."""
 
 
 def findings(facts: NodeFacts) -> tuple[HealthFinding, ...]:
-    """Return all findings, errors before warnings, in the order of the rules within each."""
-    found = [finding for rule in _RULES for finding in rule(facts)]
-    return tuple(sorted(found, key=lambda finding: finding.level != "error"))
+    """Return all findings: errors first, then warnings, each in the order of the rules."""
+    all_findings = [finding for rule in _RULES for finding in rule(facts)]
+    return tuple(sorted(all_findings, key=lambda finding: finding.level != "error"))
 
 
 def _disk(facts: NodeFacts) -> Iterable[HealthFinding]:
@@ -165,24 +169,24 @@ def _supervisor(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _means(facts: NodeFacts) -> Iterable[HealthFinding]:
-    for one in facts.removed:
-        means = one.means
-        if one.is_back:
-            said = f"{means.what} was removed and restored without {means.lost}: {means.path}"
+    for removed in facts.removed:
+        means = removed.means
+        if removed.is_back:
+            message = f"{means.what} was removed and restored without {means.lost}: {means.path}"
             way_out = "find the program that removes files there, and exclude this folder"
-            yield _finding(facts, "means_restored", said, way_out)
+            yield _finding(facts, "means_restored", message, way_out)
             continue
-        why = f" ({one.trouble})" if one.trouble else ""
-        said = f"{means.what} was removed, so {means.without}: {means.path}{why}"
+        why = f" ({removed.trouble})" if removed.trouble else ""
+        message = f"{means.what} was removed, so {means.without}: {means.path}{why}"
         way_out = f"run `shoal restart`; {means.owner} failed to restore it"
         if not means.owner:
             way_out = "give this user the right to create it; shoal retries each second"
-        yield _finding(facts, "means_gone", said, way_out)
+        yield _finding(facts, "means_gone", message, way_out)
 
 
 def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
     for process in facts.measured.processes:
-        # An empty slot is an unloaded model: what became of a runner is the worker's to say.
+        # An empty slot means an unloaded model; the worker reports how a runner ended.
         slot = process.name.startswith("runner:")
         if process.status == "fatal" or (process.status == "exited" and not slot):
             yield _finding(
@@ -201,11 +205,11 @@ def _processes(facts: NodeFacts) -> Iterable[HealthFinding]:
 
 
 def _ports(facts: NodeFacts) -> Iterable[HealthFinding]:
-    for one in facts.closed_ports:
+    for closed in facts.closed_ports:
         yield _finding(
             facts,
             "port_taken",
-            f"{one.process} cannot listen at port {one.port}; {one.owner} uses it",
+            f"{closed.process} cannot listen at port {closed.port}; {closed.owner} uses it",
             "stop that program, or move this node: `shoal down`, then `shoal up --base-port PORT`",
         )
 
@@ -264,8 +268,8 @@ def _peers(facts: NodeFacts) -> Iterable[HealthFinding]:
         if peer.silent_s >= UNREACHABLE_S:
             message = f"{peer.name} has not answered for {peer.silent_s:.0f} s"
             if peer.models:
-                waits = f"what it held of {', '.join(peer.models)} has no room elsewhere"
-                message = f"{message}; {waits} as it was asked for, and waits for it"
+                names = ", ".join(peer.models)
+                message += f"; {names} cannot be placed on other nodes as requested, so it waits"
             yield HealthFinding(
                 node=peer.node,
                 level="warn",

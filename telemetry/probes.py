@@ -1,8 +1,7 @@
-"""Talks to psutil: the use of this machine and of its processes, as plain numbers.
+"""Talks to psutil: the load of this machine and of its processes, as plain numbers.
 
-Probes remember nothing. Counters (processor seconds) are given as counters, of which `Rates`
-makes rates over a sliding window, by the instants that it is given. A process that is gone reads
-as None.
+Probes keep no state. They return counters such as processor seconds; `Rates` turns them into rates
+over a sliding window, with the instants of its caller. A process that has ended reads as None.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ PROFILER_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The machine's memory. `available_bytes` can be taken without swapping.
+    """The machine's memory. `available_bytes` can be used without swapping.
 
-    `wired_bytes` is macOS's (None elsewhere): memory that cannot be paged out, where a lost Metal
-    buffer shows.
+    `wired_bytes`, on macOS alone, is memory that cannot be paged out; a leaked Metal buffer shows
+    there.
     """
 
     total_bytes: int
@@ -40,20 +39,20 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The file system that holds a folder."""
+    """The size and free space of a folder's file system."""
 
     total_bytes: int
     free_bytes: int
 
 
 def damaged_files(folder: Path) -> tuple[str, ...]:
-    """Return the paths of the damaged files that were kept aside in a folder."""
+    """Return the paths of the damaged files that were set aside in a folder."""
     return tuple(str(path) for path in sorted(folder.glob("*.damaged")))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process now. `cpu_s` is user + system since it started."""
+    """One process now. `cpu_s` is user plus system time since its start."""
 
     pid: int
     cpu_s: float
@@ -63,19 +62,22 @@ class ProcessSample:
 
 
 def memory() -> MemoryUse:
-    """Return total and available memory: MemAvailable on Linux, on macOS total - wired -
-    anonymous - compressor, for what macOS calls free leaves out the file cache."""
-    seen = psutil.virtual_memory()
+    """Return total and available memory.
+
+    Available memory is MemAvailable on Linux. On macOS it is total - wired - anonymous -
+    compressor, because macOS's free memory leaves out the file cache.
+    """
+    system = psutil.virtual_memory()
     if sys.platform == "darwin":
         pages = vm_stat_counts(asked("/usr/bin/vm_stat", timeout_s=VM_STAT_TIMEOUT_S))
-        found = macos_available(seen.total, pages)
-        if found is not None:
-            return found
-    return MemoryUse(seen.total, seen.available)
+        use = macos_available(system.total, pages)
+        if use is not None:
+            return use
+    return MemoryUse(system.total, system.available)
 
 
 def macos_available(total_bytes: int, counts: Mapping[str, int]) -> MemoryUse | None:
-    """Return memory from `vm_stat`'s counts in bytes, or None when one of them is missing."""
+    """Return the memory from `vm_stat`'s counts in bytes; None if one of them is missing."""
     names = ("Pages wired down", "Anonymous pages", "Pages occupied by compressor")
     wired, anonymous, compressor = (counts.get(name) for name in names)
     if wired is None or anonymous is None or compressor is None:
@@ -84,15 +86,15 @@ def macos_available(total_bytes: int, counts: Mapping[str, int]) -> MemoryUse | 
 
 
 def vm_stat_counts(text: str) -> dict[str, int]:
-    """Return the lines of `vm_stat` as bytes by name; the page size is in its first line."""
+    """Return `vm_stat`'s counts in bytes by name; the first line has the page size."""
     size = re.search(r"page size of (\d+) bytes", text)
     page_bytes = int(size.group(1)) if size else 4096
-    found = re.findall(r'^"?([A-Za-z][^:"]*)"?:\s+(\d+)\.?$', text, flags=re.MULTILINE)
-    return {name: int(count) * page_bytes for name, count in found}
+    counts = re.findall(r'^"?([A-Za-z][^:"]*)"?:\s+(\d+)\.?$', text, flags=re.MULTILINE)
+    return {name: int(count) * page_bytes for name, count in counts}
 
 
 def thunderbolt() -> ThunderboltReading | None:
-    """Return the Thunderbolt ports of a Mac, None elsewhere or where its tools do not tell them.
+    """Return the Thunderbolt ports of a Mac; None elsewhere or if its tools print nothing.
 
     Takes a second or more.
     """
@@ -110,7 +112,7 @@ def cores() -> int:
 
 
 def cpu_busy_s() -> float:
-    """Return the busy processor seconds since the machine started, over all cores."""
+    """Return the busy processor seconds of all cores since the machine started."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Linux counts guests within user time, so a plain sum would count them twice.
@@ -124,7 +126,7 @@ def load_1m() -> float:
 
 
 def disk(folder: Path) -> Disk:
-    """Return the file system of `folder`, or of its nearest parent that exists."""
+    """Return the file system of `folder`, or of its nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     usage = psutil.disk_usage(str(folder))
@@ -132,32 +134,32 @@ def disk(folder: Path) -> Disk:
 
 
 def process(pid: int) -> ProcessSample | None:
-    """Return the use of a process, or None when there is none or it may not be read."""
+    """Return a sample of a process; None if it has ended or may not be read."""
     try:
-        found = psutil.Process(pid)
-        with found.oneshot():
-            times = found.cpu_times()
+        live = psutil.Process(pid)
+        with live.oneshot():
+            times = live.cpu_times()
             return ProcessSample(
                 pid=pid,
                 cpu_s=times.user + times.system,
-                resident_bytes=found.memory_info().rss,
-                threads=found.num_threads(),
-                started_at_s=found.create_time(),
+                resident_bytes=live.memory_info().rss,
+                threads=live.num_threads(),
+                started_at_s=live.create_time(),
             )
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return None
 
 
 def is_there(pid: int) -> bool:
-    """Return whether there is a process of this pid."""
+    """Return whether a process with this pid exists."""
     return psutil.pid_exists(pid)
 
 
 def children(pid: int) -> list[int]:
-    """Return the pids of a process's own children, oldest first; none when it is gone."""
+    """Return the pids of a process's direct children, oldest first; none if it has ended."""
     try:
-        found = psutil.Process(pid).children()
-        return [child.pid for child in sorted(found, key=_born)]
+        processes = psutil.Process(pid).children()
+        return [child.pid for child in sorted(processes, key=_born)]
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return []
 
@@ -168,30 +170,31 @@ def _born(child: psutil.Process) -> tuple[float, int]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Samples (instant, value) of one counter, oldest first, no older than `span_s` but for
-    one, so that the rate always covers the whole span.
+    """Samples (instant, value) of one counter, oldest first. All but the first are from the last
+    `span_s`, so that the rate covers the whole span.
 
-    A counter that goes backwards belongs to a new life of what is measured: the window starts
-    anew. A single sample has no rate.
+    If a counter decreases, its process has restarted, and the window starts again. A single sample
+    has no rate.
     """
 
     span_s: float
     samples: tuple[tuple[float, float], ...] = ()
 
     def add(self, at: float, value: float) -> Window:
-        """Return the window with one more sample; one that is not newer changes nothing."""
+        """Return the window with one more sample. A sample that is not newer changes nothing."""
         if self.samples and at <= self.samples[-1][0]:
             return self
         if self.samples and value < self.samples[-1][1]:
             return Window(self.span_s, ((at, value),))
-        kept = (*self.samples, (at, value))
-        while len(kept) > 2 and kept[1][0] <= at - self.span_s:
-            kept = kept[1:]
-        return Window(self.span_s, kept)
+        samples = (*self.samples, (at, value))
+        while len(samples) > 2 and samples[1][0] <= at - self.span_s:
+            samples = samples[1:]
+        return Window(self.span_s, samples)
 
     @property
     def per_s(self) -> float:
-        """Return the growth per second from oldest to newest sample; 0.0 for fewer than two."""
+        """Return the growth per second from the oldest to the newest sample; 0.0 for fewer than
+        two."""
         if len(self.samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self.samples[0], self.samples[-1]
@@ -199,7 +202,7 @@ class Window:
 
 
 class Rates:
-    """The rates of many counters: one window per key, until `keep` forgets it."""
+    """The rates of many counters: one window per key, until `keep` drops it."""
 
     def __init__(self, span_s: float) -> None:
         self._span_s = span_s
@@ -212,5 +215,5 @@ class Rates:
         return window.per_s
 
     def keep(self, keys: set[object]) -> None:
-        """Forget every key that is not in `keys`."""
+        """Drop every key that is not in `keys`."""
         self._windows = {key: window for key, window in self._windows.items() if key in keys}

@@ -1,8 +1,8 @@
 """Talks to the bus for telemetry: a reading each second, the sensors', and answers about processes.
 
-Measuring waits (supervisord, the file system), so a thread of its own does it and hands what it
-found to the loop, which alone publishes. A measurement that failed is logged once and tried again
-a second later; a supervisord that does not answer leaves the processes out, never the rest.
+Measuring blocks on supervisord and the file system, so it has its own thread. That thread hands its
+facts to the loop, which alone publishes. A failed measurement is logged once and retried a second
+later. If supervisord does not answer, a reading lacks the processes, but nothing else.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
 DOORS_S = 15.0
-"""How often it is looked whether processes listen; one that is younger may still be at it."""
+"""How often open ports are checked. A younger process may not listen yet, and is not checked."""
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 HTTP_PROCESS = "HTTP process of the gateway"
-"""Said of a gateway's child: it is gunicorn's, so supervisord has no word on it."""
+"""The description of a gateway's child, which gunicorn manages and supervisord does not know."""
 
 
 ListProcesses = Callable[[], Sequence[SupervisedProcess]]
 Keep = Callable[[Collection[str], float], tuple[Removed, ...]]
-"""Looks after the files and folders of the node, given the processes that run and the time."""
+"""Restores removed files and folders of the node, and returns the removed ones. Takes the names of
+the running processes, and the time."""
 
 
 class NodeMeter:
-    """The meter of a node: turns probes into ratios over the last seconds. For one thread."""
+    """Measures a node: turns probes into ratios over the last seconds. For use in one thread."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class NodeMeter:
         self._http_at = -CHILDREN_S
 
     def measure(self) -> NodeFacts:
-        """Return every figure as it is now. Waits for supervisord."""
+        """Return the current facts about the node. Waits for supervisord."""
         at = clock_now()
         busy = self._rates.rate("cpu", at, probes.cpu_busy_s())
         keys: set[object] = {"cpu"}
@@ -131,31 +132,31 @@ class NodeMeter:
             dead_threads=dead_threads(self._runtime, probes.is_there) if self._runtime else (),
             pair_trouble=served.trouble,
             certificate_standing="" if valid is None else standing(valid, wall()),
-            removed=self._keep([one.name for one in processes if _is_settled(one)], at),
+            removed=self._keep([process.name for process in processes if _is_settled(process)], at),
         )
 
     def _closed_ports(
         self, processes: Sequence[ProcessReading], at: float
     ) -> tuple[ClosedPort, ...]:
-        """Return the doors at which their processes do not listen; looked at now and then."""
+        """Return the ports at which their processes do not listen, checked every `DOORS_S`."""
         if at - self._doors_at >= DOORS_S:
             self._doors_at = at
-            settled = [one for one in processes if _is_settled(one)]
+            settled = [process for process in processes if _is_settled(process)]
             self._closed = tuple(
-                ClosedPort(port, one.name, port_owner(port) or "an unknown process")
-                for one in settled
-                for port in self._missing(one)
+                ClosedPort(port, process.name, port_owner(port) or "an unknown process")
+                for process in settled
+                for port in self._missing(process)
             )
         return self._closed
 
     def _missing(self, process: ProcessReading) -> Sequence[int]:
         doors = self._doors.get(process.name, ())
-        heard = listening(process.pid) if doors else frozenset[int]()
-        return [port for port in doors if port not in heard]
+        open_ports = listening(process.pid) if doors else frozenset[int]()
+        return [port for port in doors if port not in open_ports]
 
     def _http_processes(self, gateway: int, at: float) -> tuple[int, ...]:
-        """Return a gateway's children. To look for them reads every process of the machine, so
-        those that were found count until one is gone, for ten seconds at most."""
+        """Return the pids of a gateway's children. A search reads every process of the machine, so
+        its result is reused until a child has ended, for at most `CHILDREN_S`."""
         stale = gateway != self._http_of or at - self._http_at >= CHILDREN_S or not self._http
         if stale or not all(probes.is_there(child) for child in self._http):
             self._http, self._http_of = tuple(probes.children(gateway)), gateway
@@ -205,16 +206,18 @@ class Telemetry:
         sources: Sequence[SensorSource] = (),
         keep: Keep = lambda _running, _now: (),
     ) -> None:
-        """Measure a node, its data in `folder`, its log in `journal`; `doors` are the ports at
-        which each of its processes has to listen, `sources` its sensors, `keep` what
-        looks after its files."""
+        """Start to measure a node.
+
+        `folder` holds its data, `journal` the master's journal. `doors` are the ports at which each
+        process must listen. `sources` are its sensors. `keep` restores removed files.
+        """
         self.shell = shell
         self.node: NodeId = shell.speaker.node
         self.client = shell.client()
         self._list_processes = list_processes
         self._meter = NodeMeter(
             self.node,
-            self._listed,
+            self._list_or_none,
             folder,
             journal=journal,
             doors={} if doors is None else doors,
@@ -232,7 +235,7 @@ class Telemetry:
         self.examiner = Examiner(shell.speaker, shell.endpoints, capability, self.targets)
         self._questions = Link("router")
         self._questions.bind(shell.endpoints.telemetry)
-        shell.reactor.watch(self._questions, self._asked)
+        shell.reactor.watch(self._questions, self._take_question)
         self.client.hear("reading.node", self._peer_heard)
         self.client.hear(reading_topic("weights", self.node), self._weights_heard)
         watch = HardwareWatch(self.node, sources)
@@ -241,7 +244,7 @@ class Telemetry:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop measuring and close every link."""
+        """Stop measuring, and close every link."""
         self._stop.set()
         self._sensors.close()
         self.shell.reactor.unwatch(self._questions)
@@ -250,18 +253,18 @@ class Telemetry:
 
     def targets(self) -> Mapping[str, ProcessTarget]:
         """Return the processes that may be examined now, by name. Waits for supervisord."""
-        found: dict[str, ProcessTarget] = {}
+        targets: dict[str, ProcessTarget] = {}
         for supervised in self._list_processes():
             name, pid = supervised.name, supervised.pid
             children = tuple(probes.children(pid)) if name == GATEWAY and pid else ()
-            found[name] = ProcessTarget(name, pid, supervised.status, children)
+            targets[name] = ProcessTarget(name, pid, supervised.status, children)
             for count, child in enumerate(children, 1):
-                found[f"{name}/{count}"] = ProcessTarget(f"{name}/{count}", child, "running")
-        return found
+                targets[f"{name}/{count}"] = ProcessTarget(f"{name}/{count}", child, "running")
+        return targets
 
     # --- readings -------------------------------------------------------------------------
 
-    def _listed(self) -> Sequence[SupervisedProcess]:
+    def _list_or_none(self) -> Sequence[SupervisedProcess]:
         try:
             processes = self._list_processes()
         except ProcessRefused as error:
@@ -285,7 +288,7 @@ class Telemetry:
             try:
                 measured = self._meter.measure()
             except Exception as error:
-                # Nothing that a probe may meet is worth the end of all readings.
+                # No fault of a probe may end all readings.
                 self._complain(f"could not measure: {type(error).__name__}: {error}")
             else:
                 self.shell.reactor.call(partial(self._publish, measured))
@@ -294,8 +297,8 @@ class Telemetry:
     def _publish(self, measured: NodeFacts) -> None:
         if self._stop.is_set():
             return
-        found = findings(self._facts(measured))
-        reading = measured.measured.model_copy(update={"findings": found})
+        all_findings = findings(self._facts(measured))
+        reading = measured.measured.model_copy(update={"findings": all_findings})
         self.client.publish(reading_topic("node", self.node), reading)
 
     def _facts(self, measured: NodeFacts) -> NodeFacts:
@@ -309,9 +312,9 @@ class Telemetry:
         return replace(
             measured,
             failed_downloads=tuple(
-                (one.model, one.message.removeprefix(f"{one.model} could not be fetched: "))
-                for one in self._fetches
-                if one.phase == "failed"
+                (fetch.model, fetch.message.removeprefix(f"{fetch.model} could not be fetched: "))
+                for fetch in self._fetches
+                if fetch.phase == "failed"
             ),
             failed_models=failed,
             keys_lost=keys_were_lost(self.client.state.api_keys),
@@ -358,7 +361,7 @@ class Telemetry:
         return tuple(silent)
 
     def _held_only_at(self, node: NodeId) -> tuple[str, ...]:
-        """Return the models all of whose copies need this node."""
+        """Return the models whose every instance needs this node."""
         needs: dict[str, bool] = {}
         for instance in self.client.state.instances.values():
             if instance.serves:
@@ -368,7 +371,7 @@ class Telemetry:
 
     # --- questions ------------------------------------------------------------------------
 
-    def _asked(self, frames: list[bytes]) -> None:
+    def _take_question(self, frames: list[bytes]) -> None:
         if len(frames) != 2:
             return
         asker = frames[0]

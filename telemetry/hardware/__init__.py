@@ -1,7 +1,7 @@
-"""Talks to sensors: what accelerators and processor of this node do, and what is not told of them.
+"""Talks to sensors: reads the figures of this node's accelerators and processor.
 
-One source for each way to ask: a look may fail or never end, which costs its own figures alone.
-Units are made the same where a figure is read. What is not told is None, never 0.
+There is one source for each driver or tool. A source whose read fails or hangs loses only its own
+figures. Each figure is converted to our units where it is read. A missing figure is None, never 0.
 """
 
 from telemetry.hardware.publisher import HardwarePublisher

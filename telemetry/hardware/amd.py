@@ -7,16 +7,16 @@ from pathlib import Path
 
 from telemetry.hardware.cards import Card, DrmCards, Figures
 from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
-from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of, text_of
+from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, text_of, value_of
 
 CLOCK_NOW = re.compile(r":\s*(\d+)\s*MHz\s*\*", re.IGNORECASE)
-"""The line of `pp_dpm_sclk` that a star marks as the clock of now."""
+"""The line of `pp_dpm_sclk` with a star: the current clock."""
 WHOLE = ("edge", "junction")
-"""The temperatures that stand for a GPU whole, best first."""
+"""Labels of the temperature of a whole GPU, best first."""
 
 
 class AmdCards:
-    """The AMD GPUs of a Linux machine whose files lie under `root`."""
+    """The AMD GPUs of a Linux machine; `root` is the root of its files."""
 
     name = "amd"
     period_s = 2.0
@@ -25,7 +25,7 @@ class AmdCards:
         self._cards = DrmCards(root, "amd")
 
     def read(self, at: float) -> Sensed:
-        """Return every card of AMD's."""
+        """Return the figures of every AMD GPU. Does not block."""
         return self._cards.look(_figures)
 
 
@@ -41,12 +41,12 @@ def _figures(card: Card) -> Figures:
         "gtt_total_bytes": number_of(device / "mem_info_gtt_total"),
         "gtt_used_bytes": number_of(device / "mem_info_gtt_used"),
         "power_w": watts_of(scaled(power_uw, 1e-6)),
-        "temperature_c": celsius_of(scaled(one_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
+        "temperature_c": celsius_of(scaled(value_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
         "clock_mhz": _clock(device, sensors),
     }
 
 
 def _clock(device: Path, sensors: Path) -> float | None:
-    """Return the shader clock: as the table of its states marks it, else as its sensor tells."""
+    """Return the shader clock in MHz: from the table of states, else from the sensor."""
     marked = CLOCK_NOW.search(text_of(device / "pp_dpm_sclk") or "")
     return float(marked[1]) if marked else scaled(labelled(sensors, "freq").get("sclk"), 1e-6)

@@ -1,4 +1,4 @@
-"""Talks to the disk: the graphics cards that Linux knows, by their PCI vendor, and their names."""
+"""Talks to the disk: finds Linux's graphics cards of a PCI vendor, and their names."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ CARD = re.compile(r"card(\d+)")
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 IN_BRACKETS = re.compile(r"\[(.+)\]")
 DISPLAYS = "0x03"
-"""What the class of every PCI device begins with that computes graphics."""
+"""Prefix of the PCI class of display devices."""
 
 Figures = Mapping[str, float | str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A graphics card: its folder in `/sys/class/drm` and that of its device, its PCI address and
-    its device's id as the system writes it (`0x744c`)."""
+    """A graphics card: its folder in `/sys/class/drm`, the folder of its device, its PCI address
+    and its device id in the system's form (`0x744c`)."""
 
     folder: Path
     device: Path
@@ -33,12 +33,12 @@ class Card:
 
     @property
     def is_asleep(self) -> bool:
-        """Return whether the system has switched the card off: to read most files would wake it."""
+        """Return whether the system has suspended the card; reading most files would wake it."""
         return text_of(self.device / "power" / "runtime_status") == "suspended"
 
 
 class DrmCards:
-    """The cards of one vendor on a Linux machine whose files lie under `root`."""
+    """The cards of one vendor on a Linux machine; `root` is the root of its files."""
 
     def __init__(self, root: Path, vendor: Vendor) -> None:
         self._root = root
@@ -46,25 +46,24 @@ class DrmCards:
         self._names: dict[str, str | None] = {}
 
     def look(self, figures: Callable[[Card], Figures]) -> Sensed:
-        """Return what `figures` tells of each card; of one that is asleep its name alone, and
-        why."""
-        found: list[AcceleratorReading] = []
+        """Return the figures of each card. A sleeping card has only its name, and the reason."""
+        readings: list[AcceleratorReading] = []
         untold: list[UntoldFigures] = []
         for card in cards_of(self._root, PCI_VENDORS[self._vendor]):
-            told: Figures = {}
+            values: Figures = {}
             if card.is_asleep:
                 why = f"{card.address} is powered down while unused, and shoal does not wake it"
                 untold.append(UntoldFigures(source=self._vendor, why=why))
             else:
-                told = figures(card)
-            known = {
+                values = figures(card)
+            fields = {
                 "vendor": self._vendor,
                 "device": card.address,
                 "name": self._name_of(card.device_id),
-                **{name: value for name, value in told.items() if value is not None},
+                **{name: value for name, value in values.items() if value is not None},
             }
-            found.append(AcceleratorReading.model_validate(known))
-        return Sensed(tuple(found), untold=tuple(untold))
+            readings.append(AcceleratorReading.model_validate(fields))
+        return Sensed(tuple(readings), untold=tuple(untold))
 
     def _name_of(self, device_id: str) -> str | None:
         if device_id not in self._names:
@@ -74,20 +73,20 @@ class DrmCards:
 
 
 def cards_of(root: Path, vendor: str) -> list[Card]:
-    """Return the cards of a PCI vendor (`0x1002`), in the order of their numbers."""
-    found: list[tuple[int, Card]] = []
+    """Return the cards of a PCI vendor (such as `0x1002`), in the order of their numbers."""
+    cards: list[tuple[int, Card]] = []
     for folder in (root / "sys/class/drm").glob("card*"):
         number, device = CARD.fullmatch(folder.name), folder / "device"
         if number is not None and text_of(device / "vendor") == vendor:
             facts = dict(_pairs(text_of(device / "uevent") or ""))
             address = facts.get("PCI_SLOT_NAME", folder.name)
             card = Card(folder, device, address, text_of(device / "device") or "")
-            found.append((int(number[1]), card))
-    return [card for _, card in sorted(found, key=lambda pair: pair[0])]
+            cards.append((int(number[1]), card))
+    return [card for _, card in sorted(cards, key=lambda pair: pair[0])]
 
 
 def has_pci_display(root: Path, vendor: str) -> bool:
-    """Return whether there is a PCI device for graphics of a vendor, with a driver or without."""
+    """Return whether the machine has a display device of a PCI vendor, even without a driver."""
     return any(
         text_of(device / "vendor") == vendor
         and (text_of(device / "class") or "").startswith(DISPLAYS)
@@ -96,8 +95,8 @@ def has_pci_display(root: Path, vendor: str) -> bool:
 
 
 def pci_name(root: Path, vendor: str, device_id: str) -> str | None:
-    """Return what the machine's table of PCI ids calls a device (what people know it by, where the
-    table has that in brackets); None without a table, or without a row."""
+    """Return the name of a device in the machine's table of PCI ids; the product name, if the table
+    has it in brackets. None if there is no table or no row."""
     wanted = device_id.removeprefix("0x").lower()
     for path in PCI_NAMES:
         try:
@@ -112,8 +111,8 @@ def pci_name(root: Path, vendor: str, device_id: str) -> str | None:
                 inside = line.startswith(vendor.removeprefix("0x") + " ")
             elif inside and line.startswith(f"\t{wanted} "):
                 name = line[1:].partition(" ")[2].strip()
-                known = IN_BRACKETS.search(name)
-                return known[1] if known else name
+                brackets = IN_BRACKETS.search(name)
+                return brackets[1] if brackets else name
     return None
 
 

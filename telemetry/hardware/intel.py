@@ -1,7 +1,6 @@
-"""Talks to i915's and xe's files in `/sys`, as far as they tell: clock, power and temperature of
-Intel's GPUs.
+"""Talks to i915's and xe's files in `/sys`: clock, power and temperature of Intel's GPUs.
 
-Neither driver tells there how busy a GPU is, nor how much of its memory is used.
+Neither driver reports the load of a GPU or its used memory there.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ from pathlib import Path
 
 from telemetry.hardware.cards import Card, DrmCards, Figures
 from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
-from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, one_of
+from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, value_of
 
 WHOLE = ("card", "pkg")
-"""The sensors that stand for a card whole, best first."""
+"""Labels of the sensors of a whole card, best first."""
 
 
 class IntelCards:
-    """The Intel GPUs of a Linux machine whose files lie under `root`."""
+    """The Intel GPUs of a Linux machine; `root` is the root of its files."""
 
     name = "intel"
     period_s = 2.0
@@ -27,12 +26,12 @@ class IntelCards:
         self._energy = EnergyMeter()
 
     def read(self, at: float) -> Sensed:
-        """Return every card of Intel's."""
+        """Return the figures of every Intel GPU. Does not block."""
         return self._cards.look(lambda card: self._figures(card, at))
 
     def _figures(self, card: Card, at: float) -> Figures:
         sensors = next(iter(hwmons(card.device / "hwmon")), card.device / "hwmon")
-        energy_uj = one_of(labelled(sensors, "energy"), WHOLE)
+        energy_uj = value_of(labelled(sensors, "energy"), WHOLE)
         clocks = (
             card.folder / "gt_act_freq_mhz",
             card.folder / "gt/gt0/rps_act_freq_mhz",
@@ -42,6 +41,6 @@ class IntelCards:
         return {
             "vram_total_bytes": number_of(card.folder / "lmem_total_bytes"),
             "power_w": watts,
-            "temperature_c": celsius_of(scaled(one_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
+            "temperature_c": celsius_of(scaled(value_of(labelled(sensors, "temp"), WHOLE), 1e-3)),
             "clock_mhz": scaled(first_number(clocks), 1.0),
         }

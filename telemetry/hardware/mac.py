@@ -1,6 +1,6 @@
-"""Talks to macOS's `ioreg`: load and memory of the GPU, which it tells to everybody.
+"""Talks to macOS's `ioreg`, which reports load and memory of the GPU to every user.
 
-Power, temperature and clock of Apple's chips are told by `powermetrics`, to root alone.
+Only root gets the power, temperature and clock of Apple's chips, from `powermetrics`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAKERS: tuple[tuple[str, Vendor], ...] = (
     ("intel", "intel"),
     ("nv", "nvidia"),
 )
-"""What the class or the model of a GPU begins with, by its maker."""
+"""Prefix of a GPU's class or model to its maker."""
 
 
 class MacAccelerators:
-    """The GPUs of a Mac, as `ioreg` tells them: `ask` runs it and gives what it prints."""
+    """The GPUs of a Mac. `ask` runs `ioreg` and returns its output."""
 
     name = "macos"
     period_s = 5.0
@@ -39,58 +39,59 @@ class MacAccelerators:
         self._ask = ask
 
     def read(self, at: float) -> Sensed:
-        """Return every GPU, and what would take root to know."""
+        """Return the figures of every GPU; `untold` names the figures for root alone. Raises
+        RuntimeError if `ioreg` prints nothing."""
         printed = self._ask()
         if not printed:
             raise RuntimeError(f"`{' '.join(COMMAND)}` prints nothing")
-        found = accelerators_in(printed.encode())
-        return Sensed(found, untold=(UntoldFigures(source=self.name, why=POWERMETRICS),))
+        readings = accelerators_in(printed.encode())
+        return Sensed(readings, untold=(UntoldFigures(source=self.name, why=POWERMETRICS),))
 
 
 def accelerators_in(printed: bytes) -> tuple[AcceleratorReading, ...]:
-    """Return the GPUs in `ioreg`'s property list; entries that measure nothing are none."""
+    """Return the GPUs in `ioreg`'s property list; entries without statistics are skipped."""
     entries = cast(list[dict[str, Any]], plistlib.loads(printed))
-    found = (_accelerator(entry) for entry in entries if "PerformanceStatistics" in entry)
-    return tuple(one for one in found if one is not None)
+    readings = (_accelerator(entry) for entry in entries if "PerformanceStatistics" in entry)
+    return tuple(reading for reading in readings if reading is not None)
 
 
 def _accelerator(entry: dict[str, Any]) -> AcceleratorReading | None:
-    told = cast(dict[str, Any], entry["PerformanceStatistics"])
+    statistics = cast(dict[str, Any], entry["PerformanceStatistics"])
     sort = _text(entry.get("IOClass")) or _text(entry.get("IORegistryEntryName"))
     model = _text(entry.get("model"))
     vendor = _vendor(model, sort)
     if vendor is None:
         return None
-    used, free = _count(told, "vramUsedBytes"), _count(told, "vramFreeBytes")
+    used, free = _count(statistics, "vramUsedBytes"), _count(statistics, "vramFreeBytes")
     return AcceleratorReading(
         vendor=vendor,
         device=sort,
         name=model or None,
-        utilisation_ratio=ratio_of(_count(told, "Device Utilization %")),
+        utilisation_ratio=ratio_of(_count(statistics, "Device Utilization %")),
         vram_total_bytes=None if used is None or free is None else used + free,
         vram_used_bytes=used,
-        gtt_used_bytes=_count(told, "In use system memory"),
-        power_w=watts_of(_count(told, "Total Power(W)")),
-        temperature_c=celsius_of(_count(told, "Temperature(C)")),
-        clock_mhz=_count(told, "Core Clock(MHz)"),
+        gtt_used_bytes=_count(statistics, "In use system memory"),
+        power_w=watts_of(_count(statistics, "Total Power(W)")),
+        temperature_c=celsius_of(_count(statistics, "Temperature(C)")),
+        clock_mhz=_count(statistics, "Core Clock(MHz)"),
     )
 
 
-def _vendor(*said: str) -> Vendor | None:
-    for text in said:
+def _vendor(*texts: str) -> Vendor | None:
+    for text in texts:
         for start, vendor in MAKERS:
             if text.lower().startswith(start):
                 return vendor
     return None
 
 
-def _count(told: dict[str, Any], key: str) -> int | None:
-    value = told.get(key)
+def _count(statistics: dict[str, Any], key: str) -> int | None:
+    value = statistics.get(key)
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _text(said: object) -> str:
-    """Return text, which older drivers keep as bytes that end in a zero."""
-    if isinstance(said, bytes):
-        return said.rstrip(b"\0").decode(errors="replace")
-    return said if isinstance(said, str) else ""
+def _text(value: object) -> str:
+    """Return text; older drivers store it as bytes that end in a zero."""
+    if isinstance(value, bytes):
+        return value.rstrip(b"\0").decode(errors="replace")
+    return value if isinstance(value, str) else ""

@@ -1,8 +1,8 @@
 """Talks to NVIDIA's driver through NVML, which the package `nvidia-ml-py` calls.
 
-The package is an extra of shoal's (`nvidia`). It is imported at the first look, in the thread that
-looks. Without the package or the driver's library that is said where there is a GPU of NVIDIA's;
-where there is none, nothing is.
+The package is the extra `nvidia` of shoal. It is imported at the first read, in the reading thread.
+If the package or the driver's library is missing, the reading says so, but only on machines with an
+NVIDIA GPU.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watt
 
 MODULE = "pynvml"
 AGAIN_S = 60.0
-"""How long it rests where there is no NVML to ask."""
+"""Pause before the next attempt to open NVML."""
 NOT_INSTALLED = (
     "this machine has an NVIDIA GPU, but `nvidia-ml-py` is not installed in shoal's environment: "
     "run `pip install 'shoal[nvidia]'`"
@@ -27,8 +27,8 @@ NOT_INSTALLED = (
 
 
 class NvidiaCards:
-    """The NVIDIA GPUs that NVML tells of. `root` has the files by which they are seen without it;
-    `load` imports the package, and raises ImportError where there is none."""
+    """NVML's GPUs. `root` is the root of the machine's files, which show GPUs without NVML, too.
+    `load` imports the package; it raises ImportError if there is none."""
 
     name = "nvidia"
     period_s = 2.0
@@ -37,27 +37,28 @@ class NvidiaCards:
         self._root = root
         self._load = load or (lambda: importlib.import_module(MODULE))
         self._nvml: Any = None
-        self._rests_until = 0.0
+        self._retry_at = 0.0
         self._unable = Sensed()
 
     def read(self, at: float) -> Sensed:
-        """Return every GPU; one that NVML cannot read is named, beside the others."""
+        """Return the figures of every GPU; `untold` names the GPUs that NVML cannot read. Raises
+        NVML's error if NVML itself fails; the next read opens it again."""
         if self._nvml is None:
-            if at < self._rests_until:
+            if at < self._retry_at:
                 return self._unable
-            why = self._opened()
+            why = self._open()
             if why:
-                self._rests_until, self._unable = at + AGAIN_S, self._lacking(why)
+                self._retry_at, self._unable = at + AGAIN_S, self._lacking(why)
                 return self._unable
         nvml: Any = self._nvml
         try:
             return self._all(nvml)
         except nvml.NVMLError:
-            self._close()  # a driver that was loaded anew is asked from the beginning
+            self._close()  # the driver may have been reloaded
             raise
 
-    def _opened(self) -> str:
-        """Open NVML; return why that cannot be, or nothing."""
+    def _open(self) -> str:
+        """Open NVML; return why it cannot be opened, or ""."""
         try:
             nvml = self._load()
         except ImportError:
@@ -80,14 +81,14 @@ class NvidiaCards:
         return Sensed(untold=(UntoldFigures(source=self.name, why=why),))
 
     def _all(self, nvml: Any) -> Sensed:
-        found: list[AcceleratorReading] = []
+        readings: list[AcceleratorReading] = []
         untold: list[UntoldFigures] = []
         for count in range(nvml.nvmlDeviceGetCount()):
             try:
-                found.append(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(count)))
+                readings.append(_card(nvml, nvml.nvmlDeviceGetHandleByIndex(count)))
             except nvml.NVMLError as error:
                 untold.append(UntoldFigures(source=self.name, why=f"GPU {count}: {error}"))
-        return Sensed(tuple(found), untold=tuple(untold))
+        return Sensed(tuple(readings), untold=tuple(untold))
 
 
 def _card(nvml: Any, gpu: Any) -> AcceleratorReading:
@@ -98,8 +99,8 @@ def _card(nvml: Any, gpu: Any) -> AcceleratorReading:
         nvml.NVML_ERROR_NO_DATA,
     )
 
-    def told(ask: Callable[..., Any], *what: Any) -> Any:
-        """Return what NVML answers; None for what this GPU has no figure for."""
+    def query(ask: Callable[..., Any], *what: Any) -> Any:
+        """Return NVML's answer; None if this GPU does not have the figure."""
         try:
             return ask(gpu, *what)
         except nvml.NVMLError as error:
@@ -107,21 +108,21 @@ def _card(nvml: Any, gpu: Any) -> AcceleratorReading:
                 return None
             raise
 
-    load, memory = told(nvml.nvmlDeviceGetUtilizationRates), told(nvml.nvmlDeviceGetMemoryInfo)
-    heat = told(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
+    load, memory = query(nvml.nvmlDeviceGetUtilizationRates), query(nvml.nvmlDeviceGetMemoryInfo)
+    heat = query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
     return AcceleratorReading(
         vendor="nvidia",
         device=_text(nvml.nvmlDeviceGetPciInfo(gpu).busId).lower(),
-        name=_text(told(nvml.nvmlDeviceGetName)) or None,
+        name=_text(query(nvml.nvmlDeviceGetName)) or None,
         utilisation_ratio=ratio_of(load and load.gpu),
         vram_total_bytes=memory and memory.total,
         vram_used_bytes=memory and memory.used,
-        power_w=watts_of(scaled(told(nvml.nvmlDeviceGetPowerUsage), 1e-3)),
+        power_w=watts_of(scaled(query(nvml.nvmlDeviceGetPowerUsage), 1e-3)),
         temperature_c=celsius_of(scaled(heat, 1.0)),
-        clock_mhz=scaled(told(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_GRAPHICS), 1.0),
+        clock_mhz=scaled(query(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_GRAPHICS), 1.0),
     )
 
 
-def _text(said: str | bytes | None) -> str:
-    """Return text that some versions of the package give as bytes."""
-    return said.decode(errors="replace") if isinstance(said, bytes) else said or ""
+def _text(value: str | bytes | None) -> str:
+    """Return text; some versions of the package return it as bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -1,6 +1,6 @@
 """Talks to Linux's sensors of the processor: its temperature (hwmon) and its power (RAPL).
 
-psutil reads the same files for temperatures, and knows neither their root nor RAPL.
+psutil reads the same files for temperatures, but takes no root folder and does not read RAPL.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ PACKAGES: tuple[tuple[str, str], ...] = (
     ("zenpower", "Tdie"),
     ("cpu_thermal", ""),
 )
-"""Which driver's sensors tell of a processor whole, and what their labels begin with; the first
-that is there counts."""
+"""Drivers with a sensor for the whole processor, and the prefixes of its label; the first that
+exists counts."""
 
 
 class ProcessorSensors:
-    """The processor of a Linux machine whose files lie under `root`."""
+    """The processor of a Linux machine; `root` is the root of its files."""
 
     name = "processor"
     period_s = 2.0
@@ -33,20 +33,20 @@ class ProcessorSensors:
         self._energy = EnergyMeter()
 
     def read(self, at: float) -> Sensed:
-        """Return the temperature of the hottest package, and the power of all."""
+        """Return the temperature of the hottest package, and the power of all packages."""
         power_w, untold = self._power(at)
         return Sensed(cpu_temperature_c=self._temperature(), cpu_power_w=power_w, untold=untold)
 
     def _temperature(self) -> float | None:
-        found = [
+        sensors_by_driver = [
             (text_of(hwmon / "name"), labelled(hwmon, "temp"))
             for hwmon in hwmons(self._root / "sys/class/hwmon")
         ]
         for driver, start in PACKAGES:
             all_c = [
                 temperature_c
-                for name, sensors in found
-                if name == driver
+                for driver_name, sensors in sensors_by_driver
+                if driver_name == driver
                 for label, value in sensors.items()
                 if label.startswith(start)
                 and (temperature_c := celsius_of(scaled(value, 1e-3))) is not None
@@ -56,9 +56,9 @@ class ProcessorSensors:
         return None
 
     def _power(self, at: float) -> tuple[float | None, tuple[UntoldFigures, ...]]:
-        """Return the sum over packages, None unless each tells its own, and who may read them. RAPL
-        is Intel's, and AMD's have it by the same name; of its domains those of whole packages
-        count."""
+        """Return the power of all packages, and the reason if it cannot be read. The power is None
+        unless each package reports its own. AMD's processors use Intel's name for RAPL, too. Only
+        the domains of whole packages count."""
         total_w: float | None = 0.0
         packages = [
             domain

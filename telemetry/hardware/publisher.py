@@ -1,4 +1,4 @@
-"""Talks to the bus: what the sensors of this node tell, when it has changed and when it is due."""
+"""Talks to the bus: publishes the sensors' reading if it has changed or is due."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ DUE_S = 5.0
 
 
 class HardwarePublisher:
-    """Publishes what a watch tells, and logs what goes wrong with a source: once, until that is
-    something else."""
+    """Publishes a watch's readings, and logs each fault of a source once until it changes."""
 
     def __init__(self, shell: Shell, client: BusClient, watch: HardwareWatch) -> None:
         self._shell = shell
@@ -23,14 +22,14 @@ class HardwarePublisher:
         self._last: HardwareReading | None = None
         self._last_at = 0.0
         self._logged: dict[str, str] = {}
-        self._timer = shell.reactor.every(EVERY_S, self._tell)
+        self._timer = shell.reactor.every(EVERY_S, self._report)
 
     def close(self) -> None:
-        """Publish nothing more, and begin no further look."""
+        """Stop publishing and reading."""
         self._timer.cancel()
         self._watch.close()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for source, why in self._watch.troubles().items():
             if self._logged.get(source) != why:
                 self._logged[source] = why

@@ -1,7 +1,7 @@
-"""What a source of sensors is, what one look at it brings, and units from what drivers tell.
+"""The protocol of sensor sources, the figures of one read, and the conversion of drivers' units.
 
-Pure: time arrives as `at`. A figure that cannot be (a load over 100 %, a temperature at which no
-chip works) is one that is not told.
+Pure: time arrives as `at`. An impossible figure (a load over 100 %, a temperature at which no chip
+works) counts as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST_W = 20_000.0
 
 @dataclass(frozen=True, slots=True)
 class Sensed:
-    """What one look brought. `untold` are the figures that this source could tell and does not."""
+    """The figures of one read. `untold` are figures that this source lacks, with the reasons."""
 
     accelerators: tuple[AcceleratorReading, ...] = ()
     cpu_temperature_c: float | None = None
@@ -26,49 +26,49 @@ class Sensed:
 
 
 class SensorSource(Protocol):
-    """One way to ask for figures. `period_s` is how long it rests between two looks."""
+    """A driver or tool that reports figures. `period_s` is the pause between two reads."""
 
     name: str
     period_s: float
 
     def read(self, at: float) -> Sensed:
-        """Look once; `at` is the clock's. May wait, and may raise anything: the caller bounds it.
-        Without such hardware it brings nothing, and says nothing of it."""
+        """Read the sensors once; `at` is a monotonic instant. May block, and may raise anything.
+        Without such hardware the result is empty."""
         ...
 
 
 def ratio_of(percent: float | None) -> float | None:
-    """Return percent as a ratio of 0 to 1."""
+    """Return a percentage as a ratio from 0 to 1; None if it is out of range."""
     return percent / 100.0 if percent is not None and 0 <= percent <= 100 else None
 
 
 def celsius_of(temperature_c: float | None) -> float | None:
-    """Return a temperature, unless no chip works at it."""
+    """Return the temperature; None if no chip works at it."""
     fits = temperature_c is not None and COLDEST_C <= temperature_c <= HOTTEST_C
     return temperature_c if fits else None
 
 
 def watts_of(power_w: float | None) -> float | None:
-    """Return a power, unless no machine takes that much."""
+    """Return the power; None if no machine draws that much."""
     return power_w if power_w is not None and 0.0 <= power_w <= MOST_W else None
 
 
 def scaled(value: int | None, unit: float) -> float | None:
-    """Return a number of `unit`s, or None for none."""
+    """Return `value` times `unit`; None stays None."""
     return None if value is None else value * unit
 
 
 class EnergyMeter:
-    """Power from counters of energy: what was used between two looks at the same counter."""
+    """Computes power from energy counters: the energy between two reads of the same counter."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[float, int]] = {}
 
     def watts(self, counter: str, at: float, microjoules: int) -> float | None:
-        """Return the mean power since the look before; None for a first look, and where the counter
-        has begun anew."""
-        before = self._last.get(counter)
+        """Return the mean power since the previous read of a counter; None for the first read, or
+        if the counter has restarted."""
+        last = self._last.get(counter)
         self._last[counter] = (at, microjoules)
-        if before is None or at <= before[0]:
+        if last is None or at <= last[0]:
             return None
-        return watts_of((microjoules - before[1]) * 1e-6 / (at - before[0]))
+        return watts_of((microjoules - last[1]) * 1e-6 / (at - last[0]))

@@ -1,4 +1,4 @@
-"""Talks to the system: which sources of sensors there are on this machine."""
+"""Talks to the system: chooses the sensor sources of this machine by its operating system."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from telemetry.hardware.sensed import SensorSource
 
 
 def sources_here(platform: str = sys.platform, root: Path = Path("/")) -> tuple[SensorSource, ...]:
-    """Return the sources of a machine of that system whose files lie under `root`; none for a
-    system of which no sensors are read."""
+    """Return the sensor sources for a platform; none for other systems than macOS and Linux.
+    `root` is the root of the machine's files."""
     if platform == "darwin":
         return (MacAccelerators(),)
     if platform.startswith("linux"):

@@ -1,7 +1,7 @@
-"""Talks to the disk: what Linux tells in files of `/sys`.
+"""Talks to the disk: reads the files of Linux's `/sys`.
 
-Everything lies under a root, so that recorded files are read like a machine's own. A file that is
-not there, or that its driver does not let be read now, tells nothing.
+Paths are relative to a root, so that tests can use recorded files. A file that is missing or cannot
+be read now counts as empty.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def text_of(path: Path) -> str | None:
-    """Return what a file says, without spaces around it; None where that is nothing."""
+    """Return the stripped text of a file; None if it is empty or cannot be read."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -20,36 +20,35 @@ def text_of(path: Path) -> str | None:
 
 
 def number_of(path: Path) -> int | None:
-    """Return the whole number that a file says; None for none."""
-    said = text_of(path)
-    return int(said) if said is not None and re.fullmatch(r"-?\d{1,19}", said) else None
+    """Return the whole number in a file; None if there is none."""
+    text = text_of(path)
+    return int(text) if text is not None and re.fullmatch(r"-?\d{1,19}", text) else None
 
 
 def first_number(paths: Iterable[Path]) -> int | None:
-    """Return the number that the first of these files says which says one."""
-    return next((found for path in paths if (found := number_of(path)) is not None), None)
+    """Return the number in the first of these files that contains one."""
+    return next((number for path in paths if (number := number_of(path)) is not None), None)
 
 
 def hwmons(folder: Path) -> list[Path]:
-    """Return the folders of sensors in a folder, in the order of their numbers."""
+    """Return the `hwmon` folders in a folder, in the order of their numbers."""
     return sorted(folder.glob("hwmon*"), key=_by_number)
 
 
 def labelled(hwmon: Path, sort: str) -> dict[str, int]:
-    """Return what the sensors of one sort (`temp`, `power`, `energy`, `freq`) tell, by their
-    labels, in the order of their numbers; one without a label goes by its own name (`temp1`)."""
-    found: dict[str, int] = {}
+    """Return label to value of the sensors of one sort (`temp`, `power`, `energy`, `freq`), in the
+    order of their numbers. A sensor without a label has its own name (`temp1`)."""
+    values: dict[str, int] = {}
     for path in sorted(hwmon.glob(f"{sort}*_input"), key=_by_number):
         value = number_of(path)
         if value is not None:
             sensor = path.name.removesuffix("_input")
-            found[text_of(hwmon / f"{sensor}_label") or sensor] = value
-    return found
+            values[text_of(hwmon / f"{sensor}_label") or sensor] = value
+    return values
 
 
-def one_of(sensors: dict[str, int], labels: Iterable[str]) -> int | None:
-    """Return what the first of these labels tells that is there, else what the first sensor
-    tells."""
+def value_of(sensors: dict[str, int], labels: Iterable[str]) -> int | None:
+    """Return the value of the first of these labels that exists, else of the first sensor."""
     best = (sensors[label] for label in labels if label in sensors)
     return next(best, next(iter(sensors.values()), None))
 
