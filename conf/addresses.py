@@ -11,19 +11,21 @@ from conf.settings import Settings
 
 
 def machine_addresses() -> tuple[str, ...]:
-    """Return the IPv4 addresses of all interfaces that are up, but loopback and link-local ones."""
+    """Return the IPv4 addresses of all interfaces that are up, without loopback and link-local
+    addresses."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
-    found = [
-        one.address
+    hosts = [
+        entry.address
         for name, addresses in sorted(psutil.net_if_addrs().items())
-        for one in addresses
-        if name in up and one.family == socket.AF_INET
+        for entry in addresses
+        if name in up and entry.family == socket.AF_INET
     ]
-    return tuple(one for one in found if not one.startswith(("127.", "169.254.")))
+    return tuple(entry for entry in hosts if not entry.startswith(("127.", "169.254.")))
 
 
 def announced_hosts(settings: Settings) -> tuple[str, ...]:
-    """Return the hosts that other nodes are told to dial, best first; none where none may join."""
+    """Return the hosts that other nodes should connect to, best first; none if the node is closed
+    to others."""
     cluster = settings.cluster
     if cluster.addresses or not cluster.listen:
         return cluster.addresses

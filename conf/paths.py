@@ -1,5 +1,5 @@
-"""Talks to the disk: the folders of a home, one table for the whole suite, and which files and
-folders a node that runs cannot do without (decision 0080).
+"""Talks to the disk: the folders of a home, and the files and folders that a running node needs
+(decision 0080).
 
 | folder    | with `--home DIR` | without it                | holds                        |
 |-----------|-------------------|---------------------------|------------------------------|
@@ -10,10 +10,10 @@ folders a node that runs cannot do without (decision 0080).
 |           |                   |                           | run/, logs/                  |
 | `runtime` | `/tmp/shoal-<uid>/<hash of the home>`, both   || sockets and their locks      |
 
-(macOS has its own places for the XDG folders, and the runtime folders lie in
-`~/Library/Caches/shoal` there: it takes files from /tmp that were not touched for three days.)
-The runtime folder does not follow TMPDIR: every process of a home has to find the same
-sockets, from any shell that it was started in, and socket paths must stay short.
+macOS has its own places for the XDG folders. There the runtime folders are in
+`~/Library/Caches/shoal`, because macOS deletes files in /tmp after three days without use. The
+runtime folder does not follow TMPDIR, because all processes of a home must find the same sockets,
+from any shell. Socket paths must also stay short.
 """
 
 from __future__ import annotations
@@ -36,21 +36,22 @@ from bus.wire.errors import ConfigError
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700
 MAX_ROOT_BYTES = 65
-"""Of the folder of runtime folders: a home's hash and a socket's name come behind it."""
+"""Longest path of the folder above the runtime folders; a home's hash and a socket's name follow
+it."""
 COUNTERS = "gateway-metrics"
-"""In the runtime folder: what the gateway's HTTP processes count."""
+"""Subfolder of the runtime folder with the metrics of the gateway's HTTP processes."""
 OWNER_S = 10.0
-"""For as long a file may be gone, for its owner looks every few seconds."""
+"""A missing file is reported after this time; its owner checks every few seconds."""
 REOPEN_LOGS_S = 5.0
-TOLD_S = 600.0
-"""For as long it is told that something was removed and is back."""
+REPORTED_S = 600.0
+"""For this time a removed and restored file or folder is reported."""
 BUNDLED_MODEL = "shoal-tiny"
-"""The model that comes with shoal; see `bundled_models`."""
+"""The name of the model that comes with shoal; see `bundled_models`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The folders of one home. `chosen`: the home was given and is not the system's."""
+    """The folders of one home. `chosen`: the user gave the home; it is not the system's."""
 
     home: Path
     chosen: bool
@@ -61,35 +62,36 @@ class Paths:
 
     @property
     def models(self) -> Path:
-        """Return the folder of models: one folder per model, named by its id."""
+        """Return the folder of models. It has one folder per model, with the model's id as its
+        name."""
         return self.data / "models"
 
     @property
     def kernels(self) -> Path:
-        """Return the folder of MLX's compiled kernels: of this user alone, for what lies there is
-        loaded as code, and shared by all of the user's homes, for making it takes a while."""
+        """Return the folder of MLX's compiled kernels. It is private to this user, because its
+        files are loaded as code. All homes of the user share it, because compiling is slow."""
         return self.runtime.parent / "kernels"
 
     @property
     def measured(self) -> Path:
-        """Return the folder of what was measured of this machine, which all of the user's homes
-        share, for measuring takes a while."""
+        """Return the folder of measurements of this machine. All homes of the user share it,
+        because measuring is slow."""
         return self.runtime.parent / "measured"
 
     @property
     def busy_runners(self) -> Path:
-        """Return the file in which the user's runners count who is busy, of all homes."""
+        """Return the file that counts the busy runners of all of the user's homes."""
         return self.measured / "busy-runners"
 
     @property
     def preloads(self) -> Path:
-        """Return the folder of libraries that are compiled here and preloaded into runners. All of
-        the user's homes share it, for compiling takes a second."""
+        """Return the folder of libraries that this machine compiles and preloads into runners. All
+        homes of the user share it, because compiling takes a second."""
         return self.runtime.parent / "preloads"
 
     @property
     def logs(self) -> Path:
-        """Return the folder in which supervisord keeps each process's output."""
+        """Return the folder of supervisord's logs: one file for each process."""
         return self.state / "logs"
 
     @property
@@ -104,12 +106,12 @@ class Paths:
 
     @property
     def records(self) -> Path:
-        """Return the SQLite file of what the gateway's HTTP processes remember together."""
+        """Return the SQLite file that the gateway's HTTP processes share."""
         return self.state / "records.sqlite"
 
     @property
     def history(self) -> Path:
-        """Return the file of what was measured in the last hour."""
+        """Return the file with the metrics of the last hour."""
         return self.state / "history"
 
     @property
@@ -119,13 +121,13 @@ class Paths:
 
     @property
     def machine_key(self) -> Path:
-        """Return the file of the key that this user's nodes on this machine share, which have no
-        cluster key."""
+        """Return the file of the key that this user's nodes without a cluster key share on this
+        machine."""
         return self.runtime.parent / "machine-key"
 
     @property
     def known_nodes(self) -> Path:
-        """Return the file of the nodes that this one has met, by which it admits them."""
+        """Return the file with the public keys of the nodes that this node admits."""
         return self.state / "known-nodes"
 
     @property
@@ -145,18 +147,18 @@ class Paths:
 
     @property
     def up_file(self) -> Path:
-        """Return the file of the flags of `shoal up`, so that later commands agree with it."""
+        """Return the file with the flags of `shoal up`, which later commands read."""
         return self.state / "up.json"
 
     @property
     def up_config(self) -> Path:
-        """Return the copy of `shoal.toml` that the node was started with, for when that file cannot
-        be read any more."""
+        """Return the copy of `shoal.toml` from the node's start; it is used if `shoal.toml` can no
+        longer be read."""
         return self.state / "up.toml"
 
     @property
     def supervisord_conf(self) -> Path:
-        """Return the configuration that supervisord was started with."""
+        """Return the file of supervisord's configuration."""
         return self.state / "supervisord.conf"
 
     @property
@@ -166,7 +168,7 @@ class Paths:
 
 
 def find_paths(home: Path | None = None) -> Paths:
-    """Return the folders of `home`, else of $SHOAL_HOME, else of this system. Makes none."""
+    """Return the folders of `home`, else of $SHOAL_HOME, else of this system. Creates none."""
     given = str(home) if home is not None else os.environ.get(HOME_VARIABLE, "")
     if given:
         home = Path(given).expanduser().resolve()
@@ -179,8 +181,8 @@ def find_paths(home: Path | None = None) -> Paths:
 
 
 def make_folders(paths: Paths) -> None:
-    """Make every folder, private to this user. Raises ConfigError when the runtime folder
-    belongs to another user (every user may make names under /tmp)."""
+    """Make every folder, private to this user. Raises ConfigError if another user owns the runtime
+    folder; every user may create files in /tmp."""
     for folder in (paths.kernels, paths.measured, paths.preloads, paths.runtime):
         _make_shared(folder)
     for folder in (paths.config, paths.data, paths.models, paths.state, paths.logs, paths.run):
@@ -188,19 +190,21 @@ def make_folders(paths: Paths) -> None:
 
 
 def _make_shared(folder: Path) -> None:
-    """Make a folder where other users may make names, and the one above it."""
-    for one in (folder.parent, folder):
-        one.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        found = one.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    """Make a folder and its parent at a place where other users may create files. Raises
+    ConfigError if another user owns one of them."""
+    for place in (folder.parent, folder):
+        place.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+        status = place.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             raise ConfigError(
-                f"another user owns {one}; remove it, because the sockets of this home go there"
+                f"another user owns {place}; remove it, because the sockets of this home go there"
             )
-        one.chmod(PRIVATE)
+        place.chmod(PRIVATE)
 
 
 def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tuple[Means, ...]:
-    """Return what a node's processes need of the disk, in the order in which it is made anew."""
+    """Return the files and folders that a node's processes need, in the order of their
+    restoration."""
     starts_none, logs = "no runner can start", "the log lines until then"
     folders = (
         Means("the folder of sockets", paths.runtime, "its processes cannot be reached"),
@@ -220,31 +224,33 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
         Means("the journal", paths.journal / "events.log", "no change survives a stop", "master"),
         Means("the records file", paths.records, "nothing is kept", "gateway", "its content"),
     )
-    held = [
+    sockets = [
         Means(f"a socket of {owner}", Path(path), f"{owner} cannot be reached", owner)
-        for owner, sockets in endpoints.services().items()
-        for path in sockets
+        for owner, paths_of_owner in endpoints.services().items()
+        for path in paths_of_owner
     ]
     locks = [
-        Means(f"the lock of {one}", paths.runtime / f"{one}.role", "it may run twice", one)
-        for one in services
-    ]
-    written = [
         Means(
-            f"the log of {one}",
-            paths.logs / file_of(one),
+            f"the lock of {service}", paths.runtime / f"{service}.role", "it may run twice", service
+        )
+        for service in services
+    ]
+    log_files = [
+        Means(
+            f"the log of {service}",
+            paths.logs / file_of(service),
             "it cannot write its log",
             "supervisord",
             logs,
         )
-        for one in ("supervisord", *services)
+        for service in ("supervisord", *services)
     ]
-    return (*folders, *files, *held, *locks, *written)
+    return (*folders, *files, *sockets, *locks, *log_files)
 
 
 class MeansKeeper:
-    """Looks after the means of a node: makes folders anew, and has supervisord open logs anew. A
-    file is its owner's to make. To be asked in one thread."""
+    """Watches a node's files and folders: restores removed folders, and makes supervisord reopen
+    its logs. A removed file is restored by its owner. For use in one thread."""
 
     def __init__(
         self, paths: Paths, means: Sequence[Means], reopen_logs: Callable[[], None]
@@ -258,55 +264,64 @@ class MeansKeeper:
         self._reopened_at = -REOPEN_LOGS_S
 
     def look(self, running: Collection[str], now: float) -> tuple[Removed, ...]:
-        """Return what was removed: what is still gone, and what is back since a few minutes.
-        Of processes that are not `running` no file is missed."""
-        mine = [one for one in self._means if one.owner in ("", "supervisord", *running)]
-        gone = [one for one in mine if one in self._seen and not os.path.exists(one.path)]
+        """Restore the removed folders; return the removed files and folders, and those restored
+        within `REPORTED_S`. Files of processes that are not `running` are ignored."""
+        mine = [means for means in self._means if means.owner in ("", "supervisord", *running)]
+        gone = [means for means in mine if means in self._seen and not os.path.exists(means.path)]
         self._gone_at = dict.fromkeys(gone, now) | self._gone_at
-        troubles = self._restored(gone, now)
-        for one in self._means:
-            if os.path.exists(one.path):
-                self._seen.add(one)
-                if self._gone_at.pop(one, None) is not None:
-                    self._back_at[one] = now
-            elif one not in gone:
-                self._gone_at.pop(one, None)
-        missed = [
-            Removed(one, is_back=False, trouble=troubles.get(one, ""))
-            for one, at in self._gone_at.items()
-            if not one.owner or now - at >= OWNER_S
+        troubles = self._restore(gone, now)
+        for means in self._means:
+            if os.path.exists(means.path):
+                self._seen.add(means)
+                if self._gone_at.pop(means, None) is not None:
+                    self._back_at[means] = now
+            elif means not in gone:
+                self._gone_at.pop(means, None)
+        missing = [
+            Removed(means, is_back=False, trouble=troubles.get(means, ""))
+            for means, at in self._gone_at.items()
+            if not means.owner or now - at >= OWNER_S
         ]
-        back = [one for one, at in self._back_at.items() if one.lost and now - at < TOLD_S]
-        folders = {one.path for one in back}
-        told = [one for one in back if one.path.parent not in folders]
-        return (*missed, *(Removed(one, is_back=True) for one in told))
+        back = [
+            means for means, at in self._back_at.items() if means.lost and now - at < REPORTED_S
+        ]
+        folders = {means.path for means in back}
+        restored = [means for means in back if means.path.parent not in folders]
+        return (*missing, *(Removed(means, is_back=True) for means in restored))
 
-    def _restored(self, gone: Sequence[Means], now: float) -> dict[Means, str]:
-        """Make anew what can be made here; return what could not, with the reason."""
+    def _restore(self, gone: Sequence[Means], now: float) -> dict[Means, str]:
+        """Restore the folders; return each folder that could not be restored, with the reason."""
         troubles: dict[Means, str] = {}
-        for one in gone:
-            if one.owner:
+        for means in gone:
+            if means.owner:
                 continue
             try:
-                if self._paths.runtime.parent in one.path.parents:
-                    _make_shared(one.path)
+                if self._paths.runtime.parent in means.path.parents:
+                    _make_shared(means.path)
                 else:
-                    one.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+                    means.path.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             except (OSError, ConfigError) as error:
-                troubles[one] = str(error)
+                troubles[means] = str(error)
         logs = self._paths.logs
         is_due = now - self._reopened_at >= REOPEN_LOGS_S and logs.is_dir()
-        if is_due and any(logs in (one.path, one.path.parent) for one in gone):
+        if is_due and any(logs in (means.path, means.path.parent) for means in gone):
             self._reopened_at = now
             self._reopen_logs()
         return troubles
 
 
 def bundled_models() -> dict[str, Path]:
-    """Return the models that came with the program, name to folder; none where left out."""
+    """Return the models that come with shoal, name to folder; none in a package without them."""
     folder = Path(__file__).parent / "tiny"
-    found = next((f for f in (folder, folder / "model") if (f / "config.json").exists()), None)
-    return {} if found is None else {BUNDLED_MODEL: found}
+    existing = next(
+        (
+            candidate
+            for candidate in (folder, folder / "model")
+            if (candidate / "config.json").exists()
+        ),
+        None,
+    )
+    return {} if existing is None else {BUNDLED_MODEL: existing}
 
 
 def _runtime(home: Path) -> Path:
@@ -317,14 +332,14 @@ def _runtime(home: Path) -> Path:
 
 
 def runtime_root(system: str, temporary: Path, cache: Path, user: int) -> Path:
-    """Return where the runtime folders of a user lie: on macOS in the user's cache, as long as
-    socket paths stay short, elsewhere in the system's temporary folder."""
+    """Return the folder above a user's runtime folders: on macOS the user's cache if socket paths
+    stay short, else a folder in the system's temporary folder."""
     if system == "darwin" and len(os.fsencode(cache)) <= MAX_ROOT_BYTES:
         return cache
     return temporary / f"shoal-{user}"
 
 
 def damaged_files(paths: Paths) -> tuple[str, ...]:
-    """Return the paths of the damaged files of a node's state that were kept aside."""
+    """Return the paths of a node's damaged state files that were set aside."""
     folders = (paths.journal, paths.state)
-    return tuple(str(one) for folder in folders for one in sorted(folder.glob("*.damaged")))
+    return tuple(str(file) for folder in folders for file in sorted(folder.glob("*.damaged")))

@@ -1,9 +1,9 @@
-"""The TCP ports of a node: one stated table, all below the systems' ephemeral ranges.
+"""The table of a node's TCP ports, which are below the ephemeral ranges of the systems.
 
-Pure. Linux hands out 32768-60999 to clients, macOS 49152-65535; a fixed port in there can be
-taken by any outgoing connection. HTTP alone lies there by default (52415, what users of
-this kind of software expect). A `base_port` moves everything, HTTP included, to
-`base_port + offset`, so that two nodes can share a machine.
+Pure. Outgoing connections use 32768-60999 on Linux and 49152-65535 on macOS, and may take any port
+of that range. Only HTTP has a default port in it: 52415, which users of such software expect. A
+`base_port` moves all ports, HTTP's too, to `base_port + offset`, so that two nodes can share a
+machine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pydantic import AfterValidator, Field
 DEFAULT_HTTP_PORT = 52415
 DEFAULT_BASE_PORT = 24150
 SPAN = 100
-"""Ports from the base on that belong to one node."""
+"""Number of ports of one node, from its base port."""
 HIGHEST_BASE_PORT = 32768 - SPAN
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A row of the table: `count` ports from `offset` on. `process` listens there as long as it
-    runs; empty: ports that are taken up when there is a use for them."""
+    """A row of the table: `count` ports from `offset`. `process` listens on them as long as it
+    runs; empty: the ports are opened only if needed."""
 
     offset: int
     count: int
@@ -48,7 +48,7 @@ PORTS: Mapping[str, Ports] = {
 
 
 def port_of(use: str, base_port: int | None) -> int:
-    """Return the (first) port of a use under `base_port`, None for the default base."""
+    """Return the first port of a use. `base_port` None: the default base."""
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
     return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset
@@ -57,12 +57,12 @@ def port_of(use: str, base_port: int | None) -> int:
 def _base_port(port: int) -> int:
     if port > HIGHEST_BASE_PORT:
         raise ValueError(
-            f"a node's {SPAN} ports begin there, and all lie below {HIGHEST_BASE_PORT + SPAN}: the "
-            "system gives higher ones to outgoing connections, which would take them now and then; "
+            f"a node uses {SPAN} ports from this one, and the system may give ports from "
+            f"{HIGHEST_BASE_PORT + SPAN} to outgoing connections; "
             f"choose one from 1024 to {HIGHEST_BASE_PORT}, such as 25000"
         )
     return port
 
 
 BasePort = Annotated[int, Field(ge=0), AfterValidator(_base_port)]
-"""The first of a node's ports; 0: the usual ones."""
+"""The first port of a node; 0: the default ports."""

@@ -1,7 +1,6 @@
-"""The tables of the settings: what `[runner]`, `[cluster]` and others hold, and how a key names its
-place.
+"""The tables of the settings (`[runner]`, `[cluster]` and others), and functions on dotted keys.
 
-Pure. Meanings are in default.toml.
+Pure. default.toml documents each key.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from conf.collectors import REMOVED, OtlpSettings
 
 
 def words(value: Any) -> Any:
-    """Return a list from text with commas or from a JSON array; any other value as it is."""
+    """Return the words of comma-separated text or of a JSON array; another value unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -43,11 +42,11 @@ def words(value: Any) -> Any:
 
 
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
-"""A list of words: in TOML an array, in the environment separated by commas (or a JSON array)."""
+"""A list of words: an array in TOML; comma-separated or a JSON array in the environment."""
 
 MOST_THREADS = 256
 PREFIX = "SHOAL_"
-"""Of the variables that are settings."""
+"""The prefix of the environment variables that are settings."""
 
 _ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
 
@@ -80,7 +79,7 @@ def _whole(path: str) -> str:
 
 
 WholePath = Annotated[str, AfterValidator(_whole)]
-"""The path of a file, the same from every folder; "" for none."""
+"""A file's path that begins with / or ~/; "" for none."""
 
 LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
@@ -92,7 +91,7 @@ def _brisk(bytes_per_s: int) -> int:
 
 
 Brisk = Annotated[int, Field(ge=0), AfterValidator(_brisk)]
-"""Bytes a second; 0 for as many as there are."""
+"""Bytes per second; 0: no limit."""
 
 _PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
 
@@ -105,7 +104,7 @@ def _pull_names(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 PullNames = Annotated[Words, AfterValidator(_pull_names)]
-"""A list of names that people know, each with the repository that it stands for."""
+"""A list of `name=OWNER/REPOSITORY`: users' names of models, each with its repository."""
 
 _PULL_PATTERN = re.compile(r"[\w*?.\[\]-]+/[\w*?.\[\]-]+")
 
@@ -118,7 +117,7 @@ def _pull_patterns(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 PullPatterns = Annotated[Words, AfterValidator(_pull_patterns)]
-"""Repositories of a hub, as patterns."""
+"""A list of patterns of a hub's repositories."""
 
 ONE_OF_TWO = (
     "only http_tls_{set} is set: set both http_tls_cert and http_tls_key to the "
@@ -127,7 +126,7 @@ ONE_OF_TWO = (
 
 
 class RunnerSettings(BaseModel):
-    """The settings of every runner. Units in the names; meanings in default.toml."""
+    """The settings of every runner."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -171,7 +170,7 @@ class RunnerSettings(BaseModel):
 
 
 class RecordsSettings(BaseModel):
-    """The settings of what the gateway remembers on disk."""
+    """The settings of the gateway's records on disk."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -203,7 +202,7 @@ def _allowances(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class FetchSettings(BaseModel):
-    """The settings of what this node fetches for clients."""
+    """The settings of the URLs that this node fetches for clients."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -231,7 +230,7 @@ class ToolsSettings(BaseModel):
 
 
 class JobsSettings(BaseModel):
-    """The settings of requests that run without their clients."""
+    """The settings of background requests, which run without a connected client."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -243,7 +242,7 @@ class JobsSettings(BaseModel):
 
 
 class PoolTable(BaseModel):
-    """The settings of who is in memory."""
+    """The settings that decide which models are in memory."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -257,7 +256,7 @@ class PoolTable(BaseModel):
 
 
 class KeepAliveSettings(BaseModel):
-    """The settings of how long idle models of a kind stay, beside `keep_alive_s`."""
+    """The keep-alive times of idle models by kind, beside `keep_alive_s`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -267,7 +266,7 @@ class KeepAliveSettings(BaseModel):
 
 
 class ClusterSettings(BaseModel):
-    """The settings by which this node meets others."""
+    """The settings of the connections to other nodes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -279,8 +278,8 @@ class ClusterSettings(BaseModel):
     measure_links: bool
 
     def discovers(self, *, has_key: bool) -> bool:
-        """Return whether to look for other nodes by mDNS, and be found: as set, else where others
-        can reach this node and need a key for it."""
+        """Return whether to announce this node and to find others by mDNS. `auto`: only a node with
+        a cluster key that other machines can reach."""
         if self.discovery == "auto":
             return has_key and bool(self.listen) and not is_loopback(self.listen)
         return self.discovery
@@ -308,52 +307,53 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "keep_alive": KeepAliveSettings,
     "otlp": OtlpSettings,
 }
-"""The tables of a settings file, each with what it may hold."""
+"""The tables of a settings file, each with its model."""
 
 
 def hash_key(key: str) -> str:
-    """Return an API key as it is kept: `sha256:<hex>`."""
+    """Return the stored form of an API key: `sha256:<hex>`."""
     return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
 
 
 def is_hash(key: str) -> bool:
-    """Return whether an API key is as it is kept."""
+    """Return whether an API key is in its stored form."""
     return re.fullmatch(r"sha256:[0-9a-f]{64}", key) is not None
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return a setting's value as it may be shown: no keys, and of a URL neither password nor
-    query."""
+    """Return a setting's value without keys, and URLs without password and query."""
     if key == "api_keys" and value:
         return f"({len(value)} hashed)"
     if key == "otlp.headers" and value:
         return "(set)"
     if key.endswith(("_url", "endpoint")) and value:
-        return re.sub(r"//[^/@]*@|\?.*$", lambda one: "//" if one[0][0] == "/" else "", str(value))
+        return re.sub(
+            r"//[^/@]*@|\?.*$", lambda match: "//" if match[0][0] == "/" else "", str(value)
+        )
     return value
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return tables within tables as one, by dotted key."""
-    found: dict[str, Any] = {}
+    """Return nested tables as one table by dotted key."""
+    by_key: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            found.update(flat(cast(dict[str, Any], value), f"{prefix}{key}."))
+            by_key.update(flat(cast(dict[str, Any], value), f"{prefix}{key}."))
         else:
-            found[prefix + key] = value
-    return found
+            by_key[prefix + key] = value
+    return by_key
 
 
 def nested(by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted key as tables within tables."""
-    found: dict[str, Any] = {}
+    """Return values by dotted key as nested tables."""
+    tables: dict[str, Any] = {}
     for key, value in by_key.items():
-        put(found, key, value)
-    return found
+        put(tables, key, value)
+    return tables
 
 
 def put(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set a value by its dotted key, in tables that are made where they are missing."""
+    """Set a value by its dotted key; create missing tables."""
     *tables, name = key.split(".")
     for word in tables:
         if not isinstance(table.get(word), dict):
@@ -363,30 +363,31 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def not_a_setting(key: str, shown: str, hint: str | None) -> str:
-    """Return why an unknown dotted key, `shown` so, is refused; `hint` may be meant."""
-    if said := REMOVED.get(key.partition(".")[0]):
-        return f"{shown} was removed: {said}"
+    """Return why an unknown dotted key is refused. `shown` is the key in the user's form, `hint` a
+    similar key."""
+    if removal := REMOVED.get(key.partition(".")[0]):
+        return f"{shown} was removed: {removal}"
     return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
 
 
-def meant(name: str, known: set[str]) -> str | None:
-    """Return which of the known names was probably meant; None for none."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
+def meant(name: str, names: set[str]) -> str | None:
+    """Return the most similar of the known names; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
 def variable_of(key: str) -> str:
-    """Return the variable of the environment that sets a dotted key."""
+    """Return the environment variable of a dotted key."""
     return PREFIX + key.replace(".", "__").upper()
 
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return flags as the environment variables that mean the same."""
+    """Return flags as environment variables."""
     lists: dict[str, Any] = {k: v if isinstance(v, list | tuple) else [v] for k, v in flags.items()}
     return {variable_of(key): ",".join(map(str, many)) for key, many in lists.items()}
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the number of the line of a file that sets a dotted key; None where none is found."""
+    """Return the number of the line that sets a dotted key, from 1; None if no line does."""
     table = ""
     for number, line in enumerate(text.splitlines(), 1):
         word, is_set, _ = line.partition("=")

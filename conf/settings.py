@@ -1,10 +1,10 @@
-"""Talks to the disk and the environment: settings, from four layers that only add up here.
+"""Talks to the disk and the environment: merges the layers of the settings.
 
-In rising order: `conf/default.toml` (which documents every key), `<config>/shoal.toml`, what
-`shoal up` was told (so that later commands agree with the running node), `SHOAL_*` variables
-(`SHOAL_RUNNER__MAX_ROWS` reaches into a table), flags. A key that is not known is refused
-with the one that was probably meant. Only composition roots call `load_settings`. A node goes on
-with the file that it was started with while that cannot be read.
+Later layers override earlier ones. First comes `conf/default.toml`, which documents every key, then
+`<config>/shoal.toml`. The flags of `shoal up` follow, so that later commands agree with the running
+node. Then come `SHOAL_*` variables (`SHOAL_RUNNER__MAX_ROWS` sets a key of a table), and flags.
+An unknown key is refused, and the error suggests a similar key. Only composition roots call
+`load_settings`. If `shoal.toml` cannot be read, a running node keeps the file of its start.
 """
 
 from __future__ import annotations
@@ -69,19 +69,19 @@ from conf.sections import (
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
 API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
-"""The key that a command presents, and those that a node knows."""
+"""Variables of the key that a command sends, and of the keys that a node accepts."""
 NOT_SETTINGS = frozenset(
     {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", API_KEY, LAUNCHED_BY}
 )
-"""Variables with our prefix that say something else: home, slot of a runner, CLI's target
-and whom it trusts, who started the node."""
+"""Variables with our prefix that are not settings: the home, a runner's slot, the CLI's target, its
+certificate authority and key, and the program that started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
-"""With fewer no majority survives the loss of one."""
+"""With fewer voters no majority survives the loss of a node."""
 
 
 class ProcessArguments(TypedDict):
-    """What every process of a node takes from the settings (`bus.service.run_service`)."""
+    """The arguments of `bus.service.run_service` that come from the settings."""
 
     node: NodeId
     endpoints: Endpoints
@@ -92,10 +92,10 @@ class ProcessArguments(TypedDict):
 
 
 class Settings(BaseSettings):
-    """All settings of one node, resolved. Meanings in default.toml.
+    """All settings of one node, resolved. default.toml documents them.
 
-    `api_keys` are `sha256:<hex>` even where keys were written; `preload` holds real model names;
-    `http_processes` is at least 1. `paths`, `endpoints`, `sources`: from where they were found."""
+    `api_keys` are always hashes (`sha256:<hex>`). In `preload` the word `default` is replaced by
+    the default model. `http_processes` is at least 1."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=PREFIX, env_nested_delimiter="__"
@@ -158,47 +158,47 @@ class Settings(BaseSettings):
 
     @property
     def endpoints(self) -> Endpoints:
-        """Return the addresses of this node's sockets."""
+        """Return the paths of this node's Unix sockets."""
         return Endpoints(str(self._paths.runtime))
 
     @property
     def key_files(self) -> KeyFiles:
-        """Return the files of the cluster's keys and of the nodes that they admit."""
+        """Return the files of the cluster's keys and of the admitted nodes."""
         return KeyFiles(self.cluster_key, self._paths.known_nodes, self._paths.machine_key)
 
     @property
     def cluster_key(self) -> Path:
-        """Return the file with the cluster's keys; it need not exist."""
+        """Return the file with the cluster's keys; it may not exist."""
         chosen = self.cluster_key_file
         return Path(chosen).expanduser().resolve() if chosen else self._paths.cluster_key
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Return the source of each value, by dotted key."""
+        """Return dotted key to the layer of its value."""
         return self._sources
 
     @property
     def flags(self) -> Mapping[str, Any]:
-        """Return the given flags, by key; the children of `shoal up` get them as variables."""
+        """Return the flags by dotted key; children of `shoal up` get them as variables."""
         return self._flags
 
     @property
     def trouble(self) -> str:
-        """Return what is wrong with `shoal.toml`, where these are settings of the running node's
-        start instead; "" for nothing."""
+        """Return what is wrong with `shoal.toml`; "" if it is fine. If it is not, these are the
+        settings from the start of the running node."""
         return self._trouble
 
     @property
     def url(self) -> str:
-        """Return the URL of the HTTP API on this machine; without a port `unix://` and a path."""
+        """Return the URL of the HTTP API on this machine; `unix://` and a path if `api` is off."""
         scheme = "https" if self.tls else "http"
         at_port = f"{scheme}://{host_here(self.http_host)}:{self.http_port}"
         return at_port if self.api else f"unix://{self.endpoints.http}"
 
     @property
     def tls(self) -> TlsFiles | None:
-        """Return the files of HTTPS; None for plain HTTP, which a socket speaks."""
-        files = [os.path.expanduser(one) for one in (self.http_tls_cert, self.http_tls_key)]
+        """Return the files of HTTPS; None for plain HTTP, which a Unix socket always uses."""
+        files = [os.path.expanduser(file) for file in (self.http_tls_cert, self.http_tls_key)]
         return TlsFiles(*files) if all(files) and self.api else None
 
     def port_of(self, use: str) -> int:
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
 
     def process_arguments(self) -> ProcessArguments:
-        """Return what every process of this node takes. A node without an id gets one."""
+        """Return the arguments of every process of this node. Creates the node's id if needed."""
         return ProcessArguments(
             node=node_id(self._paths.state),
             endpoints=self.endpoints,
@@ -218,20 +218,20 @@ class Settings(BaseSettings):
 
     @property
     def levels(self) -> LevelSource:
-        """Return where the log level stands, for processes that follow it."""
+        """Return the source of the log level, which processes read again when the file changes."""
 
         def now() -> tuple[str, str]:
-            """Read the settings again, as this process found them."""
+            """Return the current log level and what is wrong with the settings file."""
             home = self._paths.home if self._paths.chosen else None
-            found = load_settings(home=home, flags=self._flags)
-            return found.log_level, found.trouble
+            current = load_settings(home=home, flags=self._flags)
+            return current.log_level, current.trouble
 
         return LevelSource(self._paths.config_file, now)
 
     def rows(self) -> list[tuple[str, Any, str]]:
         """Return (dotted key, value, source) of every setting, for `shoal config show`."""
-        found = flat(self.model_dump())
-        return [(key, value, self._sources.get(key, "derived")) for key, value in found.items()]
+        values = flat(self.model_dump())
+        return [(key, value, self._sources.get(key, "derived")) for key, value in values.items()]
 
     @classmethod
     def settings_customise_sources(
@@ -242,7 +242,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the given values alone: `load_settings` merges the layers, with their sources."""
+        """Return only the given values: `load_settings` merges the layers itself."""
         return (init_settings,)
 
     @field_validator("api_keys")
@@ -269,8 +269,8 @@ class Settings(BaseSettings):
 
     @field_validator("preload")
     @classmethod
-    def _default_preloaded(cls, preload: tuple[str, ...], found: ValidationInfo) -> tuple[str, ...]:
-        default = found.data.get("default_model", "")
+    def _default_preloaded(cls, preload: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        default = info.data.get("default_model", "")
         return tuple(default if word == "default" else word for word in preload)
 
     @model_validator(mode="after")
@@ -286,12 +286,12 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
     remembered: bool = True,
 ) -> Settings:
-    """Return the settings of `home` (else of $SHOAL_HOME, else of this system's folders).
+    """Return the settings of `home`, else of $SHOAL_HOME, else of this system's folders.
 
-    `flags` by dotted key; those that are None were not given. `remembered` False leaves out
-    what `shoal up` was told last (for `shoal up` itself). Raises ConfigError, which names the
-    setting, its source and what it accepts; while a node is up that was started with a sound file,
-    that file counts, and `trouble` says what is wrong with today's.
+    `flags` is by dotted key; None means that a flag was not given. `remembered` False ignores the
+    flags of the last `shoal up`, as `shoal up` itself needs. Raises ConfigError, which names the
+    setting, its source and the accepted values. While a node is up, a bad `shoal.toml` does not
+    raise: the file of the node's start is used, and `trouble` says what is wrong.
     """
     paths = find_paths(home)
     given = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -317,8 +317,8 @@ def _load(paths: Paths, given: dict[str, Any], file: Path, *, remembered: bool) 
 
 
 def settings_of_file(paths: Paths, file: Path, *, alone: bool) -> Settings:
-    """Return the settings with `file` in the place of `shoal.toml`: `alone` without what the
-    environment and `shoal up` say. Raises ConfigError."""
+    """Return the settings with `file` in place of `shoal.toml`. `alone`: without the environment
+    and the flags of `shoal up`. Raises ConfigError."""
     if not alone:
         return _load(paths, {}, file, remembered=True)
     layers = [("default", _read_toml(DEFAULTS_FILE)), (f"file {file}", _read_toml(file))]
@@ -349,13 +349,13 @@ def _merged(
 
 
 def _environment() -> dict[str, Any]:
-    known = set(Settings.model_fields)
+    names = set(Settings.model_fields)
     for variable in os.environ:
         if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
             continue
         key = variable.removeprefix(PREFIX).lower().split("__")[0]
-        if key not in known and not variable.startswith(FOREIGN_PREFIXES):
-            hint = meant(key, known)
+        if key not in names and not variable.startswith(FOREIGN_PREFIXES):
+            hint = meant(key, names)
             wrong = not_a_setting(key, variable, variable_of(hint) if hint else None)
             raise ConfigError(f"environment: {wrong}")
     try:

@@ -1,10 +1,10 @@
-"""Talks to the disk: supervisord's configuration, rendered from the settings.
+"""Talks to the disk: renders supervisord's configuration from the settings.
 
-The bus comes first and goes last; the gateway goes first, so that open requests end in words
-and not with a vanished runner. A service that is killed comes back without end: retries are
-as good as unlimited, and a second of life counts as a start. A runner slot is started by the
-worker alone and never by itself. Logs are bounded at 10 MB x 3 a program, standard error with
-them. Every `%` of a path is doubled, for supervisord expands single ones.
+The bus starts first and stops last. The gateway stops before the runners, so that open requests end
+with an error message. A killed service is restarted with practically unlimited retries; one second
+counts as a successful start. Only the worker starts runner slots. Each program keeps three log
+files of 10 MB, with its standard error. Each `%` in a path is doubled, because supervisord expands
+single ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ LOG_BYTES = "10MB"
 LOG_BACKUPS = 3
 NEVER_FATAL = 1_000_000
 RUNNER_STOP_S = 5
-"""From SIGTERM to SIGKILL, when a runner is stopped."""
+"""Time from SIGTERM to SIGKILL if a runner is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One service. `priority` orders starting (rising) and stopping (falling). The master ends
-    first: it hands its term on, and the gateway then takes its time with answers in progress."""
+    """One service. Services start by rising and stop by falling `priority`. The master stops first
+    and hands over its term; then the gateway has time for the answers in progress."""
 
     name: str
     priority: int
@@ -54,9 +54,9 @@ SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
 def render(
     settings: Settings, *, python: str, blas: Mapping[str, str], user: str | None = None
 ) -> str:
-    """Return the whole configuration. `blas` are the variables by which runners get a library;
-    `user` is named only where supervisord runs as root, which it otherwise warns of. Raises
-    ConfigError for a path that supervisord cannot express."""
+    """Return the whole configuration. `blas` are the variables that preload a runner's library.
+    `user` is set only if supervisord runs as root, to avoid its warning. Raises ConfigError for a
+    path that supervisord's format cannot contain."""
     paths = settings.paths
     socket = _plain(settings.endpoints.supervisor)
     environment = _environment(settings)
@@ -94,8 +94,8 @@ def render(
 def write_conf(settings: Settings, *, blas: Mapping[str, str], beside_python: bool = False) -> Path:
     """Write `<state>/supervisord.conf`, and return its path.
 
-    `beside_python` writes the same into `<environment>/etc/`, where a plain `supervisorctl` of
-    this environment looks first.
+    `beside_python` writes a second file into `<environment>/etc/`, where `supervisorctl` of this
+    environment looks first.
     """
     text = render(
         settings,
@@ -113,7 +113,7 @@ def write_conf(settings: Settings, *, blas: Mapping[str, str], beside_python: bo
 
 
 def remember_start(settings: Settings) -> None:
-    """Keep the flags of this `shoal up`, and the file of its settings, for later commands."""
+    """Save the flags and the settings file of this `shoal up` for later commands."""
     paths = settings.paths
     file = paths.config_file
     _write(paths.up_config, file.read_text() if file.exists() else "")
@@ -121,10 +121,10 @@ def remember_start(settings: Settings) -> None:
 
 
 def supervisord_command(settings: Settings, *extra: str, platform: str = sys.platform) -> list[str]:
-    """Return the command that starts supervisord, in the background (`-n`: in the foreground).
+    """Return the command that starts supervisord in the background (`-n`: in the foreground).
 
-    On Linux it forks the services from itself (decision 0068). On macOS a process that was forked
-    and not executed may not use Metal and other frameworks, so there it executes them.
+    On Linux supervisord forks the services from itself (decision 0068). On macOS it executes them,
+    because a forked process cannot use Metal and other frameworks there.
     """
     module = "bus.process.zygote" if platform == "linux" else "supervisor.supervisord"
     conf = str(settings.paths.supervisord_conf)
@@ -195,10 +195,10 @@ def _pairs(variables: Mapping[str, str]) -> str:
 
 
 def _plain(text: str, *, quoted: bool = False) -> str:
-    """Return text as supervisord reads it back, with `%` doubled.
+    """Return text for supervisord's configuration, with `%` doubled.
 
-    Raises ConfigError for what no escape exists for (a quote ends a value, ` ;` and ` #` begin a
-    comment).
+    Raises ConfigError for characters without an escape: a quote ends a value, ` ;` and ` #` begin a
+    comment.
     """
     bad = ("\n", "\r", '"', " ;", " #") if quoted else ("\n", "\r", '"', "'", " ;", " #")
     for token in bad:

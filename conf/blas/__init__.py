@@ -1,10 +1,10 @@
-"""Talks to the disk and to child processes: how runners on a Linux CPU multiply matrices.
+"""Talks to the disk and to child processes: chooses the BLAS library of runners on a Linux CPU.
 
-MLX's CPU backend on Linux multiplies float32 matrices with the `cblas_sgemm` that the loader finds
-first; its own is some 40 times slower on prompts than OpenBLAS. Runners are therefore started with
-a better one preloaded. Which one, how many threads and which kernels are right differs by machine:
-it is measured at the first start and remembered (`measure`), chosen by rules without surprises
-(`choice`), and never guessed. On macOS nothing of this is used.
+MLX's CPU backend on Linux multiplies float32 matrices with the first `cblas_sgemm` that the loader
+finds. Its own is about 40 times slower on prompts than OpenBLAS, so runners preload a better
+library. The best library, number of threads and kernels differ by machine. They are measured at the
+first start and stored (`measure`), and then chosen by fixed rules (`choice`). macOS does not use
+this package.
 """
 
 from conf.blas.choice import Choice, choose, told, told_gains

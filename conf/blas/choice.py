@@ -1,8 +1,8 @@
-"""What to preload, chosen from a table of measurements; what that gains, and its variables.
+"""Chooses the library to preload from a table of measurements, and returns its variables.
 
-Pure. A measurement is of one library with one set of kernels on one number of threads. What was
-not measured is never chosen, and what is not clearly faster never replaces the plainer choice: the
-library's own kernels on one thread, which is what runs where nothing could be measured.
+Pure. A measurement covers one library with one set of kernels and one number of threads. The choice
+is always a measured one. It differs from the default only if it is clearly faster. The default, the
+library's own kernels on one thread, also runs if nothing could be measured.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Literal
 Parity = Literal["exact", "fast"]
 
 WEIGHTS: Mapping[int, float] = {1: 0.4, 16: 0.2, 32: 0.2, 256: 0.2}
-"""Rows of a product, and what its speed counts for: one answer, two batches, a prompt."""
+"""Rows of a product to the weight of its speed: one answer, two batches, a prompt."""
 CLEARLY = 1.05
-"""A choice that is not faster by this factor is not worth being another one."""
+"""A candidate must be faster than the best so far by this factor."""
 SPIN = "26"
-"""OpenBLAS's threads look for work for 2^26 ticks (some 25 ms) before they sleep. The next product
-of a step comes sooner: with 2^20 ticks (under 1 ms) two threads were no faster than one."""
+"""OpenBLAS's threads wait actively for 2^26 ticks (about 25 ms) before they sleep. The next product
+of a step comes sooner. With 2^20 ticks (under 1 ms) two threads were no faster than one."""
 BLOCK_MS = "25"
-"""The same of MKL's threads."""
+"""The same time for MKL's threads."""
 
 KERNELS: Mapping[str, frozenset[str]] = {
     "Haswell": frozenset({"avx2", "fma"}),
@@ -30,12 +30,12 @@ KERNELS: Mapping[str, frozenset[str]] = {
     "Cooperlake": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16"}),
     "SapphireRapids": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16"}),
 }
-"""Sets of kernels that OpenBLAS may be told to use, and the flags of the processors that can."""
+"""OpenBLAS's sets of kernels to the processor flags that they need."""
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library with `cblas_sgemm`; `kind` decides by which variables it is told what to do."""
+    """A library with `cblas_sgemm`; `kind` decides which variables configure it."""
 
     path: str
     kind: Literal["openblas", "mkl"]
@@ -43,11 +43,11 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one library did with one set of kernels on so many threads.
+    """The measurement of one library with one set of kernels and a number of threads.
 
-    `kernels` is empty where the library chose them itself. Seconds of one product by its rows, and
-    of one row through `cblas_sgemv`. `steady`: the products are those of one thread, bit by bit;
-    `even`: one row is what it is among many.
+    `kernels` is "" if the library chose its own. `seconds` is rows to the time of one product;
+    `sgemv_s` is the time of one row through `cblas_sgemv`. `steady`: the products equal those of
+    one thread, bit for bit. `even`: a row has the same bits alone and among other rows.
     """
 
     library: Library
@@ -61,9 +61,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What runners are started with. `gains`: by rows, how many times as fast as the same library
-    is by itself on one thread; empty where that was not measured. `fused_exp`: with MLX's `exp`
-    compiled for this processor, too."""
+    """The library of runners and its configuration.
+
+    `gains` is (rows, speed relative to the first library with its own kernels on one thread); empty
+    if not measured. `fused_exp`: also preload MLX's `exp`, compiled for this processor.
+    """
 
     library: Library
     kernels: str = ""
@@ -84,13 +86,13 @@ def told(choice: Choice) -> str:
 
 
 def told_gains(choice: Choice) -> str:
-    """Return what a choice gains with the fewest and the most rows that were measured."""
+    """Return the gains of a choice in words, for the fewest and the most measured rows."""
     (few, less), *_, (many, more) = choice.gains
     return f"{less:.1f} x one thread at {few} row{'s' * (few > 1)}, {more:.1f} x at {many}"
 
 
 def kernels_for(flags: Collection[str]) -> list[str]:
-    """Return the sets of kernels that a processor with these flags can run."""
+    """Return the sets of kernels that processors with these flags can run."""
     has = frozenset(flags)
     return [name for name, needs in KERNELS.items() if needs <= has]
 
@@ -107,19 +109,20 @@ def choose(
     *,
     can_interpose: bool = True,
 ) -> Choice | None:
-    """Return the best choice; None where nothing was measured.
+    """Return the best choice; None if nothing was measured.
 
-    With "exact" one row goes the way of many, through `cblas_sgemm`; several threads are taken only
-    where they change no bit, another library than the first only where one row has the same bits
-    among many, for some send it another way themselves. With "fast" one row goes through
-    `cblas_sgemv` where that is faster and `can_interpose`. A number of `threads` is taken as it is.
+    With "exact" one row uses `cblas_sgemm`, as many rows do. Several threads are chosen only if
+    they change no bit. Another library than the first is chosen only if a row has the same bits
+    alone and among others; some libraries compute a single row differently. With "fast" one row
+    uses `cblas_sgemv` if that is faster and `can_interpose`. A given number of `threads` is used
+    unchanged.
     """
     if not measured:
         return None
     base = measured[0]
-    rivals = [one for one in measured if _allowed(one, measured, parity, threads)]
+    rivals = [candidate for candidate in measured if _allowed(candidate, measured, parity, threads)]
     best, best_choice = 1.0, None
-    for rival in sorted(rivals, key=lambda one: one.threads):
+    for rival in sorted(rivals, key=lambda candidate: candidate.threads):
         for choice in _ways(rival, base, with_sgemv=parity == "fast" and can_interpose):
             speed = _speed(choice)
             if best_choice is None or speed > best * CLEARLY:
@@ -130,33 +133,36 @@ def choose(
 
 
 def _allowed(
-    one: Measured, measured: Sequence[Measured], parity: Parity, threads: int | Literal["auto"]
+    candidate: Measured,
+    measured: Sequence[Measured],
+    parity: Parity,
+    threads: int | Literal["auto"],
 ) -> bool:
-    if parity == "exact" and one.library != measured[0].library and not one.even:
+    if parity == "exact" and candidate.library != measured[0].library and not candidate.even:
         return False
     if threads == "auto":
-        return one.steady or one.threads == 1 or parity == "fast"
-    return one.threads == max(
+        return candidate.steady or candidate.threads == 1 or parity == "fast"
+    return candidate.threads == max(
         (other.threads for other in measured if other.threads <= threads), default=1
     )
 
 
-def _ways(one: Measured, base: Measured, *, with_sgemv: bool) -> list[Choice]:
-    plain = {rows: base.seconds[rows] / one.seconds[rows] for rows in WEIGHTS}
-    ways = [Choice(one.library, one.kernels, one.threads, "sgemm", tuple(plain.items()))]
+def _ways(row: Measured, base: Measured, *, with_sgemv: bool) -> list[Choice]:
+    plain = {count: base.seconds[count] / row.seconds[count] for count in WEIGHTS}
+    ways = [Choice(row.library, row.kernels, row.threads, "sgemm", tuple(plain.items()))]
     if with_sgemv:
-        gains = tuple({**plain, 1: base.seconds[1] / one.sgemv_s}.items())
-        ways.append(Choice(one.library, one.kernels, one.threads, "sgemv", gains))
+        gains = tuple({**plain, 1: base.seconds[1] / row.sgemv_s}.items())
+        ways.append(Choice(row.library, row.kernels, row.threads, "sgemv", gains))
     return ways
 
 
 def _speed(choice: Choice) -> float:
-    """Return how many times as fast a choice is altogether."""
+    """Return the weighted speed of a choice relative to one thread of the first library."""
     return prod(gain ** WEIGHTS[rows] for rows, gain in choice.gains)
 
 
 def kernel_variables(library: Library, kernels: str, threads: int) -> dict[str, str]:
-    """Return the variables by which a library is told its kernels and threads, at its start."""
+    """Return the environment variables that set a library's kernels and threads."""
     if library.kind == "mkl":
         return {
             "MKL_INTERFACE_LAYER": "LP64",
@@ -171,8 +177,7 @@ def kernel_variables(library: Library, kernels: str, threads: int) -> dict[str, 
 
 
 def variables(choice: Choice, *interposers: str) -> dict[str, str]:
-    """Return the variables that runners are started with; the interposers come before the
-    library."""
+    """Return a runner's environment variables; the interposers are preloaded before the library."""
     preload = ":".join((*interposers, choice.library.path))
     return {
         "LD_PRELOAD": preload,

@@ -1,10 +1,10 @@
-"""Talks to the compilers: makes the files that are preloaded into runners beside a library.
+"""Talks to the compilers: compiles files that runners preload beside a library.
 
 `ONE_ROW` sends one row to `cblas_sgemv`; `exponential()` is MLX's own `exp`, compiled for this
-processor. What lies there is loaded as code into every runner. So it lies in a folder of this user
-alone, has the hash of what it is made from in its name, and is taken only where no other user could
-have written it. All of the user's homes share the folder, those of other versions of shoal too: a
-file is removed only when no node was started with it for half a year.
+processor. Every runner loads these files as code. Their folder is therefore private to this user,
+and their names contain a hash of their inputs. A file that another user could have written is
+refused. All of the user's homes share the folder, also with other versions of shoal: a file is
+deleted only after half a year without use.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ INSTALL_HINT = "install a C compiler (gcc, clang), then run `shoal down` and `sh
 
 
 class NoInterposer(Exception):
-    """The file cannot be had; `args[0]` says why, `args[1]` what to do."""
+    """The file is not available; `args[0]` is the reason, `args[1]` the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interposer:
-    """A source file and what compiles it. `made_for` is what else the result depends on."""
+    """A source file and its compilers. `made_for` is a further input of the result's hash."""
 
     name: str
     source: Path
@@ -47,9 +47,9 @@ class Interposer:
 
     @property
     def file_name(self) -> str:
-        """Return the name of the compiled file, which no other source, options or processor has."""
-        told = f"{platform.machine()} {self.options} {self.made_for}"
-        text = self.source.read_bytes() + told.encode()
+        """Return the name of the compiled file, unique to its source, options and processor."""
+        inputs = f"{platform.machine()} {self.options} {self.made_for}"
+        text = self.source.read_bytes() + inputs.encode()
         return f"{self.name}-{hashlib.sha256(text).hexdigest()[:16]}.so"
 
 
@@ -61,14 +61,14 @@ FUSED = frozenset({"avx2", "fma"})
 
 
 def exponential() -> Interposer | None:
-    """Return MLX's `exp`, to be compiled from the headers that came with it; None where they are
-    not there, or the processor gains nothing."""
-    found = importlib.util.find_spec("mlx")
-    places = (found.submodule_search_locations or ()) if found else ()
+    """Return MLX's `exp`, to be compiled from MLX's headers; None if there are no headers, or if
+    the processor gains nothing."""
+    spec = importlib.util.find_spec("mlx")
+    places = (spec.submodule_search_locations or ()) if spec else ()
     include = next((p for place in places if (p := Path(place) / "include").is_dir()), None)
     if include is None or platform.machine() != "x86_64" or not processor()[1] >= FUSED:
         return None
-    # Without contraction the steps are rounded one by one, as in MLX as it came.
+    # Without contraction each step is rounded on its own, as in MLX's own build.
     flags = ("-std=c++17", "-O3", "-mavx2", "-mfma", "-ffp-contract=off", "-shared", "-fPIC")
     return Interposer(
         "exp",
@@ -81,20 +81,20 @@ def exponential() -> Interposer | None:
 
 
 def interposer_in(folder: Path, wanted: Interposer) -> Path | None:
-    """Return the file where it lies ready. Raises NoInterposer where another user could have
-    written it."""
+    """Return the compiled file; None if it does not exist. Raises NoInterposer if another user
+    could have written it."""
     path = folder / wanted.file_name
     if not path.exists():
         return None
     for place, is_kind in ((folder, stat.S_ISDIR), (path, stat.S_ISREG)):
-        found = place.lstat()
-        if not is_kind(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        status = place.lstat()
+        if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
             raise NoInterposer(f"{place} is not private to this user", f"remove {place}")
     return path
 
 
 def make_interposer(folder: Path, wanted: Interposer) -> Path:
-    """Return the file, compiled into `folder` where it does not lie there yet. Raises
+    """Return the compiled file; compile it into `folder` if it does not exist. Raises
     NoInterposer."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready = interposer_in(folder, wanted)
@@ -113,18 +113,18 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoInterposer(f"{compiler}: {error}", INSTALL_HINT) from error
     if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
-        raise NoInterposer(f"{compiler}: {said[:200]}", INSTALL_HINT)
+        last_line = (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
+        raise NoInterposer(f"{compiler}: {last_line[:200]}", INSTALL_HINT)
     draft.chmod(0o600)
     os.replace(draft, folder / wanted.file_name)
     made = interposer_in(folder, wanted)
     if made is None:
-        raise NoInterposer(f"{folder} does not keep what is written there", f"check {folder}")
+        raise NoInterposer(f"a file written to {folder} has disappeared", f"check {folder}")
     return made
 
 
 def note_use(path: Path) -> None:
-    """Note that a node is started with a file, which keeps it."""
+    """Record that a node starts with a file, so that it is not deleted as unused."""
     with contextlib.suppress(OSError):
         os.utime(path)
 

@@ -1,7 +1,7 @@
-"""Talks to the disk: which libraries with `cblas_sgemm` there are, and what the processor can run.
+"""Talks to the disk: finds libraries with `cblas_sgemm`, and the abilities of the processor.
 
-OpenBLAS comes from the system, MKL from the package `mkl` of this environment (the extra `mkl`), or
-there is the one that `runner.blas` names.
+OpenBLAS comes from the system, MKL from the package `mkl` of this environment (the extra `mkl`).
+`runner.blas` may name another library.
 """
 
 from __future__ import annotations
@@ -29,27 +29,28 @@ INSTALL_HINT = "install libopenblas0-pthread (Debian, Ubuntu) or openblas (Fedor
 
 
 def find_libraries(wanted: str) -> list[Library]:
-    """Return what may be preloaded, what is taken unmeasured first; nothing where this is not
-    Linux. `wanted` is `runner.blas`. Raises ConfigError when it names what is no file."""
+    """Return the libraries that may be preloaded; none on other systems than Linux. The first is
+    used if nothing could be measured. `wanted` is `runner.blas`. Raises ConfigError if `wanted`
+    names no file."""
     if not sys.platform.startswith("linux") or wanted == "off":
         return []
     if wanted != "auto":
         if not Path(wanted).is_file():
             raise ConfigError(f"runner.blas = {wanted!r}: no such file (`auto`, `off`, a library)")
         return [Library(wanted, "mkl" if "mkl" in Path(wanted).name else "openblas")]
-    found = [Library(str(path), "openblas") for path in (find_openblas(),) if path is not None]
-    return found + [Library(str(path), "mkl") for path in (_find_mkl(),) if path is not None]
+    libraries = [Library(str(path), "openblas") for path in (find_openblas(),) if path is not None]
+    return libraries + [Library(str(path), "mkl") for path in (_find_mkl(),) if path is not None]
 
 
 def find_openblas() -> Path | None:
-    """Return the system's OpenBLAS, or None where there is none."""
+    """Return the path of the system's OpenBLAS, or None."""
     paths = (Path(folder) / SONAME for folder in FOLDERS)
     return next((path for path in paths if path.exists()), None) or _from_loader()
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use: those it may run on, less where its control
-    group is held to fewer."""
+    """Return how many cores this process may use, by its affinity and the quota of its control
+    group."""
     if not sys.platform.startswith("linux"):
         return os.cpu_count() or 1
     cores = len(os.sched_getaffinity(0))
@@ -57,7 +58,7 @@ def usable_cores() -> int:
 
 
 def processor() -> tuple[str, frozenset[str]]:
-    """Return the processor's model and its flags, as Linux names them."""
+    """Return the processor's model and flags in Linux's words."""
     seen: dict[str, str] = {}
     for line in _read(Path("/proc/cpuinfo")).splitlines():
         name, _, value = line.partition(":")
@@ -67,18 +68,21 @@ def processor() -> tuple[str, frozenset[str]]:
 
 
 def fingerprint(libraries: Sequence[Library], kernels: Sequence[str], cores: int) -> str:
-    """Return what a measurement holds for: this processor, its cores, these files and kernels, and
-    what the probe tries."""
+    """Return a hash of all that a measurement depends on: the processor, its cores, the libraries'
+    files, the kernels and the probe's source."""
     model, flags = processor()
     probe = Path(__file__).with_name("probe.py").read_text()
-    files = [(one.path, os.path.realpath(one.path), *_identity(one.path)) for one in libraries]
+    files = [
+        (library.path, os.path.realpath(library.path), *_identity(library.path))
+        for library in libraries
+    ]
     text = json.dumps([model, sorted(flags), cores, files, kernels, probe])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _identity(path: str) -> tuple[int, int]:
-    found = os.stat(path)
-    return found.st_size, found.st_mtime_ns
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
 
 
 def _find_mkl() -> Path | None:
@@ -102,7 +106,7 @@ def _from_loader() -> Path | None:
 
 
 def _quotas() -> list[float]:
-    """Return the quotas of this process's control group and of those above it, in cores."""
+    """Return the CPU quotas of this process's control group and its parents, in cores."""
     quotas: list[float] = []
     root = Path("/sys/fs/cgroup")
     own = root / _read(Path("/proc/self/cgroup")).rpartition("::/")[2].strip()

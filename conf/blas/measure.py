@@ -1,10 +1,9 @@
-"""Talks to child processes and the disk: measures the libraries once, and remembers the table.
+"""Talks to child processes and the disk: measures the libraries once, and stores the table.
 
-The table is remembered for this processor, its cores and the libraries' files, and shared by all of
-the user's homes; what is chosen from it follows the settings each time. Where the measurement
-failed, runners get the first library on one thread with the kernels that it chooses itself; where
-other work disturbed it, what was measured of one thread holds. Either is said, and a start an hour
-later tries again.
+A table is valid for this processor, its cores and the libraries' files; all homes of the user share
+it. Each start chooses from it by the settings. If the measurement failed, runners get the first
+library with its own kernels on one thread. If other work disturbed it, only the figures of one
+thread count. In both cases the outcome has the trouble, and a start an hour later measures again.
 """
 
 from __future__ import annotations
@@ -48,19 +47,20 @@ from conf.settings import Settings
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 8.0
-"""For all of a measurement; it takes about 0.3 s for each set of kernels."""
+"""For the whole measurement, which takes about 0.3 s for each set of kernels."""
 CALM = 0.8
-"""The share of the time that a measuring process has a core, where nothing disturbs it."""
+"""A measurement counts as undisturbed if its process had a core for this share of the time."""
 QUICK_S = 0.8
-"""One that was disturbed is made a second time where the first took no longer."""
+"""A disturbed measurement is repeated if it took at most this long."""
 BELIEVED_S = 3600.0
+"""After this time a table with trouble is measured again."""
 WRONG_HINT = "it is not used with `runner.parity = exact`"
 BUSY = "the machine was too busy to measure more than one thread"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What was measured, and in `trouble` why not all of it was."""
+    """The measurements; `trouble` says why some are missing."""
 
     measured: tuple[Measured, ...] = ()
     trouble: str = ""
@@ -68,9 +68,8 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What runners are started with: their variables, and the choice behind them; None where
-    nothing is preloaded. `trouble` says in words what of the settings could not be had, and
-    `remedy` what to do."""
+    """The choice for runners (None if nothing is preloaded), and their variables. `trouble` says
+    why the settings could not be followed, `remedy` what to do."""
 
     choice: Choice | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -80,8 +79,8 @@ class Outcome:
 
 
 def prepared_blas(settings: Settings) -> Outcome:
-    """Return what runners are started with; measures and compiles what is not there yet. Raises
-    ConfigError where `runner.blas` names no file."""
+    """Return the choice for runners. Measures the libraries and compiles the interposers if that
+    was not done yet. Raises ConfigError if `runner.blas` names no file."""
     libraries = find_libraries(settings.runner.blas)
     if not libraries:
         return Outcome()
@@ -96,13 +95,15 @@ def prepared_blas(settings: Settings) -> Outcome:
 
 
 def known_blas(settings: Settings) -> Outcome:
-    """Return the same without measuring or making anything."""
+    """Return the same as `prepared_blas`, but measure and compile nothing."""
     libraries = find_libraries(settings.runner.blas)
     if not libraries:
         return Outcome()
     table = _remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
     folder = settings.paths.preloads
-    return _outcome(settings, libraries, table, lambda one, _choice: interposer_in(folder, one))
+    return _outcome(
+        settings, libraries, table, lambda wanted, _choice: interposer_in(folder, wanted)
+    )
 
 
 def _outcome(
@@ -134,8 +135,8 @@ def _outcome(
 def _exponential(
     choice: Choice, interposer: Callable[[Interposer, Choice], Path | None]
 ) -> Path | None:
-    """Return MLX's `exp` for this processor; None where it cannot be had. Without a compiler MLX
-    compiles no kernels either, so that nothing would call it."""
+    """Return MLX's `exp` for this processor; None if it is not available. Without a compiler MLX
+    cannot compile kernels either, so nothing would call it."""
     wanted = exponential()
     if wanted is None:
         return None
@@ -151,8 +152,8 @@ def measure(
     cores: int,
     deadline_s: float = DEADLINE_S,
 ) -> Table:
-    """Return the table of what can be preloaded here, each library with its own kernels and
-    OpenBLAS with others; what crashes or gives a wrong product is not in it."""
+    """Return the measurements of the libraries with their own kernels, and of OpenBLAS with
+    further sets of kernels, too. Libraries that crash or compute wrong products are left out."""
     end_at = time.monotonic() + deadline_s
     counts = thread_counts(cores)
     measured: list[Measured] = []
@@ -162,49 +163,50 @@ def measure(
         for kernels in ("", *(kernel_sets if library.kind == "openblas" else ())):
             if kernels and kernels == own:
                 continue
-            found = _calmly(library, kernels, counts, own, end_at)
+            report = _probe_calmly(library, kernels, counts, own, end_at)
             if time.monotonic() > end_at:
                 return Table(trouble=f"measuring took longer than {deadline_s:g} s")
-            if found is None:
+            if report is None:
                 continue
-            calm = calm and found["share"] >= CALM
-            own = own or str(found["kernels"])
-            measured += [_row(library, kernels, count, row) for count, row in _rows(found)]
+            calm = calm and report["share"] >= CALM
+            own = own or str(report["kernels"])
+            measured += [_row(library, kernels, count, row) for count, row in _rows(report)]
     if not measured:
         return Table(trouble="every library computed wrong products on this machine")
     if not calm:
-        return Table(tuple(one for one in measured if one.threads == 1), BUSY)
+        return Table(tuple(row for row in measured if row.threads == 1), BUSY)
     return Table(tuple(measured))
 
 
-def _calmly(
-    library: Library, kernels: str, counts: Sequence[int], known: str, end_at: float
+def _probe_calmly(
+    library: Library, kernels: str, counts: Sequence[int], own: str, end_at: float
 ) -> dict[str, Any] | None:
-    """Return what a process of its own found, after another try where the first was disturbed."""
+    """Return the report of a probe process; run it a second time if the first was disturbed. `own`
+    are the library's own kernels, if known."""
     began = time.monotonic()
-    found = _probed(library, kernels, counts, known, end_at)
-    if found is None or found["share"] >= CALM or time.monotonic() - began > QUICK_S:
-        return found
-    return _probed(library, kernels, counts, known, end_at)
+    report = _probe(library, kernels, counts, own, end_at)
+    if report is None or report["share"] >= CALM or time.monotonic() - began > QUICK_S:
+        return report
+    return _probe(library, kernels, counts, own, end_at)
 
 
-def _probed(
-    library: Library, kernels: str, counts: Sequence[int], known: str, end_at: float
+def _probe(
+    library: Library, kernels: str, counts: Sequence[int], own: str, end_at: float
 ) -> dict[str, Any] | None:
-    """Return what a process of its own found: with one thread alone where more do not work."""
-    found = _asked(library.path, kernel_variables(library, kernels, counts[-1]), counts, known,
-                   end_at)  # fmt: skip
-    if found is None and counts[-1] > 1:
+    """Return the report of a probe process; only for one thread if more threads fail."""
+    many = kernel_variables(library, kernels, counts[-1])
+    report = _run_probe(library.path, many, counts, own, end_at)
+    if report is None and counts[-1] > 1:
         alone = kernel_variables(library, kernels, 1)
-        found = _asked(library.path, alone, counts[:1], known, end_at)
-    return found
+        report = _run_probe(library.path, alone, counts[:1], own, end_at)
+    return report
 
 
-def _asked(
-    path: str, told: Mapping[str, str], counts: Sequence[int], known: str, end_at: float
+def _run_probe(
+    path: str, blas: Mapping[str, str], counts: Sequence[int], own: str, end_at: float
 ) -> dict[str, Any] | None:
-    command = [sys.executable, "-I", "-S", str(PROBE), path, ",".join(map(str, counts)), known]
-    environment = {**os.environ, "LD_PRELOAD": "", **told}
+    command = [sys.executable, "-I", "-S", str(PROBE), path, ",".join(map(str, counts)), own]
+    environment = {**os.environ, "LD_PRELOAD": "", **blas}
     left_s = max(0.0, end_at - time.monotonic())
     try:
         done = subprocess.run(
@@ -215,8 +217,8 @@ def _asked(
         return None
 
 
-def _rows(found: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    return [(int(count), row) for count, row in found["threads"].items()]
+def _rows(report: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    return [(int(count), row) for count, row in report["threads"].items()]
 
 
 def _row(library: Library, kernels: str, threads: int, row: Mapping[str, Any]) -> Measured:
@@ -236,14 +238,14 @@ def _chosen(
 
 
 def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
-    """Return an interposer; one that was just made, when products through it are right. Nodes that
-    start now wait for it. Raises NoInterposer."""
+    """Return an interposer; compile and check it if it does not exist. Other nodes that start now
+    wait for it. Raises NoInterposer."""
     with _alone(folder / wanted.file_name):
         ready = interposer_in(folder, wanted)
         if ready is None:
             ready = make_interposer(folder, wanted)
-            told = variables(choice, str(ready))
-            if _asked("", told, (), "", time.monotonic() + DEADLINE_S) is None:
+            environment = variables(choice, str(ready))
+            if _run_probe("", environment, (), "", time.monotonic() + DEADLINE_S) is None:
                 ready.unlink()
                 raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
     note_use(ready)
@@ -251,7 +253,8 @@ def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
 
 
 def _kernels(settings: Settings) -> list[str]:
-    """Return the kernels to try beside a library's own: none for a library that was named."""
+    """Return the sets of kernels to try beside a library's own; none for a library named in
+    `runner.blas`."""
     return kernels_for(processor()[1]) if settings.runner.blas == "auto" else []
 
 
@@ -262,7 +265,7 @@ def _table_file(settings: Settings, libraries: Sequence[Library]) -> Path:
 
 @contextmanager
 def _alone(file: Path) -> Generator[None]:
-    """Keep other nodes that start now from making the same file at the same time."""
+    """Hold a file's lock, so that other starting nodes do not make the same file."""
     with open(file.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

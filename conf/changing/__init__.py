@@ -1,5 +1,5 @@
-"""Talks to the disk: `shoal.toml` changed a setting at a time, its comments kept; and what each
-setting is, what is in force and what runs. Nothing is written that a node would not take."""
+"""Talks to the disk: changes single settings in `shoal.toml` and keeps its comments; describes each
+setting, its value and the running value. It never writes a file that a node would refuse."""
 
 from conf.changing.file import (
     change,

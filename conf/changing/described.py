@@ -1,5 +1,5 @@
-"""What each setting means, from the text that documents them all; and that text as a file in which
-nothing is set yet.
+"""Reads the meaning of each setting from the comments of `default.toml`, and renders the first
+`shoal.toml`, in which every setting is commented out.
 
 Pure.
 """
@@ -17,23 +17,23 @@ FIRST_LINES = """\
 
 
 def descriptions(text: str) -> Mapping[str, str]:
-    """Return the comment above each setting, by dotted key; settings below it share it."""
-    found: dict[str, str] = {}
-    table, said, is_fresh = "", list[str](), False
+    """Return dotted key to the comment above it; adjacent settings share a comment."""
+    by_key: dict[str, str] = {}
+    table, comment, is_fresh = "", list[str](), False
     for line in text.splitlines():
         if line.startswith("#"):
-            said = [*(said if is_fresh else []), line.removeprefix("#").strip()]
+            comment = [*(comment if is_fresh else []), line.removeprefix("#").strip()]
         elif line.startswith("["):
-            table, said = line.strip("[] ") + ".", []
+            table, comment = line.strip("[] ") + ".", []
         elif "=" in line:
-            found[table + line.partition("=")[0].strip()] = " ".join(said)
+            by_key[table + line.partition("=")[0].strip()] = " ".join(comment)
         is_fresh = line.startswith("#")
-    return found
+    return by_key
 
 
 def commented(text: str) -> str:
-    """Return the defaults as a person's file of settings: every setting is commented out, behind a
-    `#` without a blank, and the first paragraph tells what the file is."""
+    """Return the text of a first `shoal.toml` from the text of the defaults. Every setting follows
+    a `#` without a blank; a new first paragraph explains the file."""
     _, _, rest = text.partition("\n\n")
     lines = [
         f"#{line}" if line and not line.startswith(("#", "[")) else line

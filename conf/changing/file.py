@@ -1,5 +1,5 @@
-"""Talks to the disk: changes `shoal.toml`, one change at a time, and to nothing that a node would
-not take."""
+"""Talks to the disk: changes `shoal.toml`, one change at a time, and never writes a file that a
+node would refuse."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ OWNERS_ALONE = 0o600
 
 
 def defaults() -> Mapping[str, Any]:
-    """Return the default of each setting, by dotted key."""
+    """Return dotted key to default of every setting."""
     return flat(tomllib.loads(DEFAULTS_FILE.read_text()))
 
 
 def _path_of(paths: Paths) -> Path:
-    """Return the file itself where `shoal.toml` is a link."""
+    """Return the path of `shoal.toml`, with links resolved."""
     return paths.config_file.resolve()
 
 
 def text_of(paths: Paths) -> str | None:
-    """Return the file's text, None where there is none. Raises ConfigError."""
+    """Return the text of `shoal.toml`; None if there is no file. Raises ConfigError."""
     try:
         return _path_of(paths).read_text()
     except FileNotFoundError:
@@ -44,10 +44,10 @@ def text_of(paths: Paths) -> str | None:
 
 
 def write_first(paths: Paths) -> bool:
-    """Write a file in which every setting is commented out, where there is none; return whether it
-    was written: a node needs none, so that a folder which cannot be written is no fault."""
+    """Write a `shoal.toml` with every setting commented out if there is none; return whether it was
+    written. A failure to write is no fault, because a node needs no file."""
     try:
-        with _held(paths):
+        with _lock(paths):
             if paths.config_file.exists() or paths.config_file.is_symlink():
                 return False
             _write(_path_of(paths), commented(DEFAULTS_FILE.read_text()))
@@ -57,27 +57,27 @@ def write_first(paths: Paths) -> bool:
 
 
 def change(paths: Paths, put: Mapping[str, Any], drop: Sequence[str]) -> None:
-    """Set and unset settings by dotted key: values as JSON or a person has them. API keys are
-    written as their hashes. Raises ConfigError, which names the setting and what it accepts; then
+    """Set and unset settings by dotted key. Values are JSON values or users' text. API keys are
+    written as hashes. Raises ConfigError, which names the setting and its accepted values; then
     nothing is written."""
-    known = defaults()
+    standard = defaults()
     for key in (*put, *drop):
-        check_known(key, known)
-    values = {key: _kept(key, typed(key, value, known[key])) for key, value in put.items()}
-    with _held(paths):
+        check_known(key, standard)
+    values = {key: _hash_keys(key, typed(key, value, standard[key])) for key, value in put.items()}
+    with _lock(paths):
         before = text_of(paths)
         text = before if before is not None else commented(DEFAULTS_FILE.read_text())
         try:
-            after = changed(text, values, drop, known)
+            after = changed(text, values, drop, standard)
         except ConfigError as error:
             raise ConfigError(f"{paths.config_file}: {error}") from None
         _take(paths, after)
 
 
 def replace(paths: Paths, text: str, before: str) -> None:
-    """Write a person's text of the whole file, which was `before`. Raises ConfigError where a node
-    would not take it, or the file has been changed meanwhile."""
-    with _held(paths):
+    """Replace the whole file, whose text was `before`. Raises ConfigError if a node would refuse
+    the new text, or if the file has changed in the meantime."""
+    with _lock(paths):
         if (text_of(paths) or "") != before:
             raise ConfigError(
                 f"another program changed {paths.config_file} in the meantime; try again"
@@ -86,21 +86,23 @@ def replace(paths: Paths, text: str, before: str) -> None:
 
 
 def check(paths: Paths, text: str) -> None:
-    """Raise ConfigError, which names the setting and its line, where a node would not take a text
-    as `shoal.toml`."""
+    """Raise ConfigError if a node would refuse a text as `shoal.toml`. The error names the setting
+    and its line."""
     with tempfile.TemporaryDirectory(prefix="shoal-settings-") as folder:
         file = Path(folder) / "shoal.toml"
         file.write_text(text)
         try:
             settings_of_file(paths, file, alone=True)
         except ConfigError as error:
-            told = str(error).replace(f"file {file}", "shoal.toml").replace(str(file), "shoal.toml")
-            raise ConfigError(told) from None
+            message = (
+                str(error).replace(f"file {file}", "shoal.toml").replace(str(file), "shoal.toml")
+            )
+            raise ConfigError(message) from None
 
 
 def differing(paths: Paths, now: Settings) -> Mapping[str, Any]:
-    """Return what the node was started with of the settings that it would be started with otherwise
-    now, by dotted key; nothing where no node is up, or its start cannot be read."""
+    """Return the settings that changed since the node's start: dotted key to the value of the
+    start. Empty if no node is up, or if the settings of its start cannot be read."""
     if not paths.up_file.exists():
         return {}
     try:
@@ -112,15 +114,15 @@ def differing(paths: Paths, now: Settings) -> Mapping[str, Any]:
 
 
 def readable_key(path: Path) -> str | None:
-    """Return what is wrong where a settings file holds an API key in plain text and others than
-    its owner may read it, else None. Raises ConfigError."""
+    """Return a warning if a settings file holds an API key in plain text and other users may read
+    it, else None. Raises ConfigError."""
     try:
-        found = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
-    keys = words(found.get("api_keys", ()))
+    keys = words(table.get("api_keys", ()))
     is_plain = isinstance(keys, list | tuple) and not all(
         isinstance(key, str) and is_hash(key) for key in cast(list[Any], keys)
     )
@@ -129,10 +131,10 @@ def readable_key(path: Path) -> str | None:
     return f"{path} contains an API key in plain text, and other users can read it"
 
 
-def _kept(key: str, value: Any) -> Any:
-    if key != "api_keys":
+def _hash_keys(name: str, value: Any) -> Any:
+    if name != "api_keys":
         return value
-    return [one if is_hash(one) else hash_key(one) for one in cast(list[str], value)]
+    return [key if is_hash(key) else hash_key(key) for key in cast(list[str], value)]
 
 
 def _take(paths: Paths, text: str) -> None:
@@ -141,8 +143,7 @@ def _take(paths: Paths, text: str) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Put a text into a file, whole or not at all, with the rights that the file has. Raises
-    ConfigError."""
+    """Write a file atomically; it keeps its permissions. Raises ConfigError."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else OWNERS_ALONE
@@ -165,16 +166,15 @@ def _unwritable(path: Path, error: OSError) -> SettingsUnwritable:
 
 
 @contextlib.contextmanager
-def _held(paths: Paths) -> Generator[None]:
-    """Hold the lock of the folder of settings, which is made where it is missing. Raises
-    ConfigError."""
+def _lock(paths: Paths) -> Generator[None]:
+    """Lock the folder of settings; create it if it is missing. Raises ConfigError."""
     try:
         paths.config.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
-        held = os.open(paths.config, os.O_RDONLY)
+        folder = os.open(paths.config, os.O_RDONLY)
     except OSError as error:
         raise _unwritable(paths.config, error) from error
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        fcntl.flock(folder, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        os.close(folder)

@@ -1,8 +1,8 @@
-"""A file of settings as text, with some of them set or unset: comments, order and blank lines stay.
+"""Sets and unsets settings in the text of a TOML file; comments, order and blank lines stay.
 
-Pure. A setting that stands commented out in its table is set there; one that is unset is commented
-out with its default. What cannot be done so is done by tomlkit alone, and the outcome is read again
-in any case: it says what it said before, and the changes.
+Pure. To set a commented-out setting, its line is uncommented. To unset a setting, its line is
+commented out and shows the default. If that fails, tomlkit edits the text alone. The result is
+always parsed again, to check that only the wanted settings have changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from conf.sections import TABLES, flat, line_of, meant, not_a_setting, words
 
 
 def check_known(key: str, defaults: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a key that is no setting, with the one that may be meant."""
+    """Raise ConfigError for an unknown dotted key; the error suggests a similar one."""
     if key in defaults:
         return
     if key in TABLES:
@@ -28,38 +28,38 @@ def check_known(key: str, defaults: Mapping[str, Any]) -> None:
 
 
 def typed(key: str, value: Any, default: Any) -> Any:
-    """Return a setting's value as TOML has it, from what a person wrote or JSON holds. Raises
-    ConfigError for another kind of value; whether it is in its limits is not asked here."""
+    """Return a setting's value in TOML's type, from a user's text or a JSON value. Raises
+    ConfigError for a value of another type. Limits are not checked here."""
     if isinstance(default, str):
-        return value  # some take a number or a truth as well, which the settings judge
+        return value  # some also accept a number or a boolean; Settings checks them
     if isinstance(default, list):
         try:
-            found = words(value)
+            entries = words(value)
         except ValueError as error:
             raise ConfigError(f"{key} = {value!r}: {error}") from None
-        return _list(key, found)
-    found = _of_text(value)
+        return _list(key, entries)
+    parsed = _of_text(value)
     if isinstance(default, bool):
-        is_right, kind = isinstance(found, bool), "true or false"
+        is_right, kind = isinstance(parsed, bool), "true or false"
     elif isinstance(default, int):
-        is_right, kind = isinstance(found, int) and not isinstance(found, bool), "a whole number"
+        is_right, kind = isinstance(parsed, int) and not isinstance(parsed, bool), "a whole number"
     else:
-        is_right = isinstance(found, int | float) and not isinstance(found, bool)
-        found, kind = float(found) if is_right else found, "a number"
+        is_right = isinstance(parsed, int | float) and not isinstance(parsed, bool)
+        parsed, kind = float(parsed) if is_right else parsed, "a number"
     if not is_right:
         raise ConfigError(f"{key} = {value!r}: this must be {kind}")
-    return found
+    return parsed
 
 
 def _of_text(value: Any) -> Any:
-    """Return a number or a truth from its text; other text as it is."""
+    """Return the number or boolean of a text; another value unchanged."""
     if not isinstance(value, str):
         return value
     try:
-        found = tomllib.loads(f"value = {value}")["value"]
+        parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return value
-    return found if isinstance(found, bool | int | float) else value
+    return parsed if isinstance(parsed, bool | int | float) else value
 
 
 def _list(key: str, value: Any) -> list[str]:
@@ -72,8 +72,11 @@ def _list(key: str, value: Any) -> list[str]:
 def changed(
     text: str, put: Mapping[str, Any], drop: Sequence[str], defaults: Mapping[str, Any]
 ) -> str:
-    """Return `text` with the settings of `put` set and those of `drop` unset, by dotted key; values
-    as TOML has them. `defaults` has every setting. Raises ConfigError where the text is no TOML."""
+    """Return `text` with the settings of `put` set and the settings of `drop` unset.
+
+    Both use dotted keys; values have TOML's types. `defaults` has every setting. Raises ConfigError
+    if the text is not TOML, or cannot be edited.
+    """
     try:
         expected = flat(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -92,7 +95,7 @@ def changed(
 
 
 def _checked(texts: Sequence[str], expected: Mapping[str, Any]) -> str:
-    """Return the first text that says what is expected. Raises ConfigError."""
+    """Return the first text that parses to the expected values. Raises ConfigError."""
     for text in texts:
         try:
             if flat(tomllib.loads(text)) == expected:
@@ -131,8 +134,8 @@ def _removed(text: str, key: str) -> str:
 
 
 def _uncommented(text: str, key: str) -> str:
-    """Return the text with the line of a setting that is commented out in its table made one that
-    sets it; as it is where there is none, or the setting is set."""
+    """Return the text with the commented-out line of a setting replaced by `NAME = 0`. Unchanged if
+    there is no such line in its table, or if the setting is set."""
     if key in flat(tomllib.loads(text)):
         return text
     table, _, name = key.rpartition(".")

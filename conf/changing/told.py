@@ -1,5 +1,5 @@
-"""Talks to the disk: what each setting is, what is in force, where that is from, and what runs; for
-those who ask a node over HTTP."""
+"""Talks to the disk: describes each setting of a node, its value, source and running value, for
+the HTTP API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from conf.sections import TABLES, masked
 from conf.settings import DEFAULTS_FILE, Settings, load_settings
 
 HOT = frozenset({"log_level"})
-"""What running processes take by themselves when the file changes."""
+"""Settings that running processes read again when the file changes."""
 HERE_ALONE: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -55,19 +55,19 @@ HERE_ALONE: Mapping[str, str] = {
         "it controls which models are downloaded without a request",
     ),
 }
-"""Settings that are changed on the machine alone, and why: who has a key to the HTTP API is not to
-get more by it than the API gives."""
+"""Settings that the HTTP API does not change, and why: a key to the API must not grant more than
+the API itself does."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingsTold:
-    """The settings of a node, of which some parts run with `running`."""
+    """The settings of a node for the HTTP API; `running` are the values that its processes use."""
 
     running: Settings
 
     def rows(self) -> dict[str, Any]:
-        """Return every setting as it may be shown, and what is wrong with the file. Blocks; raises
-        ConfigError where a node that starts now would find no settings."""
+        """Return every setting without secrets, and what is wrong with the file. Blocks. Raises
+        ConfigError if a node could not start with the current settings."""
         paths = self.running.paths
         now = load_settings(home=paths.home if paths.chosen else None, flags=self.running.flags)
         ran = {key: value for key, value, _ in self.running.rows()}
@@ -93,11 +93,11 @@ class SettingsTold:
         return {"file": str(paths.config_file), "trouble": now.trouble, "settings": rows}
 
     def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
-        """Set and unset settings in `shoal.toml`. Blocks; raises ConfigError."""
+        """Set and unset settings in `shoal.toml`. Blocks. Raises ConfigError."""
         change(self.running.paths, put, drop)
 
     def why_not_over_http(self, key: str) -> str:
-        """Return why a setting is not changed over HTTP; "" where it is."""
+        """Return why the HTTP API does not change a setting; "" if it does."""
         return HERE_ALONE.get(key, "")
 
 
@@ -113,7 +113,7 @@ def _kind(key: str, default: Any) -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the words that a setting may be; none where it may be others, too."""
+    """Return the only allowed words of a setting; none if it allows other values."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return [str(word) for word in typing.get_args(annotation)]

@@ -1,6 +1,6 @@
 """The table `[otlp]`: the collector that a node sends its traces to.
 
-Pure. Meanings are in default.toml.
+Pure. default.toml documents each key.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ REMOVED = {
     "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
     "(docs/operations/diagnostics.md)",
 }
-"""Tables of earlier versions: what changed, and what to do."""
+"""Removed table to the reason and the remedy."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 class OtlpSettings(BaseModel):
-    """The settings of the collector that traces are sent to. `headers` are secret."""
+    """The settings of the collector of traces. `headers` are secret."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,7 +33,7 @@ class OtlpSettings(BaseModel):
 
     @property
     def named_headers(self) -> Mapping[str, str]:
-        """Return the headers by name."""
+        """Return `headers` as a mapping, with decoded values."""
         return _headers(self.headers)
 
     @field_validator("endpoint")
@@ -65,7 +65,7 @@ def _is_collector(address: str) -> bool:
 
 
 def _headers(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for number, entry in enumerate(filter(str.strip, text.split(",")), 1):
         name, mark, value = entry.partition("=")
         name, value = name.strip(), unquote(value.strip())
@@ -73,5 +73,5 @@ def _headers(text: str) -> dict[str, str]:
             raise ValueError(
                 f"entry {number} is not name=value (a comma within a value is written %2C)"
             )
-        found[name] = value
-    return found
+        headers[name] = value
+    return headers

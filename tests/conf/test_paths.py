@@ -10,7 +10,7 @@ from conf.paths import (
     MAX_ROOT_BYTES,
     OWNER_S,
     REOPEN_LOGS_S,
-    TOLD_S,
+    REPORTED_S,
     MeansKeeper,
     Paths,
     make_folders,
@@ -73,7 +73,7 @@ def test_folders_that_were_removed_are_made_anew_and_it_is_told_for_a_while(
         if one.owner:
             one.path.touch()
     assert len(keeper.look((), 10.0)) == 2
-    assert keeper.look((), 11.0 + TOLD_S) == () and opened == [1, 1]
+    assert keeper.look((), 11.0 + REPORTED_S) == () and opened == [1, 1]
 
 
 def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path) -> None:
