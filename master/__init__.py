@@ -1,1 +1,1 @@
-"""The master candidate: decides for the cluster while it holds the term."""
+"""The master candidate: decides for the cluster while it is the leader."""

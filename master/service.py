@@ -102,11 +102,11 @@ class Master:
         )
         self.candidate = self.shell.candidate
         self._router = consensus.CandidateRouter(
-            client, reactor, log, self._asked, listen=settings.listen
+            client, reactor, log, self._take_question, listen=settings.listen
         )
         for prefix in HEARD:
-            client.hear(prefix, self._heard)
-        client.hear(reading_topic("peers", client.speaker.node), self._heard_peers)
+            client.hear(prefix, self._observe)
+        client.hear(reading_topic("peers", client.speaker.node), self._observe_peers)
         reactor.every(PLAN_S, self._plan)
         self.shell.begin()
 
@@ -126,11 +126,11 @@ class Master:
         """Return the first events of our new term."""
         draft = self._draft()
         self._holder.opened(draft, self._reactor.now())
-        self._say()
+        self._log_notes()
         return draft
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send a reply, now that it is as safe as it says."""
+        """Send a reply whose stated safety has been reached."""
         self._router.answer(asker, answer)
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
@@ -157,16 +157,16 @@ class Master:
 
     # --- questions ---
 
-    def _asked(self, question: Message, asker: bytes) -> Message | None:
+    def _take_question(self, question: Message, asker: bytes) -> Message | None:
         self.shell.awake()
         match question:
             case TermHeartbeat() | Candidacy() | AskVote() | Vote() | AppendAck() | HandOver():
-                self.shell.heard(question)
+                self.shell.receive(question)
                 return None
             case AskSnapshot() | AskEvents():
-                return self.candidate.found(question)
+                return self.candidate.reply_to(question)
             case TellFact() if self.candidate.election.decides:
-                return self._told(question)
+                return self._take_fact(question)
             case AskCommand(command=command) if self.candidate.election.decides:
                 return self._command(command, asker)
             case AskCommand() | TellFact():
@@ -183,17 +183,17 @@ class Master:
             return CommandRefused(command_id=question.command.command_id, refusal=why)
         return NotHolder(holder=election.holder)
 
-    def _told(self, told: TellFact) -> FactTaken | None:
+    def _take_fact(self, message: TellFact) -> FactTaken | None:
         draft = self._draft()
-        taken = self._holder.told(told, draft, self._reactor.now())
+        taken = self._holder.take_fact(message, draft, self._reactor.now())
         self._append(draft)
-        return FactTaken(fact_id=told.fact_id) if taken else None
+        return FactTaken(fact_id=message.fact_id) if taken else None
 
     def _command(self, command: Command, asker: bytes) -> CommandRefused | None:
         """Decide a command; once it is in the log, its reply waits until that is safe."""
         draft, now = self._draft(), self._reactor.now()
         unsettled = self.candidate.unsettled(command, now)
-        decision = self._holder.asked(command, draft, now, unsettled=unsettled)
+        decision = self._holder.take_command(command, draft, now, unsettled=unsettled)
         self._append(draft)
         if isinstance(decision, Refusal):
             return CommandRefused(command_id=command.command_id, refusal=decision)
@@ -211,11 +211,11 @@ class Master:
 
     # --- readings and plans ---
 
-    def _heard(self, _topic: str, envelope: Envelope) -> None:
-        if self._holder.heard(envelope.message, self._reactor.now()):
+    def _observe(self, _topic: str, envelope: Envelope) -> None:
+        if self._holder.observe(envelope.message, self._reactor.now()):
             self._plan()
 
-    def _heard_peers(self, _topic: str, envelope: Envelope) -> None:
+    def _observe_peers(self, _topic: str, envelope: Envelope) -> None:
         """Take the list of nodes and addresses from our own switchboard."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
@@ -234,7 +234,7 @@ class Master:
         """Publish the state of the pool: each second, and when the waits change."""
         node = self.client.speaker.node
         reading = self._holder.pool(self.candidate.state, node, now)
-        gist = [(one.model, one.phase, one.victims) for one in reading.waits]
+        gist = [(wait.model, wait.phase, wait.victims) for wait in reading.waits]
         if gist != self._pool_gist or now - self._pool_told_at >= POOL_TOLD_S:
             self._pool_gist, self._pool_told_at = gist, now
             self.client.publish(reading_topic("pool", node), reading)
@@ -247,9 +247,9 @@ class Master:
         return LogDraft(candidate.state, candidate.election.counter, candidate.me, wall())
 
     def _append(self, draft: LogDraft) -> None:
-        self._say()
+        self._log_notes()
         self.shell.append(draft)
 
-    def _say(self) -> None:
+    def _log_notes(self) -> None:
         for what, facts in self._holder.take_notes():
             self._log.info(what, **facts)

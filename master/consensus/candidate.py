@@ -70,24 +70,24 @@ class Candidate:
     def from_disk(
         cls,
         me: NodeId,
-        kept: PersistentState,
+        stored: PersistentState,
         read: tuple[ClusterState, list[Event]],
         settings: CandidateSettings,
         *,
         degraded: bool,
         lost: bool = False,
     ) -> Candidate:
-        """Return a candidate from its files: `kept` from the term file, `read` from the journal.
+        """Return a candidate from its files: `stored` from the term file, `read` from the journal.
         `degraded`: the journal cannot be written. `lost`: it was damaged."""
         log = CandidateLog.from_disk(*read)
         state, voters = log.mirror.state, frozenset(settings.voters)
-        gone = kept.garbled or (kept.began and state.index == 0)
+        gone = stored.garbled or (stored.began and state.index == 0)
         lost = lost or (gone and len(voters) >= types.FEWEST_VOTERS)
         election = Election(
             me=me,
             rank=LogRank(state.term, state.index, settings.priority, me),
-            counter=max(kept.counter, state.term),
-            voted_for=kept.voted_for if kept.counter >= state.term else None,
+            counter=max(stored.counter, state.term),
+            voted_for=stored.voted_for if stored.counter >= state.term else None,
             voters=voters,
             gone=frozenset(state.forgotten),
             eligible=not (degraded or lost),
@@ -95,12 +95,12 @@ class Candidate:
             expects_peers=settings.expects_others or bool((voters | set(state.nodes)) - {me}),
             members=frozenset(seat.node for seat in state.nodes.values()) - {me},
         )
-        began = kept.began or state.index > 0
+        began = stored.began or state.index > 0
         return cls(election, log, degraded=degraded, began=began)
 
     @property
     def me(self) -> NodeId:
-        """Return our node id."""
+        """Return our id among the candidates."""
         return self.election.me
 
     @property
@@ -155,7 +155,7 @@ class Candidate:
             actions.append(Send(self.election.holder, ack))
         return actions
 
-    def heard(self, message: Message, now: float) -> list[Act]:
+    def receive(self, message: Message, now: float) -> list[Act]:
         """Process a message of another candidate or of the leader."""
         if isinstance(message, HandOver):
             term = message.term
@@ -165,7 +165,7 @@ class Candidate:
         match message:
             case AppendAck(node=node, counter=counter, index=index):
                 if self.holding and counter == self.election.counter and node != self.me:
-                    self.log.acks.heard(node, index)
+                    self.log.acks.record(node, index)
             case TermHeartbeat() | Event() | Snapshot() | EventsFound():
                 if not self.holding and self._is_of_our_term(message):
                     actions += self._followed(message, now)
@@ -207,12 +207,12 @@ class Candidate:
             handed=election.handed,
         )
 
-    def found(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
+    def reply_to(self, question: AskSnapshot | AskEvents) -> Snapshot | EventsFound | NotHolder:
         """Return the reply to a follower's question about the log; `NotHolder` if we do not
         lead."""
         if not self.holding:
             return NotHolder(holder=self.election.holder)
-        return self.log.found(question, counter=self.election.counter, me=self.me)
+        return self.log.reply_to(question, counter=self.election.counter, me=self.me)
 
     @property
     def committed(self) -> int | None:
@@ -223,8 +223,8 @@ class Candidate:
 
     def safety(self, now: float) -> LogSafety:
         """Return how safe our log is, as the leader."""
-        heard = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
-        helped = any(now - at < LAPSE_S for at in (*heard, *self.election.acked_at.values()))
+        arrivals = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
+        helped = any(now - at < LAPSE_S for at in (*arrivals, *self.election.acked_at.values()))
         return LogSafety(
             committed=self.committed,
             replicated=self.log.acks.replicated(),
@@ -237,8 +237,8 @@ class Candidate:
         """Return why the leader cannot change the voters now; None if it can, and for other
         commands.
 
-        One change at a time, none before a majority has our whole log, and none to a set of
-        voters without a majority in reach, because that would end our term.
+        Voters change one at a time, and only after a majority has our whole log. A new set of
+        voters needs a majority in reach, because our term would end without one.
         """
         election = self.election
         if not isinstance(command, ForgetNode):

@@ -26,7 +26,7 @@ from bus.wire.messages.wire import Message
 TURN_S = 3.0
 FORGET_S = 30.0
 HIGH_WATER = 2_000
-"""What a peer that is away would have to hear anyway is said again."""
+"""Longest queue of a peer; its older messages are obsolete anyway."""
 BIND_RETRY_S = 5.0
 
 
@@ -84,15 +84,19 @@ class CandidateLinks:
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
         """Set the other candidates, with their ROUTER addresses, best first."""
         me, now = self._client.speaker.node, self._reactor.now()
-        named = {node: where for node, where in addresses.items() if node != me and where}
-        self._named = frozenset(named)
-        for node, where in named.items():
-            self._reach(node, where)
+        addresses_by_node = {
+            node: its_addresses
+            for node, its_addresses in addresses.items()
+            if node != me and its_addresses
+        }
+        self._named = frozenset(addresses_by_node)
+        for node, its_addresses in addresses_by_node.items():
+            self._reach(node, its_addresses)
         for node in [n for n, peer in self._peers.items() if self._is_done(n, peer, now)]:
             self._leave(node)
 
     def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """Add a candidate that has spoken; `addresses` are those that it reports."""
+        """Add a candidate that has sent a message; `addresses` are its own report."""
         if node == self._client.speaker.node:
             return
         if node not in self._peers and addresses:
@@ -112,7 +116,7 @@ class CandidateLinks:
             peer.link.send(data)
 
     def publish(self, message: Event | TermHeartbeat) -> None:
-        """Publish an event, or our heartbeat."""
+        """Publish an event or our heartbeat under its topic."""
         topic = "term" if isinstance(message, TermHeartbeat) else topic_of(message)
         self._client.publish(topic, message)
 
@@ -126,7 +130,7 @@ class CandidateLinks:
                 self._connect(node, peer.addresses, peer.turn + 1, peer.heard_at)
 
     def close(self) -> None:
-        """Close every link."""
+        """Close the links to all candidates and to our switchboard."""
         for node in list(self._peers):
             self._leave(node)
         self._reactor.unwatch(self._probe)
@@ -198,14 +202,14 @@ class CandidateRouter:
         self._link.bind(client.endpoints.candidate)
         for address in listen:
             self._listen(address)
-        reactor.watch(self._link, self._asked)
+        reactor.watch(self._link, self._take_question)
 
     def answer(self, asker: bytes, answer: Message) -> None:
         """Send a reply; it may be lost."""
         self._link.send(asker, self._client.write(answer))
 
     def close(self) -> None:
-        """Close the ROUTER."""
+        """Stop accepting questions."""
         self._reactor.unwatch(self._link)
         self._link.close()
 
@@ -216,7 +220,7 @@ class CandidateRouter:
             self._log.error("cannot listen for other nodes; trying again", why=str(error))
             self._reactor.later(BIND_RETRY_S, lambda: self._listen(address))
 
-    def _asked(self, frames: list[bytes]) -> None:
+    def _take_question(self, frames: list[bytes]) -> None:
         if len(frames) != 2:
             return
         asker, payload = frames

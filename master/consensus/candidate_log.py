@@ -24,7 +24,7 @@ from master.log.recent_events import RecentEvents, let_go
 from master.log.replication import Acks
 
 Followed = TermHeartbeat | Event | Snapshot | EventsFound
-"""What a holder publishes or answers about its log."""
+"""A leader's messages about its log."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class CandidateLog:
         acknowledged is missing."""
         return self.is_of(beat.counter, beat.holder) and self.mirror.state.index == beat.index
 
-    def found(
+    def reply_to(
         self, question: AskSnapshot | AskEvents, *, counter: int, me: NodeId
     ) -> Snapshot | EventsFound:
         """Return the leader's reply to a follower's question, in the term `counter` of `me`."""

@@ -6,10 +6,10 @@ candidate goes first (rank: last term and index in its journal, configured prior
 
 With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each.
 A leader that a majority does not answer within a lapse steps down. Without voters the best
-candidate claims the term (bully: Garcia-Molina 1982), at once if it knows no other candidate. Of
-two claims the one with more followers wins; if equal, the higher one; with the same counter, the
-longer log. So a node that was cut off follows when it returns, however high its counter: the
-leader hears that counter and takes a higher one. A candidate that is not `eligible` (its journal
+candidate claims the term (bully: Garcia-Molina 1982), at once if it knows no other candidate. If
+two candidates claim it, the one with more followers wins; if equal, the higher counter; if equal,
+the longer log. So a node that was cut off follows when it returns, however high its counter: the
+leader sees that counter and takes a higher one. A candidate that is not `eligible` (its journal
 cannot be written, is damaged or was lost) neither votes nor leads while another can.
 
 A leader whose node shuts down in order hands its term over (Raft's leadership transfer, Ongaro
@@ -33,7 +33,7 @@ from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.peers import AppendAck, AskVote, Candidacy, HandOver, Vote
 from master.consensus import types
 from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTerm, Send, StepDown
-from master.consensus.votes import asked, campaign, opened, reached, stand, voice
+from master.consensus.votes import answer_ask, campaign, opened, reached, stand, voice
 
 
 def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outcome:
@@ -61,7 +61,7 @@ def stimulate(election: Election, stimulus: types.Stimulus, now: float) -> Outco
         case types.Fitness():
             return _fitness(election, stimulus)
         case AskVote():
-            return asked(election, stimulus, now)
+            return answer_ask(election, stimulus, now)
         case Vote():
             return voice(election, stimulus, now)
         case AppendAck(node=node, counter=counter):
@@ -133,9 +133,9 @@ def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
 
 
 def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
-    """Return whether this is a claim to our own counter that is not better than ours. Of two
-    leaders with one counter the one with the shorter log yields; a follower stays until its
-    leader is silent."""
+    """Return whether this is a claim to our own counter that is not better than ours. If two
+    leaders have the same counter, the shorter log yields. A follower stays until its leader is
+    silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
         return False
     if election.role == "holding":
@@ -160,25 +160,25 @@ def _enrolled(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
     return after, [*actions, *more]
 
 
-def _peer(election: Election, heard: Candidacy, now: float) -> Outcome:
-    node = heard.node
+def _peer(election: Election, candidacy: Candidacy, now: float) -> Outcome:
+    node = candidacy.node
     if node == election.me:
         return election, []
-    rank = types.LogRank(heard.last_term, heard.last_index, heard.priority, node)
-    seen = types.PeerState(rank, heard.fit, now, heard.settled, heard.led)
+    rank = types.LogRank(candidacy.last_term, candidacy.last_index, candidacy.priority, node)
+    seen = types.PeerState(rank, candidacy.fit, now, candidacy.settled, candidacy.led)
     election = replace(
         election,
         living={**election.living, node: seen},
         peers=election.peers | {node},
-        seen=max(election.seen, heard.counter),
+        seen=max(election.seen, candidacy.counter),
         expects_peers=True,
     )
     if election.role != "holding":
         return election, []
-    if not election.eligible and heard.fit and rank.log >= election.rank.log:
+    if not election.eligible and candidacy.fit and rank.log >= election.rank.log:
         after = replace(election, role="following", holder=None, heard_at=now)
         return after, [StepDown(f"the journal here cannot be written, and {node} can lead")]
-    if heard.led or heard.counter <= election.counter:
+    if candidacy.led or candidacy.counter <= election.counter:
         return election, []
     return _outbid(election, now)
 
@@ -222,8 +222,8 @@ def _hand_on(election: Election, to: NodeId, now: float) -> Outcome:
 
 
 def _handed(election: Election, over: HandOver, now: float) -> Outcome:
-    """Take a term at once, if the term that is handed over is the one that we follow. Retry if
-    we already stood for it and were not elected."""
+    """Take a term at once if we follow the term that is handed over. Retry if we already stood for
+    it and were not elected."""
     is_current = over.term in (election.term, election.handed)
     able = election.eligible and not election.leaving and election.lost_at is None
     if not (is_current and able and election.role == "following"):
@@ -316,7 +316,7 @@ def _ahead(election: Election, now: float) -> int:
 
 def _is_awaited(election: Election, now: float) -> bool:
     """Return whether every known candidate is alive, reports no leader and ranks no better than
-    us, so that we need not wait. Only if no leader was heard since our switchboard came up."""
+    us, so that we need not wait. False after any heartbeat since our switchboard came up."""
     others = election.peers | election.members
     if not others or election.holder is not None or election.heard_at != election.up_at:
         return False

@@ -27,45 +27,45 @@ PRIVATE = 0o600
 
 
 @dataclass(frozen=True, slots=True)
-class KeptKeys:
+class StoredKeys:
     """The API keys by id, as of log `index`."""
 
     index: int
     keys: Mapping[str, ApiKey]
 
 
-def render_keys(content: KeptKeys) -> bytes:
-    """Return the content of the file."""
-    keys = [one.model_dump(mode="json") for one in content.keys.values()]
+def render_keys(content: StoredKeys) -> bytes:
+    """Return the bytes of the file: JSON with a checksum."""
+    keys = [key.model_dump(mode="json") for key in content.keys.values()]
     return sealed(json.dumps({"index": content.index, "keys": keys}, separators=(",", ":")))
 
 
-def parse_keys(data: bytes) -> KeptKeys:
+def parse_keys(data: bytes) -> StoredKeys:
     """Return the keys of a file. Raises Damaged."""
     try:
         content = json.loads(unsealed(data))
-        keys = [ApiKey.model_validate(one) for one in content["keys"]]
-        return KeptKeys(int(content["index"]), {key.id: key for key in keys})
+        keys = [ApiKey.model_validate(fields) for fields in content["keys"]]
+        return StoredKeys(int(content["index"]), {key.id: key for key in keys})
     except (ValueError, TypeError, KeyError, ValidationError) as error:
         raise Damaged("the file does not list API keys") from error
 
 
 def returned_keys(
-    kept: KeptKeys | None, state: ClusterState, *, lost: bool
+    stored: StoredKeys | None, state: ClusterState, *, lost: bool
 ) -> list[ApiKeyAdded | ApiKeyChanged | ApiKeyRemoved]:
     """Return the events that restore the keys of a log.
 
-    `state` is the end of the log. `lost`: the log was damaged or is gone. `kept` is None without
+    `state` is the end of the log. `lost`: the log was damaged or is gone. `stored` is None without
     a readable file. A log that is not lost is trusted, unless it ends before the last change of
     keys.
     """
-    if kept is None:
-        is_told = LOST_KEYS.id in state.api_keys
-        return [ApiKeyAdded(key=LOST_KEYS)] if lost and not is_told else []
-    if not lost and not keys_are_ahead(kept, state):
+    if stored is None:
+        is_closed = LOST_KEYS.id in state.api_keys
+        return [ApiKeyAdded(key=LOST_KEYS)] if lost and not is_closed else []
+    if not lost and not keys_are_ahead(stored, state):
         return []
-    gone = [ApiKeyRemoved(key_id=key) for key in state.api_keys if key not in kept.keys]
-    changed = [key for key in kept.keys.values() if state.api_keys.get(key.id) != key]
+    gone = [ApiKeyRemoved(key_id=key) for key in state.api_keys if key not in stored.keys]
+    changed = [key for key in stored.keys.values() if state.api_keys.get(key.id) != key]
     in_log = state.api_keys
     return [
         *gone,
@@ -73,39 +73,37 @@ def returned_keys(
     ]
 
 
-def keys_are_ahead(kept: KeptKeys | None, state: ClusterState) -> bool:
+def keys_are_ahead(stored: StoredKeys | None, state: ClusterState) -> bool:
     """Return whether the file is of a later log index than this state."""
-    return kept is not None and kept.index > state.index
+    return stored is not None and stored.index > state.index
 
 
 class KeysFile:
-    """The key file of a running candidate. `kept` is its content; None without a readable file."""
+    """The key file of a running candidate. `content` is None without a readable file."""
 
     def __init__(self, path: Path, log: Log, files: Files = DISK_FILES) -> None:
         self._path = path
         self._log = log
         self._files = files
         self._sound = True
-        self.kept = self._read()
+        self.content = self._read()
 
     def keep(self, state: ClusterState) -> None:
         """Write the keys of a state to disk if they changed. If that fails the file is removed,
         because no file is safer than an outdated one."""
-        content = self.kept
-        if content is not None and (
-            content.keys is state.api_keys or content.keys == state.api_keys
-        ):
+        stored = self.content
+        if stored is not None and (stored.keys is state.api_keys or stored.keys == state.api_keys):
             return
-        fresh = KeptKeys(state.index, state.api_keys)
+        fresh = StoredKeys(state.index, state.api_keys)
         try:
             replace_file(self._path, render_keys(fresh), self._files, PRIVATE)
         except OSError as error:
             self._failed(error)
             return
-        self.kept, self._sound = fresh, True
+        self.content, self._sound = fresh, True
 
     def _failed(self, error: OSError) -> None:
-        self.kept = None
+        self.content = None
         if self._sound:
             self._sound = False
             self._log.critical(
@@ -118,7 +116,7 @@ class KeysFile:
         except OSError as left:
             self._log.critical("an outdated API key file could not be removed", error=str(left))
 
-    def _read(self) -> KeptKeys | None:
+    def _read(self) -> StoredKeys | None:
         try:
             return parse_keys(self._files.read(self._path))
         except FileNotFoundError:

@@ -43,7 +43,7 @@ class TermDuties(Protocol):
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send a reply, now that it is as safe as it says."""
+        """Send a reply whose stated safety has been reached."""
         ...
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
@@ -72,7 +72,7 @@ class CandidateShell:
         read = journal.open()
         self.candidate = Candidate.from_disk(
             node,
-            term_file.kept,
+            term_file.state,
             read,
             settings,
             degraded=journal.degraded,
@@ -84,9 +84,9 @@ class CandidateShell:
         self._journal = journal
         self._term_file = term_file
         self._keys_file = KeysFile(settings.keys_file, log, journal.files)
-        began, state = self.candidate.began or term_file.kept.garbled, self.candidate.state
+        began, state = self.candidate.began or term_file.state.garbled, self.candidate.state
         self._log_lost = journal.lost or (began and state.index == 0)
-        self._doubts_keys = self._log_lost or keys_are_ahead(self._keys_file.kept, state)
+        self._doubts_keys = self._log_lost or keys_are_ahead(self._keys_file.content, state)
         self._duties = duties
         self._answers = Answers()
         self._flushing = False
@@ -100,7 +100,7 @@ class CandidateShell:
         """Take part once our switchboard answers. Our ROUTER must be bound before."""
         self._timers.every(TICK_S, self.tick)
         self._timers.every(types.HEARTBEAT_S, self._announce)
-        self._wire.listen(self.heard, self._switchboard)
+        self._wire.listen(self.receive, self._switchboard)
 
     def leave(self, on_left: Callable[[], None]) -> None:
         """Hand over the term if we lead. Calls `on_left` once another leads or there is nothing
@@ -128,8 +128,8 @@ class CandidateShell:
         self._do(self.candidate.stimulated(stimulus, self._timers.now()))
 
     def tick(self) -> None:
-        """Advance time. Also called before any decision after a pause of this process: a leader
-        that slept must not go on leading."""
+        """Advance time. Also called before any decision after a pause of this process: after a long
+        sleep a leader must step down first."""
         now = self._timers.now()
         self._ticked_at = now
         self._do(self.candidate.ticked(now))
@@ -141,7 +141,7 @@ class CandidateShell:
         if self._timers.now() - self._ticked_at > 2 * TICK_S:
             self.tick()
 
-    def heard(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """Process a message of another candidate or of the leader."""
         self.awake()
         before = self._wire.nodes
@@ -150,7 +150,7 @@ class CandidateShell:
         elif isinstance(message, TermHeartbeat):
             self._wire.meet(message.holder, message.addresses)
         self._greet(before)
-        self._do(self.candidate.heard(message, self._timers.now()))
+        self._do(self.candidate.receive(message, self._timers.now()))
         if isinstance(message, TermHeartbeat) and self.candidate.log.has_all_of(message):
             self._doubts_keys = False
         self._say_holder()
@@ -249,7 +249,7 @@ class CandidateShell:
         ended = self.candidate.state
         draft = self._duties.opened()
         if self._doubts_keys:
-            for body in returned_keys(self._keys_file.kept, ended, lost=self._log_lost):
+            for body in returned_keys(self._keys_file.content, ended, lost=self._log_lost):
                 self._log.critical(
                     "the log may lack API keys; restoring them from the API key file",
                     gives_back=body.kind,

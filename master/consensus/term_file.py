@@ -34,23 +34,23 @@ def read_term(path: Path, files: Files = DISK_FILES) -> PersistentState:
         return PersistentState(garbled=True)
 
 
-def keep_term(path: Path, kept: PersistentState, files: Files = DISK_FILES) -> None:
+def keep_term(path: Path, state: PersistentState, files: Files = DISK_FILES) -> None:
     """Write the term; on return it survives a power cut. Raises OSError."""
-    line = f"{kept.counter} {kept.voted_for or '-'} {int(kept.began)}"
+    line = f"{state.counter} {state.voted_for or '-'} {int(state.began)}"
     replace_file(path, sealed(line), files)
 
 
 class TermFile:
-    """The term file of a running candidate. `kept` is what it holds; `sound` says that the last
-    attempt to write it succeeded."""
+    """The term file of a running candidate. `state` is its content. `sound`: the last attempt to
+    write it succeeded."""
 
     def __init__(self, path: Path, log: Log, files: Files = DISK_FILES) -> None:
-        self.kept = read_term(path, files)
+        self.state = read_term(path, files)
         self.sound = True
         self._path = path
         self._log = log
         self._files = files
-        if self.kept.garbled:
+        if self.state.garbled:
             log.critical(
                 "the term file is damaged; this node no longer knows its term and its vote",
                 file=str(path),
@@ -58,15 +58,15 @@ class TermFile:
             )
 
     def keep_vote(self, counter: int, voted_for: NodeId | None) -> bool:
-        """Put a term and our vote in it on the disk; return whether they are there."""
-        return self._keep(replace(self.kept, counter=counter, voted_for=voted_for))
+        """Write a term and our vote in it to disk; return whether that succeeded."""
+        return self._keep(replace(self.state, counter=counter, voted_for=voted_for))
 
     def keep_began(self) -> bool:
-        """Put on the disk that the journal has held events; return whether it is there. A damaged
-        file is left as it is: written anew, it would no longer say that votes may be lost."""
-        if self.kept.garbled:
+        """Write to disk that the journal has held events; return whether that succeeded. A damaged
+        file stays, because a new one would hide that votes may be lost."""
+        if self.state.garbled:
             return False
-        return self.kept.began or self._keep(replace(self.kept, began=True))
+        return self.state.began or self._keep(replace(self.state, began=True))
 
     def _keep(self, state: PersistentState) -> bool:
         try:
@@ -80,5 +80,5 @@ class TermFile:
                 )
             self.sound = False
             return False
-        self.kept, self.sound = state, True
+        self.state, self.sound = state, True
         return True

@@ -1,7 +1,7 @@
-"""The words of a candidate: what its election knows and hears, what its shell has to do.
+"""The data of a candidate: the state of its election, the stimuli and the actions.
 
-Pure data; what is to be done comes in its order. `master.consensus.election` and
-`master.consensus.votes` say what follows from what.
+Pure data. Actions are carried out in their order. `master.consensus.election` and
+`master.consensus.votes` have the rules.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ from bus.wire.messages.wire import Message
 LAPSE_S = 2.0
 HEARTBEAT_S = 0.5
 DOUBT_S = 1.5
-"""A voter that has not heard the holder for this long votes for another: sooner than it lapses,
-so that the first to campaign does not ask too early."""
+"""After this silence of the leader a voter votes for another candidate. It is shorter than a lapse,
+so that the first campaign does not come too early."""
 FEWEST_VOTERS = 3
-"""With fewer no majority survives the loss of one, and votes would only stand in the way."""
+"""With fewer voters no majority survives the loss of a node, so votes would not help."""
 TURN_S = 0.2
-"""A voter lets each better one that lives have so much of a start."""
+"""Head start that a voter gives to each living voter of a higher rank."""
 PATIENCE_S = 0.6
-"""A campaign that has not been decided after this long is over."""
+"""An undecided campaign ends after this time."""
 HAND_OVER_S = 1.0
-"""A holder that ends in order waits at most so long until another holds the term."""
+"""Longest time that a leader which shuts down waits for its successor."""
 HEIR_S = 0.4
-"""A candidate that was handed the term and has not taken it after this long is given up for the
-next one."""
+"""If a successor does not take the term within this time, the next one is tried."""
 LOST_PATIENCE_S = 30.0
-"""Without voters, one whose journal is damaged lets others have so long to start before it claims:
-after a power cut the log may be whole on another."""
+"""Without voters, a candidate with a damaged journal waits so long for others before it claims:
+after a power cut another node may have the whole log."""
 
 Role = Literal["starting", "following", "asking", "campaigning", "holding"]
-"""`asking` whether votes would be given (a trial), then `campaigning` for them."""
+"""`asking`: the trial, in which no votes are given yet; then `campaigning` for real votes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogRank:
-    """How good a candidate is; the greatest goes first."""
+    """The rank of a candidate; the greatest goes first."""
 
     last_term: int
     last_index: int
@@ -61,7 +60,7 @@ class LogRank:
 
     @property
     def log(self) -> tuple[int, int]:
-        """Return where its journal ends, (term, index): all that a voter may compare."""
+        """Return the end of its journal: (term, index). Voters compare nothing else."""
         return self.last_term, self.last_index
 
 
@@ -69,15 +68,18 @@ Standing = tuple[bool, bool, LogRank]
 
 
 def standing(eligible: bool, rank: LogRank) -> Standing:
-    """Return how good a candidate is as a holder: a journal that can be relied on goes before one
-    that cannot, but an empty one, which would undo everything, before none."""
+    """Return how well a candidate suits as leader, comparable by order.
+
+    A reliable journal comes before an unreliable one. An empty journal comes last, because it would
+    undo everything.
+    """
     return rank.last_index > 0, eligible, rank
 
 
 @dataclass(frozen=True, slots=True)
 class PeerState:
-    """The last that was heard of another candidate, and when. `warmed_up`: it may claim by now;
-    `has_holder`: it knew a holder."""
+    """The last report of another candidate, and its arrival. `warmed_up`: it may claim the term;
+    `has_holder`: it knew a leader."""
 
     rank: LogRank
     eligible: bool
@@ -87,14 +89,14 @@ class PeerState:
 
     @property
     def standing(self) -> Standing:
-        """Return how good it is as a holder."""
+        """Return how well it suits as leader."""
         return standing(self.eligible, self.rank)
 
 
 @dataclass(frozen=True, slots=True)
 class PersistentState:
-    """What the disk keeps of past terms. `began`: the journal has held events, so an empty one
-    was lost. `garbled`: there was a file, and it cannot be read."""
+    """The stored state of past terms. `began`: the journal has held events, so an empty journal was
+    lost. `garbled`: the file exists but cannot be read."""
 
     counter: int = 0
     voted_for: NodeId | None = None
@@ -107,24 +109,24 @@ class PersistentState:
 
 @dataclass(frozen=True, slots=True)
 class SwitchboardUp:
-    """Our own switchboard answers: from now on silence means something."""
+    """Our own switchboard answers: from now on silence of others counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchboardLost:
-    """Our own switchboard answers no more: only candidates can hear us."""
+    """Our own switchboard no longer answers: only candidates receive our messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeersKnown:
-    """The other candidates that are known to exist (configured or met), and no others."""
+    """All other candidates that are configured or were met."""
 
     nodes: frozenset[NodeId]
 
 
 @dataclass(frozen=True, slots=True)
 class MyRank:
-    """What our own journal holds has changed; `gone` are the nodes it has forgotten."""
+    """The end of our own journal has changed. `gone` are the forgotten nodes in it."""
 
     rank: LogRank
     gone: frozenset[NodeId] = frozenset()
@@ -132,7 +134,7 @@ class MyRank:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether our own journal can be relied on; `lost`: because it was damaged or is gone."""
+    """Whether our own journal is reliable. `lost`: it was damaged or is gone."""
 
     eligible: bool
     lost: bool = False
@@ -140,12 +142,12 @@ class Fitness:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Our node is going down in order: take no term any more."""
+    """Our node is shutting down: take no further term."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOn:
-    """Hand our term on to the candidate `to`, whose log is the whole of ours."""
+    """Hand over our term to the candidate `to`, which has our whole log."""
 
     to: NodeId
 
@@ -156,7 +158,7 @@ class Tick:
 
 
 Said = TermHeartbeat | Candidacy | AskVote | Vote | AppendAck | HandOver
-"""What candidates say to each other, and a holder (ourselves included) to all."""
+"""Messages between candidates, and the heartbeats of a leader (also our own)."""
 Stimulus = (
     Said | SwitchboardUp | SwitchboardLost | PeersKnown | MyRank | Fitness | Leave | HandOn | Tick
 )
@@ -167,8 +169,8 @@ Stimulus = (
 
 @dataclass(frozen=True, slots=True)
 class PersistTerm:
-    """Put the counter, and whom our vote in it went to, on the disk, fsynced, before anything
-    else. With voters, what follows must not be done where this fails."""
+    """Write the counter and our vote in it to disk, fsynced, before anything else. With voters, the
+    later actions must not be done if this fails."""
 
     counter: int
     voted_for: NodeId | None
@@ -176,14 +178,14 @@ class PersistTerm:
 
 @dataclass(frozen=True, slots=True)
 class OpenTerm:
-    """We hold the term: index `TermOpened`, start to beat."""
+    """We lead: append `TermOpened` and start to send heartbeats."""
 
     counter: int
 
 
 @dataclass(frozen=True, slots=True)
 class StepDown:
-    """We hold it no longer: publish nothing more, answer `NotHolder`."""
+    """We no longer lead: publish nothing more, and answer `NotHolder`."""
 
     why: str
 
@@ -195,19 +197,19 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to one other candidate; lost is lost."""
+    """Send to one other candidate; a lost message is not repeated."""
 
     to: NodeId
     message: Message
 
 
 Action = PersistTerm | OpenTerm | StepDown | Beat | Send
-"""What an election wants done; a candidate whole wants what follows, too."""
+"""The actions of an election; `Act` adds those of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Write the event to the journal; `after` is the state behind it."""
+    """Write the event to the journal; `after` is the state after it."""
 
     event: Event
     after: ClusterState
@@ -215,9 +217,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Begin the journal anew with this state: what it held was of another log, or too old.
-    `undone` are those commands' events in it that the new one lacks, `let_go` the copies of models
-    that it held and the new one does not."""
+    """Restart the journal with this state, because it held another log or was too old. `undone` are
+    command events of the old log, `let_go` its instances, that the new log lacks."""
 
     state: ClusterState
     undone: tuple[Event, ...] = ()
@@ -226,26 +227,26 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The log, which was lost, is whole again: keep that, behind all that was to be appended."""
+    """The lost log is complete again: record that, after all pending appends."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishEvent:
-    """Publish an event that was appended."""
+    """Publish an appended event."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Send to every other candidate that is known."""
+    """Send to every known candidate."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """We were told to leave, and there is nothing to wait for any more."""
+    """The shutdown of our candidate is done: nothing is left to wait for."""
 
 
 Act = Action | Append | Replace | Mended | PublishEvent | Spread | Left
@@ -253,80 +254,86 @@ Act = Action | Append | Replace | Mended | PublishEvent | Spread | Left
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What one candidate knows.
-
-    `counter` is that of the highest term taken part in, and was persisted before it was used,
-    with `voted_for`, whom our vote in it went to. `seen` is the highest heard of anywhere.
-    `holder` is whose heartbeat was last accepted, at `heard_at` (never before we were up).
-    `up_at` is None until our switchboard is up, `lost_at` when it was lost since. `beaten_at` is
-    when we last beat, as the holder. `voters` are configured or, with `may_vote` False, learned
-    from a holder; those that our journal has forgotten, `gone`, count no more. `votes` are those
-    of the campaign that began at `asked_at` for `asked_for`; it is the `tries`-th in a row, and
-    after one that failed nothing is begun before `waits_from` and some. `acked_at` maps
-    candidates to when they last answered our heartbeats; so many `followers` our holder has, by
-    its last one. `expects_peers` is False as long as no other node was ever known: then there is
-    none to wait for. `members` are the others that our log named when we started. `eligible` is
-    False while our journal only counts, or is `lost`: damaged or gone, and not known to be whole.
-    `leaving`: our node is going down in order. `handed` is the term that was handed on: to us, who
-    stand for the next one or hold it, or, where we are leaving, by us. None for any other term.
-    """
+    """The state of one candidate's election; all instants are monotonic."""
 
     me: NodeId
     rank: LogRank
     counter: int
+    """The highest term that we took part in; persisted before it is used."""
     role: Role = "starting"
     holder: NodeId | None = None
+    """The leader whose heartbeat was last accepted."""
     heard_at: float = 0.0
+    """Arrival of that heartbeat; at the earliest `up_at`."""
     up_at: float | None = None
+    """When our switchboard came up; None before."""
     lost_at: float | None = None
+    """When our switchboard was lost since; None while it is up."""
     beaten_at: float = 0.0
+    """When we last sent a heartbeat as the leader."""
     peers: frozenset[NodeId] = frozenset()
     living: Mapping[NodeId, PeerState] = field(default_factory=dict[NodeId, PeerState])
     eligible: bool = True
+    """False while our journal cannot be written, or is `lost`."""
     lost: bool = False
+    """Our journal was damaged or is gone, and is not known to be complete again."""
     seen: int = 0
+    """The highest term in any message."""
     voters: frozenset[NodeId] = frozenset()
+    """Configured, or, with `may_vote` False, learned from a leader."""
     gone: frozenset[NodeId] = frozenset()
+    """Nodes that our journal has forgotten; they no longer count as voters."""
     may_vote: bool = True
     voted_for: NodeId | None = None
+    """Our vote in the term `counter`; persisted with it."""
     votes: frozenset[NodeId] = frozenset()
+    """Votes for us in the current campaign, for the term `asked_for`, since `asked_at`."""
     asked_for: int = 0
     asked_at: float = 0.0
     tries: int = 0
+    """Failed campaigns in a row."""
     waits_from: float = 0.0
+    """End of the last failed campaign; the next one starts a backoff later."""
     acked_at: Mapping[NodeId, float] = field(default_factory=dict[NodeId, float])
+    """When each candidate last acknowledged our heartbeats."""
     followers: int = 0
+    """Number of followers that our leader last reported."""
     expects_peers: bool = False
+    """False until any other node is known; until then we need not wait for others."""
     members: frozenset[NodeId] = frozenset()
+    """The other nodes in our log at our start."""
     leaving: bool = False
+    """Our node is shutting down."""
     handed: HandedTerm | None = None
+    """The term that was handed over: to us, while we stand for the next term or lead it, or by us
+    while we are leaving. Else None."""
 
     @property
     def decides(self) -> bool:
-        """Return whether our log may grow: we hold the term, and are not about to hand it on."""
+        """Return whether our log may grow: we lead, and are not about to hand over the term."""
         return self.role == "holding" and not self.leaving
 
     @property
     def term(self) -> HandedTerm | None:
-        """Return the term that we hold or whose holder we follow; None without a holder."""
+        """Return the term that we lead or follow; None without a leader."""
         if self.holder is None:
             return None
         return HandedTerm(counter=self.counter, holder=self.holder)
 
     @property
     def voted(self) -> bool:
-        """Return whether terms are given by votes."""
+        """Return whether voters elect the leader."""
         return len(self.voters) >= FEWEST_VOTERS
 
     @property
     def idle_role(self) -> Role:
-        """Return the role of a candidate that neither holds the term nor wants it."""
+        """Return the role of a candidate that neither leads nor campaigns."""
         return "starting" if self.up_at is None else "following"
 
     @property
     def electors(self) -> frozenset[NodeId]:
-        """Return the voters that count, by the journal that we have (Raft: the latest
-        configuration in the log, committed or not)."""
+        """Return the voters that count by our journal (Raft: the latest configuration in the log,
+        committed or not)."""
         return self.voters - self.gone
 
     @property
@@ -336,17 +343,17 @@ class Election:
 
     @property
     def patience_s(self) -> float:
-        """Return how many seconds this campaign waits for its votes; more at each try, so that
-        slow links do in the end."""
+        """Return how many seconds this campaign waits for votes; longer at each try, for slow
+        links."""
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
 
     def warmed_up(self, now: float) -> bool:
-        """Return whether we have been up for so long that we may claim."""
+        """Return whether we have been up for a full lapse, so that we may claim the term."""
         return self.up_at is not None and now - self.up_at >= LAPSE_S
 
     def outranked_by(self, seen: PeerState, now: float) -> bool:
-        """Return whether to let another go first: it lives and is better. One that just started
-        is not waited for, unless its journal holds more than ours."""
+        """Return whether another living candidate goes first. A candidate that just started does
+        so only if its journal holds more than ours."""
         if now - seen.heard_at >= LAPSE_S:
             return False
         if not seen.warmed_up and seen.rank.log <= self.rank.log:
@@ -355,25 +362,25 @@ class Election:
 
     @property
     def standing(self) -> Standing:
-        """Return how good we are as a holder."""
+        """Return how well we suit as leader."""
         return standing(self.eligible, self.rank)
 
     def weight(self, now: float) -> int | None:
-        """Return how many follow the holder that we are, or hear; None without one, or where it has
-        been silent for so long that another may be in its place."""
+        """Return the number of followers of our leader, who may be ourselves. None without a
+        leader, or after `DOUBT_S` of its silence."""
         if self.role == "holding":
             return sum(now - at < LAPSE_S for at in self.acked_at.values())
         has_leader = self.holder is not None and now - self.heard_at < DOUBT_S
         return self.followers if has_leader else None
 
     def has_holder(self, now: float) -> bool:
-        """Return whether we hold the term, or hear its holder."""
+        """Return whether we lead, or received the leader's heartbeat within a lapse."""
         has_leader = self.holder is not None and now - self.heard_at < LAPSE_S
         return self.role == "holding" or has_leader
 
     def backoff_s(self, ahead: int) -> float:
-        """Return how long to hold back for `ahead` better ones, and after campaigns that failed.
-        The spread comes from our name and the try, so that rivals do not stay in step."""
+        """Return how long to wait for `ahead` better candidates, and after failed campaigns. The
+        spread depends on our name and the try, so that rivals do not stay in step."""
         spread = crc32(f"{self.me}/{self.counter}/{self.tries}".encode()) % 1000 / 1000
         return ahead * TURN_S + (spread * min(self.tries, 5) * 0.4 if self.tries else 0.0)
 

@@ -1,16 +1,15 @@
-"""Votes: how a majority of configured voters gives a term, at most one to each counter.
+"""Votes: a majority of the configured voters elects the leader, at most one for each counter.
 
-Pure; `master.consensus.election` says when. Raft's election with its pre-vote (Ongaro 2014, 9.6): a
-candidate first asks whether it would be voted for, so that one that was away, or hears badly,
-raises no counter. A voter gives one vote per counter, to a candidate whose journal ends no
-earlier than its own, and none while it hears another holder that has not handed its term on
-to that candidate.
+Pure; `master.consensus.election` says when. This is Raft's election with pre-vote (Ongaro 2014,
+9.6). A candidate first runs a trial; so a candidate that was away or has a bad link raises no
+counter. A voter gives one vote per counter, to a candidate whose journal ends no earlier than its
+own. It gives no vote while it receives heartbeats of another leader, unless that leader has handed
+its term over to the candidate.
 
-A voter that the journal has forgotten counts no more from that entry on (Raft's change by one
-server, 4.1): candidates that have the entry count without it. Old and new set differ by one, so a
-majority of the one meets any majority of the other. A holder changes the set only once all of
-its log, an entry of its own term with it, is on the disks of a majority (the flaw that Ongaro
-named in 2015): see `Candidate.unsettled`.
+A forgotten voter no longer counts from that journal entry on (Raft's single-server change, 4.1).
+Old and new set differ by one voter, so any two majorities of them overlap. A leader changes the set
+only after a majority has its whole log on disk, with an entry of its own term. That avoids the flaw
+that Ongaro described in 2015: see `Candidate.unsettled`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from master.consensus.types import LAPSE_S, Action, Election, Outcome, PersistTe
 
 
 def campaign(election: Election, now: float) -> Outcome:
-    """Ask whether we would be voted for, at a counter above all that were heard of."""
+    """Start a trial, at a counter above all counters seen so far."""
     counter = max(election.counter, election.seen) + 1
     after = replace(
         election,
@@ -41,13 +40,13 @@ def campaign(election: Election, now: float) -> Outcome:
 
 
 def stand(heir: Election, now: float) -> Outcome:
-    """Ask for votes without asking whether they would be given: the term was handed on to us."""
+    """Ask for votes without a trial, because the term was handed over to us."""
     counter = max(heir.counter, heir.seen) + 1
     return _for_real(replace(heir, asked_for=counter), now)
 
 
-def asked(election: Election, ask: AskVote, now: float) -> Outcome:
-    """Answer a candidate's question; a vote that is given is persisted first."""
+def answer_ask(election: Election, ask: AskVote, now: float) -> Outcome:
+    """Answer a candidate's question for our vote; a granted vote is persisted first."""
     granted = _may_have(election, ask, now)
     after = replace(election, seen=max(election.seen, ask.counter - (1 if ask.trial else 0)))
     actions: list[Action] = []
@@ -73,7 +72,7 @@ def asked(election: Election, ask: AskVote, now: float) -> Outcome:
 
 
 def voice(election: Election, vote: Vote, now: float) -> Outcome:
-    """Count a voter's answer where it belongs to the campaign that is open."""
+    """Count a voter's answer if it belongs to the current campaign."""
     election = replace(election, seen=max(election.seen, vote.known_counter))
     wanted = {"asking": True, "campaigning": False}.get(election.role)
     if wanted is not vote.trial or vote.counter != election.asked_for or not vote.granted:
@@ -90,7 +89,7 @@ def voice(election: Election, vote: Vote, now: float) -> Outcome:
 
 
 def opened(election: Election, now: float) -> Election:
-    """Return the election of a candidate that holds its term from now on."""
+    """Return the election of a candidate that leads from now on."""
     return replace(
         election,
         role="holding",
@@ -104,14 +103,15 @@ def opened(election: Election, now: float) -> Election:
 
 
 def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
-    """Return how many electors were heard within a lapse, with ourselves where we are one."""
+    """Return how many electors have sent a message within a lapse, ourselves included if we are
+    one."""
     others = election.electors - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
     return near + (election.me in election.electors)
 
 
 def no_majority(election: Election, here: int, now: float) -> Refusal:
-    """Return the refusal while only `here` of the voters are in reach, with the way out."""
+    """Return the refusal while only `here` of the voters are in reach, with the remedy."""
     count = len(election.electors)
     near = {
         node
@@ -134,8 +134,8 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
 
 
 def minority(election: Election, now: float) -> Refusal | None:
-    """Return why nothing can be changed from here: no majority of the voters is in reach. None
-    where there is a holder, or could be soon."""
+    """Return why nothing can be changed: no majority of the voters is in reach. None if there is a
+    leader, or may be one soon."""
     if not election.voted or election.has_holder(now):
         return None
     heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}
@@ -144,7 +144,7 @@ def minority(election: Election, now: float) -> Refusal | None:
 
 
 def voters_unsettled(node: NodeId) -> Refusal:
-    """Return the refusal of a change of voters before a majority has the whole log."""
+    """Return the refusal to change voters before a majority has the whole log."""
     return Refusal(
         reason="pending",
         message=(
@@ -171,7 +171,7 @@ def _for_real(election: Election, now: float) -> Outcome:
 
 
 def _asking(election: Election, *, trial: bool) -> list[Action]:
-    """Return the question for votes of a campaign, to every other voter that counts."""
+    """Return the campaign's questions for votes to all other electors."""
     ask = AskVote(
         node=election.me,
         counter=election.asked_for,
@@ -185,7 +185,7 @@ def _asking(election: Election, *, trial: bool) -> list[Action]:
 
 
 def _may_have(election: Election, ask: AskVote, now: float) -> bool:
-    """Return whether this candidate may have our vote in that term."""
+    """Return whether this candidate may have our vote in its term."""
     able = election.eligible and election.may_vote and election.me in election.voters
     if not able or frozenset(ask.voters) != election.voters or ask.node not in election.voters:
         return False
@@ -200,8 +200,8 @@ def _may_have(election: Election, ask: AskVote, now: float) -> bool:
 
 
 def _hears_another(election: Election, ask: AskVote, now: float) -> bool:
-    """Return whether a holder other than the candidate lives, as far as we know, and has not handed
-    its term on to it."""
+    """Return whether we know another living leader that has not handed its term over to the
+    candidate."""
     if election.role == "holding":
         return True
     if ask.handed is not None and ask.handed == election.term:

@@ -29,7 +29,7 @@ def decide_api_key(
     if isinstance(command, RemoveApiKey):
         return ApiKeyRemoved(key_id=key.id)
     if _is_taken(command.hash, keys.values()):
-        return _taken()
+        return _taken_refusal()
     keeps_old = command.old_until_s > 0
     update = {
         "hash": command.hash,
@@ -44,7 +44,7 @@ def _problem(key: ApiKey, others: Iterable[ApiKey]) -> Refusal | None:
     if not KEY_NAME.fullmatch(key.name) or KEY_ID.fullmatch(key.name):
         text = (
             f"{key.name!r} is not a valid API key name: use 1 to 64 letters, digits, dots, "
-            "dashes, underscores and @, begin with a letter or digit, and avoid the form of an id"
+            "dashes, underscores and @; begin with a letter or digit; avoid the form of an id"
         )
         return Refusal(reason="bad_request", message=text, field="name")
     if not KEY_ID.fullmatch(key.id):
@@ -56,7 +56,7 @@ def _problem(key: ApiKey, others: Iterable[ApiKey]) -> Refusal | None:
         text = f"there are {len(others)} API keys, which is the limit; remove one first"
         return Refusal(reason="conflict", message=text)
     if any(other.id == key.id for other in others) or _is_taken(key.hash, others):
-        return _taken()
+        return _taken_refusal()
     return None
 
 
@@ -64,7 +64,7 @@ def _is_taken(hashed: str, keys: Iterable[ApiKey]) -> bool:
     return any(hashed in (key.hash, key.old_hash) for key in keys)
 
 
-def _taken() -> Refusal:
+def _taken_refusal() -> Refusal:
     return Refusal(
         reason="conflict", message="another API key has this id or secret; create a new one"
     )

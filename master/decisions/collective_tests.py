@@ -35,9 +35,9 @@ from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, gb
 
 ENGINE = "mlx-"
 LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES
-"""Of arrays, below which nothing could be measured."""
+"""Least memory for the arrays; with less nothing could be measured."""
 FAILED_S = 60.0
-"""How long a test that failed can be looked at."""
+"""A failed test is listed for this time."""
 STOPPED = 0
 """The exit code of a runner that left in good order (`runner.lifecycle`)."""
 
@@ -48,7 +48,8 @@ def decide_test(
     state: ClusterState,
     fresh: InstanceId,
 ) -> tuple[EventBody, ...] | Refusal:
-    """Return the events that place the test, or a refusal. `nodes` are those that take new work."""
+    """Return the events that place the test, or a refusal. `nodes` are the nodes that take new
+    work."""
     tests = [instance for instance in state.instances.values() if instance.test is not None]
     open_ones = [test.instance for test in tests if test.status != "failed"]
     if open_ones:
@@ -122,7 +123,7 @@ def _chosen(
     if len({node.id for node in chosen}) != len(chosen):
         text = "a node is named twice; name each node once"
         return Refusal(reason="bad_request", message=text, field="nodes")
-    broken = [f"{one.name} {one.card.cannot_run}" for one in chosen if one.card.cannot_run]
+    broken = [f"{node.name} {node.card.cannot_run}" for node in chosen if node.card.cannot_run]
     if broken:
         return Refusal(reason="not_ready", message="; ".join(broken), retry_after_s=30.0)
     if len(chosen) < 2:
@@ -155,14 +156,14 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Back
     if command.backend != "jaccl":
         return "ring"
     pairs = permutations(chosen, 2)
-    one, other = next((a, b) for a, b in pairs if b.id not in a.card.rdma)
-    down = ", ".join(port.device for port in one.card.rdma_ports if not port.active)
-    ports = "its RDMA ports lead elsewhere" if one.card.rdma_ports else "it has no RDMA port"
+    node, other = next((a, b) for a, b in pairs if b.id not in a.card.rdma)
+    down = ", ".join(port.device for port in node.card.rdma_ports if not port.active)
+    ports = "its RDMA ports lead elsewhere" if node.card.rdma_ports else "it has no RDMA port"
     ports = f"not PORT_ACTIVE: {down}" if down else ports
     return Refusal(
         reason="unsupported",
         message=(
-            f"JACCL needs an active RDMA device from each node to every other; {one.name} has "
+            f"JACCL needs an active RDMA device from each node to every other; {node.name} has "
             f"none to {other.name} ({ports}; run `rdma_ctl status` and `ibv_devinfo` there)"
         ),
         field="backend",

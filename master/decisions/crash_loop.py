@@ -1,14 +1,13 @@
 """Models whose runners fail repeatedly: retried after growing pauses, or given up.
 
-Pure. An instance is given up after three failures within a minute. A runner that reports a
-wedged device counts twice. One that cannot load its model or import MLX is not retried on that
-node. Slower failures count in a row, over all instances of the model, until one has served for a
-while: the first two are retried at once, then each pause is twice the one before. They are
-counted per node: a node where an instance was given up or pauses does not get the model
-meanwhile, others may (`barred`). If the ranks of a group lost each other, no node is blamed. If
-a rank ends because it lost another whose node is found lost soon after, that failure is taken
-back. The state has a copy for the next leader (`told`, `recall`): there by wall clock, here by
-the leader's own clock.
+Pure. An instance is given up after three failures within a minute. A wedged device counts twice.
+A runner that cannot load its model or import MLX is not retried on that node. Slower failures
+count in a row, over all instances of the model, until an instance has served for a while. The
+first two are retried at once; then each pause doubles. They are counted per node: if an instance
+pauses or was given up on a node, only other nodes get the model meanwhile (`barred`). If the ranks
+of a group lost each other, no node is blamed. If a rank ends because it lost another rank, and that
+rank's node is found lost soon after, the failure is taken back. The state has a copy for the next
+leader (`setbacks`, `recall`): by wall clock in the state, by the leader's own clock here.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ WEDGED = 70
 LOAD_FAILED = 72
 GROUP_LOST = 76
 CANNOT_IMPORT = 77
-"""Exit codes of `runner.lifecycle` that bear on trying again."""
+"""Exit codes of `runner.lifecycle` that affect retries."""
 FREE_FAILURES = 2
 FIRST_PAUSE_S = 15.0
 LONGEST_PAUSE_S = 600.0
 RETRY_FAILED_S = 60.0
-"""A copy that was given up is tried again on demand, but not before."""
+"""A given-up instance is retried on demand, but not before this time."""
 STILL_HEARD_S = 0.5
-"""What was on its way when a node was lost may come so much after its loss is felt elsewhere."""
+"""Messages of a lost node may arrive this much later than others notice its loss."""
 WELL_S = 300.0
-"""A copy that served for so long was well: what fails later begins a new row."""
+"""An instance that served for so long was healthy: a later failure begins a new row."""
 OLD_S = 86_400.0
-"""A failure that was so long ago is forgotten, whatever came of it."""
+"""A failure of this age is forgotten in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setback:
-    """What follows from the `count`-th failure in a row: the instance is given up, or the next
-    attempt is `pause_s` away."""
+    """The consequence of the `count`-th failure in a row: the instance is given up, or the next
+    attempt starts after `pause_s`."""
 
     count: int
     pause_s: float
@@ -61,9 +60,10 @@ class NodeRow:
 
 @dataclass(slots=True)
 class FailedRow:
-    """Failures in a row of a model: how many, until when it waits, and of the last one the
-    instant, the instance and the lost nodes that may have caused it. `on`: the failures per
-    node, if known."""
+    """Failures in a row of a model: their number, and the end of its pause.
+
+    `at`, `instance` and `generation` are of the last failure; `for_want_of` are the nodes whose
+    loss may have caused it. `on`: the failures per node, if known."""
 
     count: int
     waits_until: float
@@ -91,10 +91,10 @@ class CrashLoops:
         now: float,
         *,
         node: NodeId | None = None,
-        said: str = "",
+        message: str = "",
     ) -> Setback:
-        """Count one failure of an instance on `node`; return what follows. `said` is the
-        runner's message."""
+        """Count one failure of an instance on `node`; return the consequence. `message` is the
+        runner's."""
         name, model = instance.instance, instance.model
         recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
@@ -115,14 +115,14 @@ class CrashLoops:
         row = FailedRow(total + 1, now + waits_s, now, name, instance.generation)
         row.on = dict(on)
         if place is not None:
-            row.on[place] = NodeRow(count, now + waits_s, said[:MAX_WHY])
+            row.on[place] = NodeRow(count, now + waits_s, message[:MAX_WHY])
         if exit_code == GROUP_LOST:
             row.for_want_of = frozenset(shard.node for shard in instance.shards)
         self.rows[model] = row
         return Setback(count, pause_s, gives_up)
 
     def counted(self, instance: Instance) -> Setback | None:
-        """Return what follows from a failure of this generation that is already counted; else
+        """Return the consequence of the failure of this generation if it is already counted; else
         None."""
         row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
         if row is None or (row.instance, row.generation) != last:
@@ -137,7 +137,7 @@ class CrashLoops:
         """Return the nodes that do not get a model now because its runners failed there, by
         model."""
         barred = {
-            model: {node: one for node, one in row.on.items() if one.until > now}
+            model: {node: on_node for node, on_node in row.on.items() if on_node.until > now}
             for model, row in self.rows.items()
         }
         return {model: nodes for model, nodes in barred.items() if nodes}
@@ -199,9 +199,11 @@ class CrashLoops:
 
     # --- what is in the state ---
 
-    def told(self, replica_at: Mapping[ModelId, float], wall_s: float) -> dict[ModelId, Setbacks]:
-        """Return what the next leader needs. `replica_at`: until when models get no replica.
-        `wall_s`: how far the wall clock is ahead of this leader's clock."""
+    def setbacks(
+        self, replica_at: Mapping[ModelId, float], wall_s: float
+    ) -> dict[ModelId, Setbacks]:
+        """Return the records that the next leader needs. `replica_at`: until when models get no
+        replica. `wall_s`: how far the wall clock is ahead of this leader's clock."""
         setbacks: dict[ModelId, Setbacks] = {}
         for model in {*self.rows, *replica_at}:
             row, at = self.rows.get(model), replica_at.get(model)
@@ -229,10 +231,10 @@ class CrashLoops:
             setbacks[model] = setback
         return setbacks
 
-    def recall(self, known: Iterable[Setbacks], now: float, wall_s: float) -> None:
+    def recall(self, stored: Iterable[Setbacks], now: float, wall_s: float) -> None:
         """Take over what earlier leaders stored. Clocks of machines differ, so no failure is in
         the future and no pause is longer than the maximum."""
-        for setback in known:
+        for setback in stored:
             if not setback.in_a_row:
                 continue
             failed = [min(now, at_s - wall_s) for at_s in setback.failed_at_s] or [now]
@@ -261,15 +263,17 @@ def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) ->
     return instance.shards[0].node if len(instance.shards) == 1 else node
 
 
-def news_of(told: Mapping[ModelId, Setbacks], known: Mapping[str, Setbacks]) -> list[Setbacks]:
-    """Return the changes that turn the stored `known` into `told`."""
+def news_of(current: Mapping[ModelId, Setbacks], stored: Mapping[str, Setbacks]) -> list[Setbacks]:
+    """Return the changes that turn the `stored` records into the `current` ones."""
     gone = [
-        Setbacks(model=setbacks.model) for setbacks in known.values() if setbacks.model not in told
+        Setbacks(model=setbacks.model)
+        for setbacks in stored.values()
+        if setbacks.model not in current
     ]
     return gone + [
         setbacks
-        for setbacks in told.values()
-        if _gist(known.get(setbacks.model)) != _gist(setbacks)
+        for setbacks in current.values()
+        if _gist(stored.get(setbacks.model)) != _gist(setbacks)
     ]
 
 

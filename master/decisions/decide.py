@@ -1,9 +1,9 @@
 """Commands to events: the leader's decision on each, as data.
 
 Pure. A repeated command (its id is in the state) gets its first decision again. A placement that
-needs evictions is decided later: `Later` names what the pool should pursue, and the client,
-which repeats its question every second, gets its answer when memory is free. Refusals are values
-and say what to do.
+needs evictions is decided later: `Later` names the plan for the pool. The client repeats its
+request every second, and gets its answer when memory is free. Refusals are values and say what to
+do.
 """
 
 from __future__ import annotations
@@ -199,11 +199,11 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             lease = take_lease(command, scene)
             if isinstance(lease, pool.PoolChoice):
                 return Later(claim_of(scene, command), lease)
-            return _said(lease, scene)
+            return _decision_of(lease, scene)
         case RenewLease() | AskLeaseBack() | EndLease():
-            return _said(decide_lease(command, scene.state), scene)
+            return _decision_of(decide_lease(command, scene.state), scene)
         case DeriveModel() | ForgetDerived():
-            return _said(decide_derived(command, scene.state, scene.models()), scene)
+            return _decision_of(decide_derived(command, scene.state, scene.models()), scene)
         case AddApiKey() | RotateApiKey() | RemoveApiKey():
             body = decide_api_key(command, scene.state)
             return body if isinstance(body, Refusal) else Decided((body,), None)
@@ -218,7 +218,7 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
             assert_never(command)
 
 
-def _said(body: EventBody | Refusal | None, scene: Scene) -> Decision:
+def _decision_of(body: EventBody | Refusal | None, scene: Scene) -> Decision:
     """Return the decision for one event or none; refused while a new leader has not heard all
     nodes."""
     if isinstance(body, Refusal):
@@ -258,7 +258,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     if command.if_absent and not command.dry_run:
         for instance in living(scene.state, command.model):
             if _meets(instance, command):
-                return _kept(command, instance, scene.state)
+                return _keep_instance(command, instance, scene.state)
     spec = spec_of(scene, command.model, conditions_of(command))
     links = placement.Links(scene.observed.living_links(scene.now))
     if command.supposed is not None and not (command.dry_run and command.previews):
@@ -289,7 +289,7 @@ def _preview(
     command: PlaceModel, spec: placement.PlacementSpec, scene: Scene, links: placement.Links
 ) -> Decision:
     """Return every way to place a model, which may be a supposed one on a node's disk. A
-    supposed model is called impossible only after all nodes were heard."""
+    supposed model is called impossible only after all nodes have reported."""
     nodes, supposed = scene.nodes(), command.supposed
     if supposed is not None:
         nodes = placement.supposing(nodes, supposed.node, supposed.card)
@@ -334,7 +334,7 @@ def _meets(instance: Instance, command: PlaceModel) -> bool:
     )
 
 
-def _kept(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
+def _keep_instance(command: PlaceModel, instance: Instance, state: ClusterState) -> Decision:
     """Return the decision to keep an instance; its keep-alive time may change."""
     asked_s = command.keep_alive_s
     if asked_s is None or asked_s == instance.keep_alive_s:
@@ -360,7 +360,7 @@ def _pin(command: PinModel, scene: Scene) -> Decision:
     by_card = pinned_by_cards(scene).get(command.model, False)
     decision = decide_pin(command, scene.state, scene.models(), by_card=by_card)
     if not isinstance(decision, ModelPinned):
-        return _said(decision, scene)
+        return _decision_of(decision, scene)
     if not living(scene.state, command.model):
         claim = pool.Claim(command.model, ((NORMAL, scene.now),), "pin")
         never = choose(scene, spec_of(scene, command.model), claim)

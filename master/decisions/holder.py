@@ -53,16 +53,16 @@ from master.log.sequencer import LogDraft, judge
 from master.pool import PlanBook, Promise, pool_reading
 
 Note = tuple[str, dict[str, str | int | None]]
-"""A line for the log of the process: what is said, and the facts beside it."""
+"""A line of the process's log: its text and its fields."""
 ASKED_S = 3.0
-"""An asker repeats every second; one that was not heard for so long has gone."""
+"""A waiting client repeats its request every second; after this silence it has gone."""
 
 
 class Decide(Protocol):
     """The rule for commands; `fresh` is an unused id for a new instance."""
 
     def __call__(self, command: Command, scene: Scene, fresh: InstanceId) -> Decision:
-        """Return the decision on a command."""
+        """Return the events, the plan or the refusal for a command."""
         ...
 
 
@@ -92,14 +92,14 @@ class Holder:
         self._watch = SilenceWatch(settle_grace_s)
         self._stand_ins = StandIns()
         self._book = PlanBook()
-        self._asked: dict[ModelId, tuple[PlaceModel | TakeLease, float]] = {}
-        self._said: dict[str, str] = {}
+        self._requests: dict[ModelId, tuple[PlaceModel | TakeLease, float]] = {}
+        self._last_logged: dict[str, str] = {}
 
     def opened(self, log: LogDraft, now: float) -> None:
         """Begin a term: runners keep running, and unfinished changes are completed."""
         self._memory = planner.PlannerNotes(crash_loops=CrashLoops(self._longest_pause_s))
         self._stand_ins = StandIns()
-        self._book, self._asked = PlanBook(), {}
+        self._book, self._requests = PlanBook(), {}
         self._watch.begin(now)
         self._write(log, TermOpened(holder=log.holder, counter=log.term), now)
         planner.recall(self._memory, log.state, now, log.at_s - now)
@@ -108,22 +108,22 @@ class Holder:
         for body in repairs:
             self._write(log, body, now)
 
-    def heard(self, message: Message, now: float) -> bool:
+    def observe(self, message: Message, now: float) -> bool:
         """Process a reading; return whether to plan at once: a measurement does while a model
         waits for memory."""
         moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
         return self.view.hear(message, now) or moves
 
-    def told(self, told: TellFact, log: LogDraft, now: float) -> bool:
+    def take_fact(self, message: TellFact, log: LogDraft, now: float) -> bool:
         """Process a fact. Return False if it comes too early and must be repeated."""
-        verdict = judge(log.state, told)
+        verdict = judge(log.state, message)
         if verdict == "next":
             before = log.state
-            log.add(told.fact, fact=told.fact_id)
-            self._follow(log, told.fact, before, now)
+            log.add(message.fact, fact=message.fact_id)
+            self._follow(log, message.fact, before, now)
         return verdict != "early"
 
-    def asked(
+    def take_command(
         self, command: Command, log: LogDraft, now: float, *, unsettled: Refusal | None
     ) -> Known | Refusal | None:
         """Decide on a command. Return its place in the log or a refusal; None if evictions come
@@ -138,7 +138,7 @@ class Holder:
         elif isinstance(command, RenewLease) and isinstance(decision, Known):
             self._memory.leases.renewed(command.lease, command.used_bytes, now)
         elif isinstance(command, EndLease):
-            self._asked.pop(ModelId(command.lease), None)  # it may still wait for memory
+            self._requests.pop(ModelId(command.lease), None)  # it may still wait for memory
         self._note(
             "decided",
             command=command.kind,
@@ -166,7 +166,7 @@ class Holder:
                 assert_never(decision)
         if isinstance(command, PlaceModel | TakeLease):
             # it is pursued as long as its asker asks again
-            self._asked[command.model] = (command, now)
+            self._requests[command.model] = (command, now)
             self._memory.tenure.wished_at.setdefault(command.model, now)
         return decision if isinstance(decision, Refusal) else None
 
@@ -237,8 +237,8 @@ class Holder:
 
     def _follow_cards(self, log: LogDraft, now: float) -> None:
         """Apply the pins of cards, and remove pins whose card no longer has them."""
-        for found in pins_of_cards(self._scene(log.state, now)):
-            command = found.model_copy(update={"at_s": log.at_s})
+        for wish in pins_of_cards(self._scene(log.state, now)):
+            command = wish.model_copy(update={"at_s": log.at_s})
             decision = self._decide(command, self._scene(log.state, now), self._new_instance())
             what = f"pin of {command.model}"
             match decision:
@@ -254,9 +254,15 @@ class Holder:
         """Place each requested model, most urgent first, or evict others for it. Memory that one
         model has reserved is not available to the next."""
         before = log.state
-        self._asked = {m: one for m, one in self._asked.items() if now - one[1] < ASKED_S}
+        self._requests = {
+            model: request
+            for model, request in self._requests.items()
+            if now - request[1] < ASKED_S
+        }
         wishes = planner.wanted_commands(
-            self._scene(before, now), self._memory, [one for one, _ in self._asked.values()]
+            self._scene(before, now),
+            self._memory,
+            [request for request, _ in self._requests.values()],
         )
         wished_at = self._memory.tenure.wished_at
         self._memory.tenure.wished_at = {w.model: wished_at.get(w.model, now) for w in wishes}
@@ -264,7 +270,7 @@ class Holder:
         self._book.begin()
         for wish in wishes:
             scene = self._scene(log.state, now, self._book.promises_beside(None, log.state))
-            request = self._asked.get(wish.model)
+            request = self._requests.get(wish.model)
             scene = replace(scene, insists=request is not None and request[0] == wish)
             decide = partial(self._decide, wish, fresh=self._new_instance())
             plan = plans.get(wish.model)
@@ -287,7 +293,7 @@ class Holder:
     def _follow(self, log: LogDraft, body: EventBody, before: ClusterState, now: float) -> None:
         planner.note_event(self._memory, body, before, now)
         if isinstance(body, InstanceRemoved):
-            self._said.pop(body.instance, None)
+            self._last_logged.pop(body.instance, None)
             self._keep_setbacks(log, now)
         if isinstance(body, InstancePlaced):
             self._book.plans.pop(body.instance.model, None)
@@ -301,7 +307,8 @@ class Holder:
             if isinstance(body, RunnerEnded) and instance_before is not None:
                 scene = self._scene(log.state, now)
                 follows = [
-                    made_good(instance_before, one, body, scene, loops, decide) for one in follows
+                    made_good(instance_before, consequence, body, scene, loops, decide)
+                    for consequence in follows
                 ]
             self._keep_setbacks(log, now)
             for more in follows:
@@ -316,8 +323,8 @@ class Holder:
     def _keep_setbacks(self, log: LogDraft, now: float) -> None:
         """Write changed failure records for the next leader."""
         setbacks = planner.setbacks(self._memory, log.at_s - now)
-        for one in news_of(setbacks, log.state.setbacks):
-            self._write(log, SetbacksCounted(setbacks=one), now)
+        for change in news_of(setbacks, log.state.setbacks):
+            self._write(log, SetbacksCounted(setbacks=change), now)
 
     def _place_lost(self, log: LogDraft, now: float) -> None:
         """Place the instances of lost nodes on other nodes, or log why they wait. Each placement
@@ -353,7 +360,7 @@ class Holder:
         model, now = wish.model, scene.now
         match decision:
             case Decided(events=bodies):
-                request = self._asked.pop(model, None)
+                request = self._requests.pop(model, None)
                 for body in bodies[:-1]:
                     self._write(log, body, now)
                 is_asked = request is not None and request[0] == wish
@@ -382,8 +389,8 @@ class Holder:
 
     def _say(self, what: str, key: str, text: str) -> None:
         """Log a change of a model or an instance, once per key in a row."""
-        if self._said.get(what) != key:
-            self._said[what] = key
+        if self._last_logged.get(what) != key:
+            self._last_logged[what] = key
             self._note("wished for", what=what, outcome=text)
 
     def _note(self, line: str, /, **facts: str | int | None) -> None:

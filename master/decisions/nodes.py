@@ -2,9 +2,9 @@
 driver keeps memory.
 
 Pure. A drained node serves its instances until they are empty or the deadline has passed; then
-demand places them elsewhere. Only a stopped node can be forgotten; its instances are removed. A
-Mac whose driver keeps the wired memory of a dead runner is drained, so that no crash loop makes
-it worse, until a person runs `undrain` or the memory is free again.
+demand places them elsewhere. Only a stopped node can be forgotten; its instances are removed. If
+the driver of a Mac keeps the wired memory of a dead runner, the Mac is drained, because a crash
+loop would make it worse. It stays so until a person runs `undrain` or the memory is free again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def decide_node(
             why = f"{seat.name} is drained"
             bodies = [
                 InstanceDraining(instance=instance.instance, deadline_s=command.drain_s, why=why)
-                for instance in _held(node, state)
+                for instance in _instances_on(node, state)
                 if draining and instance.status in ("placed", "ready")
             ]
             wired_left = 0 if draining else wired_bytes
@@ -130,11 +130,14 @@ def _forget(
             field="node",
         )
     why = f"{name} was forgotten"
-    gone = [InstanceRemoved(instance=instance.instance, why=why) for instance in _held(node, state)]
+    gone = [
+        InstanceRemoved(instance=instance.instance, why=why)
+        for instance in _instances_on(node, state)
+    ]
     return (*gone, NodeForgotten(node=node))
 
 
-def _held(node: NodeId, state: ClusterState) -> list[Instance]:
+def _instances_on(node: NodeId, state: ClusterState) -> list[Instance]:
     there = state.instances.values()
     return [lease for lease in there if any(shard.node == node for shard in lease.shards)]
 

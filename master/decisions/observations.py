@@ -30,20 +30,20 @@ from master.pool import CopyUse
 NODE_READING_S = 15.0
 RUNNER_READING_S = 5.0
 DEMAND_S = 5.0
-"""Gateways publish demand every second; that of a gateway which is gone counts no longer."""
+"""Gateways publish demand every second. After this time the demand of a lost gateway expires."""
 PEERS_READING_S = 3.0
 LOST_S = 3.5
-"""A node of which neither our switchboard nor we have heard anything for so long is lost."""
+"""A node is lost after this silence, both to our switchboard and to us."""
 QUIET_S = 2.5
-"""On the copies of a node that has been silent for so long nothing is built any more."""
+"""After this silence of a node the leader no longer relies on its instances."""
 APART = ("left", "refused")
-"""What our switchboard says of peers with which it has nothing to do, however lately they spoke."""
+"""Statuses of peers that our switchboard has no connection to, however recent their messages."""
 LINK_READING_S = 600.0
 REMEMBERED_S = 600.0
-"""What lies on the disk of a node that fell silent is known so long, here as at gateways."""
+"""The models on the disk of a silent node are remembered for this time, also at gateways."""
 TEST_S = 600.0
 GATHER_S = 15.0
-"""A young holder waits this long for the cards of nodes that have joined."""
+"""A new leader waits this long for the cards of joined nodes."""
 
 
 class Observations:
@@ -129,7 +129,7 @@ class Observations:
         """Return the node readings of the last 15 s."""
         return {n: r for n, (r, at) in self.nodes.items() if now - at <= NODE_READING_S}
 
-    def heard_at(self, node: NodeId) -> float | None:
+    def last_heard_at(self, node: NodeId) -> float | None:
         """Return when a card or reading of the node last arrived, or None."""
         values = [self.cards.get(node), self.nodes.get(node)]
         ours = (value for (of, _), value in self.runners.items() if of == node)
@@ -137,13 +137,13 @@ class Observations:
         return max(instants, default=None)
 
     def lost_nodes(self, now: float, silent_s: float = LOST_S) -> frozenset[NodeId]:
-        """Return the nodes that were heard once and are silent for `silent_s`, to us and to our
-        switchboard, which drops nodes that left or are refused. Empty while our own switchboard
-        is silent, because then the fault is ours."""
+        """Return the nodes that have been silent for `silent_s`, to us and to our switchboard.
+        Nodes that never sent anything, left or are refused do not count. Empty while our own
+        switchboard is silent, because then the fault is ours."""
         return frozenset(self.lost_since(now, silent_s))
 
     def lost_since(self, now: float, silent_s: float = LOST_S) -> dict[NodeId, float]:
-        """Return when each of the `lost_nodes` was last heard."""
+        """Return each of the `lost_nodes` with the instant of its last message."""
         if self.peers is None or now - self.peers[1] > PEERS_READING_S:
             return {}
         reading, said_at = self.peers
@@ -152,7 +152,7 @@ class Observations:
             for peer in reading.peers
             if peer.status in APART or peer.silent_s + now - said_at >= silent_s
         ]
-        heard = {node: self.heard_at(node) for node in silent}
+        heard = {node: self.last_heard_at(node) for node in silent}
         return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
 
     def quiet_nodes(self, among: Iterable[str], now: float) -> frozenset[NodeId]:
@@ -193,17 +193,17 @@ class Observations:
         load = self.runners.get((lead.node, lead.process))
         if load is None or now - load[1] > RUNNER_READING_S:
             return None
-        reading, heard_at = load
+        reading, last_heard_at = load
         if (reading.instance, reading.generation) != (instance.instance, instance.generation):
             return None
         busy = reading.running + reading.waiting
         then_s = 0.0 if busy else reading.last_used_ago_s
-        idle_s = 0.0 if busy else then_s + (now - heard_at)
+        idle_s = 0.0 if busy else then_s + (now - last_heard_at)
         classes = (reading.best_running_priority, reading.best_waiting_priority)
         best = min(
             (demand_class for demand_class in classes if demand_class is not None), default=None
         )
-        return CopyUse(busy, idle_s, best, heard_at, then_s)
+        return CopyUse(busy, idle_s, best, last_heard_at, then_s)
 
     def measured_at(self, node: NodeId) -> float:
         """Return when a node's memory reading last arrived; minus infinity if never."""
@@ -227,13 +227,18 @@ def _joined(demand: ModelDemand | None, more: ModelDemand) -> ModelDemand:
     if demand is None:
         return more
     oldest: dict[int, ClassDemand] = {}
-    for one in (*demand.classes, *more.classes):
-        other = oldest.get(one.priority)
+    for waiting_class in (*demand.classes, *more.classes):
+        other = oldest.get(waiting_class.priority)
         if other is None:
-            oldest[one.priority] = one
+            oldest[waiting_class.priority] = waiting_class
             continue
-        waiting, oldest_s = one.waiting + other.waiting, max(one.oldest_s, other.oldest_s)
-        oldest[one.priority] = one.model_copy(update={"waiting": waiting, "oldest_s": oldest_s})
+        waiting, oldest_s = (
+            waiting_class.waiting + other.waiting,
+            max(waiting_class.oldest_s, other.oldest_s),
+        )
+        oldest[waiting_class.priority] = waiting_class.model_copy(
+            update={"waiting": waiting, "oldest_s": oldest_s}
+        )
     return ModelDemand(
         model=more.model,
         waiting=demand.waiting + more.waiting,

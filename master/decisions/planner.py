@@ -73,7 +73,7 @@ class PlannerNotes:
 
 
 def wanted_commands(
-    scene: Scene, notes: PlannerNotes, asked: Sequence[PlaceModel | TakeLease] = ()
+    scene: Scene, notes: PlannerNotes, requests: Sequence[PlaceModel | TakeLease] = ()
 ) -> list[PlaceModel | TakeLease]:
     """Return the placements and leases to request now, each until it is met. The command ids are
     only names, except for those in `asked`.
@@ -83,7 +83,7 @@ def wanted_commands(
     the best standing first.
     """
     commands: list[PlaceModel | TakeLease] = [
-        *asked,
+        *requests,
         *_placements_again(scene, notes),
         *_preloads(scene, notes),
     ]
@@ -200,7 +200,7 @@ def follow_up(
     if news.found_gone:
         return [_reopen(before, news.message)]  # a node's restart says nothing of its models
     setback = crash_loops.count_failure(
-        before, news.exit_code, now, node=news.node, said=news.message
+        before, news.exit_code, now, node=news.node, message=news.message
     )
     return [_after_failure(before, setback, news.message)]
 
@@ -267,7 +267,7 @@ def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[Ev
 def setbacks(notes: PlannerNotes, wall_s: float) -> dict[ModelId, Setbacks]:
     """Return the failure records for the next leader. `wall_s`: how far the wall clock is ahead
     of this leader's clock."""
-    return notes.crash_loops.told(notes.loads.paused_until, wall_s)
+    return notes.crash_loops.setbacks(notes.loads.paused_until, wall_s)
 
 
 def recall(notes: PlannerNotes, state: ClusterState, now: float, wall_s: float) -> None:

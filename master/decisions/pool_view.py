@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 UNHEARD_RETRY_S = 30.0
 LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
-"""What loading a model is taken to cost before it was measured."""
+"""Assumed time to load a model before it was measured: `LEAST_LOAD_S`, plus bytes divided by
+`LOADED_PER_S`."""
 LIVING = ("placed", "ready")
 BY_CARD = "its card.toml"
-"""Who has pinned a model that its own card pins."""
+"""The owner of a pin that a model's own card requires."""
 
 
 def copies_of(scene: Scene) -> list[pool.Copy]:
@@ -251,8 +252,8 @@ def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId
 def pins_of_cards(scene: Scene) -> list[PinModel]:
     """Return the pin commands that cards require now; their ids are only names.
 
-    Also the end of pins whose card no longer has them, but only while every node that ever
-    joined is heard: a missing node may have the newest card.
+    Also the end of pins whose card no longer has them, but only while every joined node reports: a
+    missing node may have the newest card.
     """
     state = scene.state
     mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
@@ -275,7 +276,7 @@ def living(state: ClusterState, model: ModelId) -> list[Instance]:
 def instance_of(
     command: PlaceModel, placed: placement.Placement, policy: Policy, fresh: InstanceId
 ) -> Instance:
-    """Return the instance of a placement, with the id `fresh`."""
+    """Return the instance of a placement: its shards, conditions and keep-alive time."""
     card = placed.card
     keep_alive_s = next(
         (s for s in (command.keep_alive_s, card.keep_alive_s) if s is not None),
@@ -357,14 +358,14 @@ def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
     may be unloaded while one is ready."""
     pin = state.pins.get(instance.model)
     others = (
-        one
-        for one in state.instances.values()
-        if one.model == instance.model and one.instance != instance.instance
+        other
+        for other in state.instances.values()
+        if other.model == instance.model and other.instance != instance.instance
     )
     if (
         pin is None
         or instance.status in ("draining", "failed")
-        or any(o.status == "ready" for o in others)
+        or any(other.status == "ready" for other in others)
     ):
         return None
     by = f" by {pin.by}" if pin.by else ""

@@ -54,5 +54,5 @@ def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved | I
 
 
 def _is_gone(node: NodeId, scene: Scene, watch: SilenceWatch) -> bool:
-    heard_at = max(scene.observed.heard_at(node) or watch.began_at, watch.began_at)
+    heard_at = max(scene.observed.last_heard_at(node) or watch.began_at, watch.began_at)
     return scene.now - heard_at >= watch.grace_s

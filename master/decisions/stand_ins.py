@@ -4,12 +4,12 @@ hold them.
 Pure. A node counts as lost after some seconds of silence, long before its grace period ends. A
 group that has lost a rank and does not serve is replaced by a new instance on the remaining
 nodes. An instance whose nodes are all lost may still serve clients on its side of a network cut:
-it stays for the grace period. Unless the model has an instance elsewhere, or had one that
-failed, another one *stands in* for it and drains when the first is ready again. A ready group
+it stays for the grace period. Unless the model has or had another instance, a new instance
+*stands in* for it and drains when the first is ready again. A ready group
 with lost ranks is left alone: its other ranks report within seconds whether it is broken. If the
 other nodes cannot meet the conditions (number of nodes, sharding, manual split), the instance is
-placed without them and says so (`unmet`). Nothing is done if fewer than half of the nodes are
-heard (nodes that said goodbye do not count): then this node may be the one that is cut off. An
+placed without them and says so (`unmet`). Nothing is done if more than half of the nodes are
+silent (nodes that said goodbye do not count), because then this node itself may be cut off. An
 instance that is given up or pauses on a node is placed on other nodes, with evictions of idle
 models if needed. If a runner ends before it has loaded, the instance is placed at once on
 another node that has the files and free memory and no failure of this model.
@@ -36,9 +36,9 @@ from master.decisions.decide import Decision, Known, Scene
 from master.decisions.pool_view import LIVING, living, placement_again
 
 BROKEN_S = 2.0
-"""A group that says itself that it has lost a rank is believed so much sooner."""
+"""If a group itself reports a lost rank, its node counts as lost after this shorter silence."""
 STAND_DOWN_S = 600.0
-"""The time for what a copy that stood in has open when the first is back."""
+"""Time for a stand-in's open requests after the first instance is back."""
 
 
 @dataclass(slots=True)
@@ -135,19 +135,19 @@ def made_good(
 
 
 def _moved(
-    known: Instance,
+    instance: Instance,
     failed: InstanceFailed,
     scene: Scene,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> InstanceFailed:
-    """Return the failure of an instance as one that moves to other nodes at once, if they can
-    hold it. Otherwise the same failure, with those of its model on the other nodes."""
-    barred = scene.barred.get(known.model, {})
-    if not barred or known.conditions.layers:
+    """Return the failure of an instance, which moves to other nodes at once if they can hold it.
+    Otherwise its reason also lists the model's failures on the other nodes."""
+    barred = scene.barred.get(instance.model, {})
+    if not barred or instance.conditions.layers:
         return failed
-    seats = {shard.node for shard in known.shards}
-    if isinstance(_elsewhere(known, scene, decide), Known):
-        return _as_moved(failed, known, seats & barred.keys(), scene)
+    seats = {shard.node for shard in instance.shards}
+    if isinstance(_elsewhere(instance, scene, decide), Known):
+        return _as_moved(failed, instance, seats & barred.keys(), scene)
     others = sorted(barred.keys() - seats)
     if not others:
         return failed
@@ -157,24 +157,26 @@ def _moved(
 
 
 def _elsewhere(
-    known: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
+    moving: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
 ) -> Decision:
     """Return where an instance would go if it did not exist; its own nodes are not barred."""
     rest = {
-        name: instance for name, instance in scene.state.instances.items() if name != known.instance
+        name: instance
+        for name, instance in scene.state.instances.items()
+        if name != moving.instance
     }
     without = replace(scene, state=scene.state.model_copy(update={"instances": rest}))
-    command = placement_again(known, known.conditions, "again")
+    command = placement_again(moving, moving.conditions, "again")
     return decide(command.model_copy(update={"if_absent": False, "dry_run": True}), without)
 
 
 def _as_moved(
-    failed: InstanceFailed, known: Instance, on: Collection[NodeId], scene: Scene
+    failed: InstanceFailed, instance: Instance, on: Collection[NodeId], scene: Scene
 ) -> InstanceFailed:
     there = ", ".join(_name(node, scene) for node in sorted(on))
     update = {
         "why": f"{failed.why}; it failed on {there} and is placed on other nodes",
-        "place_again": known.conditions,
+        "place_again": instance.conditions,
         "elsewhere": True,
     }
     return failed.model_copy(update=update)
@@ -186,7 +188,7 @@ def _name(node: NodeId, scene: Scene) -> str:
 
 
 def _has_other(instance: Instance, scene: Scene, lost: frozenset[NodeId]) -> bool:
-    """Return whether the model has an instance whose nodes are all heard."""
+    """Return whether the model has an instance on nodes that all report."""
     copies = living(scene.state, instance.model)
     return any(not lost & {shard.node for shard in copy.shards} for copy in copies)
 

@@ -51,7 +51,7 @@ class Files:
         return path.exists()
 
     def open(self, path: Path) -> OpenFile:
-        """Open an existing file, or create one that only its owner can read. Raises OSError."""
+        """Open an existing file, or create a file for its owner alone. Raises OSError."""
         return OpenFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def create(self, path: Path, mode: int) -> OpenFile:

@@ -2,8 +2,8 @@
 
 `<folder>/events.log` holds records (`master.log.records`); the first is a snapshot of the state
 before them. A torn tail (a crash during a write) is cut after the last whole record. A damaged
-file is kept under another name; a file with the records before the damage replaces it, and the
-log counts as `lost` until it is complete again, also over restarts. When the log exceeds its
+file is renamed, and a file with the records before the damage replaces it. The log counts as
+`lost` until it is complete again, also over restarts. When the log exceeds its
 limit, a new file that begins with a snapshot replaces it (written aside, fsynced, renamed), and
 the old one goes to the archives. If the disk is full or nearly full the journal stops writing
 and only counts until the next start: it logs this once, nothing crashes, and acknowledgements
@@ -32,7 +32,7 @@ MAX_LOG_BYTES = 64 << 20
 MAX_RECORDS = 20_000
 LOW_DISK_BYTES = 2 << 30
 CHECK_EVERY = 1_024
-"""The free space is looked at once in so many appends."""
+"""Number of appends between two checks of the free space."""
 
 
 class Journal:

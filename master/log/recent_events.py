@@ -24,7 +24,7 @@ MAX_KEPT_BYTES = 16 << 20
 MAX_FOUND = 1_000
 
 
-class _Kept(NamedTuple):
+class _Stored(NamedTuple):
     """An event as msgpack, with the fields that are read without unpacking."""
 
     term: int
@@ -33,7 +33,7 @@ class _Kept(NamedTuple):
     packed: bytes
 
     def event(self) -> Event:
-        """Return the event itself."""
+        """Return the unpacked event."""
         return Event.model_validate(cast(dict[str, Any], unpack(self.packed)))
 
 
@@ -45,7 +45,7 @@ class RecentEvents:
 
     limit: int = MAX_KEPT
     limit_bytes: int = MAX_KEPT_BYTES
-    events: dict[int, _Kept] = field(default_factory=dict[int, _Kept])
+    events: dict[int, _Stored] = field(default_factory=dict[int, _Stored])
     size_bytes: int = 0
     first: int = 1
     last: int = 0
@@ -64,7 +64,7 @@ class RecentEvents:
             self.size_bytes = 0
             self.first, self.base = event.index, None
         packed = pack(event.model_dump())
-        self.events[event.index] = _Kept(event.term, event.holder, event.command_id, packed)
+        self.events[event.index] = _Stored(event.term, event.holder, event.command_id, packed)
         self.size_bytes += len(packed)
         self.last = event.index
         while len(self.events) > self.limit or (
@@ -132,7 +132,7 @@ def describe_undone(
 ) -> list[UndoneChange]:
     """Return undone changes and lost instances as texts for people: each instance once."""
     placed: set[InstanceId] = set()
-    found: list[UndoneChange] = []
+    undone: list[UndoneChange] = []
     for event in changes:
         body, instance = event.body, getattr(event.body, "instance", None)
         if isinstance(body, InstancePlaced):
@@ -147,15 +147,15 @@ def describe_undone(
         change = UndoneChange(
             what=body.kind, about=about, at_s=at_s, instance=instance, command_id=event.command_id
         )
-        found.append(change)
+        undone.append(change)
     for copy in copies:
         if copy.instance not in placed:
             about = f"{copy.model} ({copy.instance})"
             change = UndoneChange(
                 what="instance_placed", about=about, at_s=at_s, instance=copy.instance
             )
-            found.append(change)
-    return found
+            undone.append(change)
+    return undone
 
 
 def _is_other_log(before: ClusterState, after: ClusterState) -> bool:
@@ -168,5 +168,5 @@ def _is_other_log(before: ClusterState, after: ClusterState) -> bool:
 
 
 def _is_ahead(mine: tuple[str, int], other: tuple[str, int] | None) -> bool:
-    """Return whether a witness told `mine` more than `other`, of one life of it."""
+    """Return whether `mine` has more facts of a witness than `other`, in the same boot."""
     return other is None or (mine[0] == other[0] and mine[1] > other[1])

@@ -1,18 +1,18 @@
-"""The journal's file as bytes: its records, and what is the matter where they end too early.
+"""The records in the journal's file, and the cause if they end too early.
 
-Pure. A record is [4-byte length, 4-byte CRC-32, msgpack map], the map a snapshot (`state`, the
-first of each file, with the `protocol` of what wrote the file; `lost` where the log before it was
-not whole) or an `event`.
+Pure. A record is [4-byte length, 4-byte CRC-32, msgpack map]. The map is a snapshot or an `event`.
+The first record of each file is a snapshot: `state`, the `protocol` of the writing version, and
+`lost` if the log before it was incomplete.
 
-A bad record is a *torn tail*, which a crash in mid-write leaves, only where the file ends within
-it: what was ever synced is in the file with its whole length, and a write that was cut off is the
-beginning of a record, or zeros where the file system had not filled it in. Anything else is
-*damage*: a record that is all there and does not match its checksum, one with good ones behind it,
-one that is whole but for its length, bytes that begin no record. Then the log ends before it, and
-what is behind is not read: it may follow from what was lost.
+A bad record is a *torn tail*, left by a crash during a write, only if the file ends within it.
+Synced records always have their full length in the file. An interrupted write leaves the beginning
+of a record, or zeros that the file system had not filled in yet. Anything else is *damage*: a full
+record with a wrong checksum, a bad record before good ones, a record with a wrong length, or bytes
+that begin no record. Then the log ends before the damage. Later records are not read, because they
+may depend on lost ones.
 
-A record that matches its checksum and is not understood is no damage, where a later version may
-have written the file: that is one of a higher protocol, or one that names none.
+If a later version may have written the file, an unknown record with a good checksum is no damage.
+That is the case for a higher protocol, and for a file without one.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from bus.wire.messages.wire import PROTOCOL_MAX
 
 HEADER = struct.Struct("<II")
 BEGINNINGS = (b"\x81\xa5event", b"\x81\xa5state", b"\x82\xa5state", b"\x83\xa5state")
-"""How the map of every record begins."""
+"""The first bytes of each kind of record."""
 _BEGINNING = re.compile(b"|".join(BEGINNINGS))
 
 
 @dataclass(slots=True)
 class Records:
-    """What a journal's file holds: a state and the events after it, in its first `good_bytes`.
+    """The content of a journal's file: a state and the events after it, in its first `good_bytes`.
 
-    `lost`: the log was damaged once, and has not been whole since. `damage` is what cannot be read
-    behind them, None where nothing is there or a torn tail; `why` says what was seen. `protocol` is
-    that of the version which began the file, None where it did not say. `later`: a later version
-    wrote what is not understood."""
+    `lost`: the log was damaged once, and has not been complete since. `damage` is the unreadable
+    range after the good bytes, None if there is none or only a torn tail; `why` is the cause.
+    `protocol` is the protocol of the version that began the file, if known. `later`: a later
+    version wrote records that this version does not know."""
 
     state: ClusterState = field(default_factory=ClusterState)
     events: list[Event] = field(default_factory=list[Event])
@@ -62,18 +62,18 @@ class Records:
 
 
 def record_of_event(event: Event) -> bytes:
-    """Return the record of an event."""
+    """Return the packed record of an event, with its header."""
     return _record({"event": event.model_dump()})
 
 
 def record_of_state(state: ClusterState, *, lost: bool) -> bytes:
-    """Return the record that a file begins with; `lost`: the log before it is not whole."""
+    """Return the first record of a file; `lost`: the log before it is incomplete."""
     marks = {"lost": True} if lost else {}
     return _record({"state": state.model_dump(), "protocol": PROTOCOL_MAX, **marks})
 
 
 def read_records(data: bytes) -> Records:
-    """Read a journal's file up to its end or to the first record that cannot be read."""
+    """Read a journal's file up to its end or to the first unreadable record."""
     records = Records()
     while records.good_bytes < len(data):
         body = _body(data, records.good_bytes)
@@ -94,7 +94,7 @@ def read_records(data: bytes) -> Records:
 
 
 def is_torn(data: bytes, at: int) -> bool:
-    """Return whether the bad record at `at` is no more than a write that was cut off."""
+    """Return whether the bad record at `at` is only an interrupted write."""
     rest = memoryview(data)[at:]
     if not any(rest):
         return True
@@ -114,7 +114,7 @@ def _record(value: dict[str, Any]) -> bytes:
 
 
 def _body(data: bytes, at: int) -> bytes | None:
-    """Return the body of the record at `at`; None where that is no good record."""
+    """Return the body of the record at `at`; None if the record is bad."""
     if at + HEADER.size > len(data):
         return None
     length, checksum = HEADER.unpack_from(data, at)
@@ -134,7 +134,7 @@ def _take(records: Records, body: bytes) -> None:
 
 
 def _behind(data: bytes, at: int) -> Iterator[bytes]:
-    """Yield the bodies of the good records behind the one at `at`."""
+    """Yield the bodies of the good records after the bad record at `at`."""
     for match in _BEGINNING.finditer(data, at + HEADER.size + 1):
         body = _body(data, match.start() - HEADER.size)
         if body is not None:
@@ -142,8 +142,7 @@ def _behind(data: bytes, at: int) -> Iterator[bytes]:
 
 
 def _is_whole(body: memoryview, checksum: int) -> bool:
-    """Return whether some beginning of the body matches the checksum: then it is whole, and its
-    length is wrong."""
+    """Return whether a prefix of the body matches the checksum: then only the length is wrong."""
     crc = 0
     for end in range(len(body)):
         crc = crc32(body[end : end + 1], crc)
@@ -153,7 +152,7 @@ def _is_whole(body: memoryview, checksum: int) -> bool:
 
 
 def _lost(data: bytes, records: Records) -> LostRange:
-    """Return which indexes are lost, as far as what lies behind still tells."""
+    """Return the range of lost indexes, as far as the later records show it."""
     last: int | None = None
     for body in _behind(data, records.good_bytes):
         try:

@@ -30,7 +30,7 @@ class Acks:
     durable: int = 0
     appended: dict[NodeId, int] = field(default_factory=dict[NodeId, int])
 
-    def heard(self, node: NodeId, index: int) -> None:
+    def record(self, node: NodeId, index: int) -> None:
         """Note that another candidate's journal has our log up to `index`."""
         self.appended[node] = max(index, self.appended.get(node, 0))
 

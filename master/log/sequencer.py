@@ -1,9 +1,9 @@
 """Assigns each event its (term, index), and accepts each fact at most once.
 
-Pure. Facts of one witness (node, process, boot) are taken in their order, 1, 2, 3, ...: a
-repeated one has no effect, and one that is ahead must be sent again. A new boot begins at 1. The
-content of a fact is not checked here: `apply` ignores an older generation, but its place in the
-log lets the witness forget it.
+Pure. Facts of one witness (node, process, boot) are taken in their order, 1, 2, 3, ... A repeated
+fact has no effect; a fact that comes too early must be sent again. A new boot begins at 1. The
+content of a fact is not checked here. `apply` ignores facts of an older generation, but they still
+get a place in the log, so that the witness can forget them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bus.wire.messages.events import Event, EventBody, FactId
 Verdict = Literal["known", "next", "early"]
 
 
-def judge(state: ClusterState, told: TellFact) -> Verdict:
+def judge(state: ClusterState, message: TellFact) -> Verdict:
     """Return whether a fact is next, already taken, or too early."""
-    fact = told.fact_id
+    fact = message.fact_id
     if is_known(state, fact):
         return "known"
     boot, last = state.facts.get(f"{fact.node}/{fact.process}", ("", 0))

@@ -1,7 +1,7 @@
 """Which nodes can run a model: the card as computed there, and the bytes to fetch.
 
-Pure. A node without the weights can fetch them from another node if its disk has room: all of
-them, or those of its stage if the family can be fetched in parts. The card then comes from any
+Pure. A node without the weights can fetch them from another node if its disk has room. It fetches
+all of them, or only its stage's if the family can be fetched in parts. The card then comes from any
 node that has the model. Without Metal, floating-point weights are cast to 32 bits, so a 16-bit
 card counts twice its size there.
 """
@@ -124,7 +124,7 @@ def find_copies(
 ) -> tuple[tuple[LocalCopy, ...], dict[str, str]]:
     """Return (the allowed nodes that could run the model, why each other cannot, by name).
 
-    At least one of `nodes` has the model; those that are not allowed may still give its weights.
+    At least one of `nodes` has the model. Nodes that are not allowed may still share its weights.
     """
     donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
     given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]

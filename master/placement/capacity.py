@@ -1,12 +1,13 @@
-"""What each node can give to a model, and what is promised there already.
+"""The usable memory of each node, and the memory that is already reserved there.
 
 Pure. A node can give
 
-    usable = min(what is free, its ceiling - what is reserved there)
+    usable = min(free memory, ceiling - reserved memory)
 
-where "free" is measured, less the reservations of shards that are still loading. The ceiling is
-what the GPU of a Mac may wire down, else 0.75 x memory; a GPU of its own gives 0.90 x its memory,
-and an APU that shares the machine's (GTT > VRAM and GTT >= RAM, both) adds GTT - 16 GB.
+Free memory is measured, less the reservations of shards that are still loading. The ceiling of a
+Mac is the memory that its GPU may wire. The ceiling of a discrete GPU is 0.90 x its memory; an APU
+that shares the machine's memory (GTT > VRAM and GTT >= RAM) adds GTT - 16 GB. Else the ceiling is
+0.75 x memory.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from bus.wire.messages.readings import NodeReading
 MEMORY_SHARE = 0.75
 VRAM_SHARE = 0.90
 APU_SYSTEM_BYTES = 16_000_000_000
-"""What an APU leaves to the rest of the machine."""
+"""Memory that an APU leaves to the rest of the machine."""
 UNMEASURED_BACKEND = "mlx-cpu"
 _SHARED = ("-cpu", "-metal")
-"""Backends that compute in the machine's own memory."""
+"""Ends of backend tags that compute in the machine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class NodeCapacity:
 
     @property
     def id(self) -> NodeId:
-        """Return the node's id."""
+        """Return the node's id from its card."""
         return self.card.node
 
     @property
@@ -62,7 +63,7 @@ class NodeCapacity:
 
     @property
     def free_bytes(self) -> int | None:
-        """Return the bytes of memory that are free, or None where that is not measured yet."""
+        """Return the bytes of free memory; None before the first measurement."""
         return None if self.reading is None else self.reading.memory_available_bytes
 
     @property
@@ -110,11 +111,11 @@ def node_capacities(
 ) -> list[NodeCapacity]:
     """Return every node that has announced itself, by id, with its reservations.
 
-    A shard that is not ready counts as loading, because its memory is not yet measured; so do
-    tests and work on models, which take and free memory as they run. Nodes of one machine
-    measure the same memory, so what loads on one counts on all; so does the unused part of a
-    lease. The reported use of a lease is memory of the machine, not of a GPU with its own
-    memory.
+    A shard that is not ready counts as loading, because its memory is not yet measured. Tests and
+    quantizations always count as loading, because their memory rises and falls. Nodes of one
+    machine measure the same memory, so loading shards of one node count on all, and so does the
+    unused part of a lease. The reported use of a lease is memory of the machine, not of a discrete
+    GPU.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
@@ -145,11 +146,15 @@ def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> l
     """Return the nodes as if one of them had this model complete on its disk, replacing any
     model of that name."""
     nodes_then: list[NodeCapacity] = []
-    for one in nodes:
-        models = tuple(known for known in one.card.models if known.model != card.model)
-        if one.id == node:
+    for node_before in nodes:
+        models = tuple(
+            model_card for model_card in node_before.card.models if model_card.model != card.model
+        )
+        if node_before.id == node:
             models = (*models, card)
-        nodes_then.append(replace(one, card=one.card.model_copy(update={"models": models})))
+        nodes_then.append(
+            replace(node_before, card=node_before.card.model_copy(update={"models": models}))
+        )
     return nodes_then
 
 
@@ -174,7 +179,7 @@ def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
     The card's preferred backend first, else the first that the node names.
     """
     named = backends or (UNMEASURED_BACKEND,)
-    fit = [one for one in named if not card.compatible_backends or one in card.compatible_backends]
+    fit = [tag for tag in named if not card.compatible_backends or tag in card.compatible_backends]
     return min(fit, key=lambda tag: preference_rank(card, tag), default=None)
 
 

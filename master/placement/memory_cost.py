@@ -1,13 +1,13 @@
-"""The memory that a model takes, whole or in parts: bytes, by arithmetic that can be read back.
+"""The memory of a model, whole or in parts, in bytes.
 
-Pure. A rank that holds a share of a model needs
+Pure. A rank that holds a share of a model needs at least
 
-    its weights x 1.30 + KV of its layers for the context promised + 256 MB
+    its weights x 1.30 + KV of its layers for the promised context + 256 MB
 
-at least (1.10 for llama.cpp's engines; 1.00 where a `card.toml` says what the weights take in
-memory, which then goes before what their files say). What it is given beyond that, for more rows
-and its prefix cache, is at most a quarter of what then remains. The context that was promised is
-stamped on the instance and read from there by every rank and gateway.
+The factor is 1.10 for llama.cpp's engines. It is 1.00 if a `card.toml` states the memory of the
+weights, which then overrides the size of their files. More rows and the prefix cache get at most a
+quarter of the remaining memory. The promised context is recorded in the instance, where every rank
+and gateway reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bus.wire.kv import KvKind, held_bytes, window_bytes, window_of
 
 WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
-"""From stored weights to what an engine takes for them."""
+"""Factors from the stored size of weights to their memory in an engine."""
 FIXED_BYTES = 256_000_000
 PROMISED_TOKENS = 8_192
 HEADROOM_SHARE = 0.25
@@ -29,7 +29,7 @@ HEADROOM_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RunnerSizing:
-    """The most that one runner uses beyond its least: rows of a batch, bytes of prefix cache."""
+    """The limits of a runner: rows of its batch, and bytes of its prefix cache."""
 
     max_rows: int = 32
     prefix_cache_bytes: int = 512 << 20
@@ -39,10 +39,10 @@ class RunnerSizing:
 class MemoryCost:
     """The least memory of one rank, in bytes, and the terms of the sum.
 
-    `weights` are those of its layers as stored, `overhead` their factor. Its KV cache holds
-    `context_tokens` at `kv_per_token`, and `kv_per_row` that does not grow with the context;
-    what grows is held as `kv_kind`; of a window the most that a row keeps is `kv_per_row`'s.
-    `by_card`: its `card.toml` says what the weights take.
+    `weights` is the stored size of its layers, `overhead` the factor. The KV cache of a row has
+    `context_tokens` times `kv_per_token`, in the format `kv_kind`, plus `kv_per_row`, which does
+    not grow with the context. `kv_per_row` contains the largest size of a sliding window.
+    `by_card`: a `card.toml` states the memory of the weights.
     """
 
     weights: int
@@ -66,12 +66,12 @@ class MemoryCost:
 
 @dataclass(frozen=True, slots=True)
 class LayerCosts:
-    """A model's costs as prefix sums over its layers: entry i is that of layers [0, i), in bytes.
+    """A model's costs as prefix sums over its layers: entry i is for layers [0, i), in bytes.
 
-    `active` are the weights that one token reads; `needs` are weights with overhead and KV for
-    the promised context. `embedding` comes with the first layer, `head` with the last; a rank
-    that has both holds `whole_weights`. `activation` is what one token sends between stages.
-    `adapters` are, of the weights, at most those of adapters.
+    `active` are the weights that one token reads. `needs` are weights with overhead and KV for the
+    promised context. `embedding` comes with the first layer, `head` with the last; a rank with both
+    holds `whole_weights`. `activation` is the size of one token's activations between stages.
+    `adapters` is an upper bound for the part of adapters in the weights.
     """
 
     layers: int
@@ -91,7 +91,8 @@ class LayerCosts:
     by_card: bool = False
 
     def read_bytes_of(self, first: int, last: int) -> int:
-        """Return the bytes that a token reads of layers [first, last), the head with the last."""
+        """Return the bytes that a token reads in layers [first, last); the last one includes the
+        head."""
         return self.active[last] - self.active[first] + (self.head if last == self.layers else 0)
 
     def stage_cost(self, first: int, last: int) -> MemoryCost:
@@ -113,9 +114,12 @@ class LayerCosts:
         )
 
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
-        """Return the cost of one of `ranks` tensor-parallel ranks: a share of every layer, all of
-        the embedding, the head and the adapters (of a layer's two matrices one is whole on each),
-        and all of the KV unless the ranks split it."""
+        """Return the cost of one of `ranks` tensor-parallel ranks.
+
+        It has a share of every layer, and the whole embedding and head. Adapters count in full,
+        because one of a layer's two matrices is whole on each rank. The KV is whole, too, unless
+        the ranks split it.
+        """
         parts = ranks if splits_kv else 1
         shared = -(-(self.weights[-1] - self.adapters) // ranks)
         return MemoryCost(
@@ -129,9 +133,9 @@ class LayerCosts:
         )
 
     def stage_limit(self, weights: int) -> int:
-        """Return a total within which no stage holds more than `weights` bytes of weights.
+        """Return a memory limit within which no stage holds more than `weights` bytes of weights.
 
-        It is a safe bound: KV counts by the layer that has least of it for its weights.
+        It is a safe bound: it assumes the smallest ratio of KV to weights of any layer.
         """
         kv = [
             (need - ceil(size * self.overhead)) / max(1, size)
@@ -150,23 +154,22 @@ class LayerCosts:
 
     @property
     def whole(self) -> MemoryCost:
-        """Return the cost of one copy on one node."""
+        """Return the cost of the whole model on one node."""
         return self.stage_cost(0, self.layers)
 
     @property
     def read_bytes(self) -> int:
-        """Return the bytes that one token reads of all layers and the head."""
+        """Return the bytes that one token reads in all layers and the head."""
         return self.read_bytes_of(0, self.layers)
 
 
 def layer_costs(
     card: ModelCard, context_tokens: int | None, backend: str, kind: KvKind = "full"
 ) -> LayerCosts:
-    """Return a model's costs by layer; what its card does not tell by layer counts as equal.
+    """Return a model's costs by layer. Sizes that its card lacks by layer are split equally.
 
-    The context that is promised is as asked for, else 8,192 tokens; at most the model's. KV that
-    grows takes the bytes of its `kind`, scales and offsets included; a window grows no more than
-    the model's context.
+    The promised context is `context_tokens`, else 8,192; at most the model's. Growing KV has the
+    size of its `kind`, with scales and offsets. A window grows no further than the model's context.
     """
     count = card.layers
     overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
@@ -179,14 +182,14 @@ def layer_costs(
     each, edges = stored, (card.embedding_bytes, card.head_bytes)
     if card.memory_bytes:
         overhead = 1.0
-        each = tuple(_said_bytes(card, one) for one in stored)
-        edges = _said_bytes(card, edges[0]), _said_bytes(card, edges[1])
+        each = tuple(_memory_share(card, part) for part in stored)
+        edges = _memory_share(card, edges[0]), _memory_share(card, edges[1])
     in_full = _by_layer(card.layer_kv, card.kv_bytes_per_token, count)
-    kv = [held_bytes(one, kind, card.kv_value_bytes, card.kv_group) for one in in_full]
-    windows = [window_bytes(one, kind, card.context_tokens) for one in in_full]
+    kv = [held_bytes(part, kind, card.kv_value_bytes, card.kv_group) for part in in_full]
+    windows = [window_bytes(part, kind, card.context_tokens) for part in in_full]
     fixed = [
-        one + window
-        for one, window in zip(
+        part + window
+        for part, window in zip(
             _by_layer(card.layer_kv_fixed, card.kv_bytes_fixed, count), windows, strict=True
         )
     ]
@@ -212,8 +215,10 @@ def layer_costs(
 
 
 def _adapter_bytes(card: ModelCard) -> int:
-    """Return the most that a model's adapters take in memory, where each layer's matrices lie
-    behind each other, as wide as the widest, with one of zeros; from what their files take."""
+    """Return an upper bound for the memory of a model's adapters, from the sizes of their files.
+
+    In memory the matrices of a layer are stacked, all as wide as the widest, with one of zeros.
+    """
     widest = max((adapter.rank for adapter in card.adapters), default=0)
     each = [ceil(adapter.size_bytes * widest / max(1, adapter.rank)) for adapter in card.adapters]
     cast = 2 if card.dtype == "float32" else 1
@@ -223,17 +228,17 @@ def _adapter_bytes(card: ModelCard) -> int:
 def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: float) -> int:
     """Return the bytes to reserve beyond the least, for further rows and the prefix cache.
 
-    `share` (0..1] is this rank's part of the model. At most a quarter of what `usable` leaves.
+    `share` (0..1] is this rank's part of the model. At most a quarter of the rest of `usable`.
     """
     wanted = (sizing.max_rows - 1) * need.kv + int(share * sizing.prefix_cache_bytes)
     return min(max(0, wanted), int(HEADROOM_SHARE * max(0, usable - need.total)))
 
 
 def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
-    """Return the tokens of the longest context of which a rank can hold two rows.
+    """Return the longest context, in tokens, of which a rank can hold two rows.
 
-    At least what was promised, at most what the model was made for. `room` are the rank's bytes
-    beyond its least.
+    At least the promised context, at most the model's own. `room` are the rank's bytes beyond its
+    least.
     """
     if not need.kv_per_token:
         return card.context_tokens
@@ -257,15 +262,15 @@ def gb(count: float) -> str:
     return f"{count / 1e9:.2f}"
 
 
-def _by_layer(known: tuple[int, ...], total: int, layers: int) -> tuple[int, ...]:
-    """Return what is known of each layer, else `total` in near-equal whole parts."""
-    if len(known) == layers:
-        return known
+def _by_layer(by_layer: tuple[int, ...], total: int, layers: int) -> tuple[int, ...]:
+    """Return the values by layer if there is one for each, else `total` in near-equal parts."""
+    if len(by_layer) == layers:
+        return by_layer
     return tuple(total * (i + 1) // layers - total * i // layers for i in range(layers))
 
 
-def _said_bytes(card: ModelCard, part: int) -> int:
-    """Return what a part of the weights takes where the card says what all of them do."""
+def _memory_share(card: ModelCard, part: int) -> int:
+    """Return the memory of a part of the weights, as its share of the card's total."""
     return -(-part * card.memory_bytes // max(1, card.weights_bytes))
 
 

@@ -1,11 +1,11 @@
-"""The nodes of a pipeline of a given size and their order: the fastest that is found.
+"""Searches the nodes of a pipeline of a given size, and their order, for the fastest.
 
-Pure. Choosing the best subset and its best cycle is hard (it contains the travelling salesman's
-problem), so the search is greedy and polynomial: from each of a bounded number of seeds a cycle
-grows by the node that adds the least time at its best place, never taking one with which the
-model could no longer fit into what remains; the cycles that promise most are improved by exchanging
-nodes and reversing runs (2-opt), then split exactly (`master.placement.split`) and timed. Few nodes
-are enumerated. Property tests hold the search against enumeration.
+Pure. The best subset and its best cycle are hard to find (it contains the travelling salesman
+problem), so the search is greedy and polynomial. From each of a bounded number of seeds a cycle
+grows. Each step inserts the node that adds the least time, at its best place, if the rest of the
+model can still fit. The most promising cycles are improved by exchanging nodes and reversing runs
+(2-opt), then split exactly (`master.placement.split`) and timed. For few nodes all orders are
+tried. Property tests compare the search with enumeration.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from master.placement.speed import TOKEN_BYTES, Links, hop_s, pipeline_s
 from master.placement.split import next_ends, split
 
 MAX_RANKS = 32
-"""Of one group; beyond, the way around costs more than any share saves."""
+"""Most ranks of a group; in larger groups the hops cost more than smaller shares save."""
 SEEDS = 64
 FEWEST_SEEDS = 8
-"""Chains that are grown for groups of up to seven; fewer for larger ones, at least
+"""Number of chains to grow, for groups of up to seven; fewer for larger groups, at least
 `FEWEST_SEEDS`."""
 POOL = 96
-"""Members that a cycle may grow by: the roomiest, the fastest and those nearest to its seed."""
+"""Candidates for a cycle: the members with most memory, the fastest and the nearest to its seed."""
 CHAINS = 6
-"""How many chains are split exactly and timed."""
+"""Number of chains that are split exactly and timed."""
 SWAPS = 64
 """Exchanges tried for one chain, over all its places."""
 CLIMBS = 4
 STEPS = 16
-"""Rounds of improvement of the best pipeline, and neighbours that each of them times."""
+"""Rounds of improvement of the best pipeline, and timed neighbours in each round."""
 EXHAUSTIVE_RANKS, EXHAUSTIVE_NODES, MOST_TIMED = 4, 10, 1000
-"""Up to `EXHAUSTIVE_RANKS` ranks, every order of the best set is timed; among up to
-`EXHAUSTIVE_NODES` nodes, of every set, most promising first, but no more than `MOST_TIMED`: up to
-seven nodes the answer is the best. With more nodes it is a good one, with no bound."""
+"""Up to `EXHAUSTIVE_RANKS` ranks, every order of the best set is timed. Up to `EXHAUSTIVE_NODES`
+nodes, the orders of every set are timed, most promising first, at most `MOST_TIMED`. So up to seven
+nodes the answer is the best. With more nodes it is good, but without a bound."""
 EXACT_RANKS = 6
-"""Up to this many ranks, an order is looked for exactly when none of the chains fits."""
+"""Up to this many ranks, an exact search follows if none of the chains fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that may join: `room` bytes for this model, `read_s` seconds per byte read."""
+    """A node that may join: `room` bytes for this model, `read_s` seconds per read byte."""
 
     node: NodeCapacity
     room: int
@@ -58,7 +58,7 @@ class Member:
 class TimedOrder:
     """Members in the order of the layers, the bounds between them, and the seconds per token.
 
-    A tensor group has no bounds: its order is that of the ranks. `mesh`: over JACCL.
+    A tensor group has no bounds; its members are in the order of the ranks. `mesh`: over JACCL.
     """
 
     members: tuple[Member, ...]
@@ -69,15 +69,15 @@ class TimedOrder:
 
 @dataclass(slots=True)
 class SearchSpace:
-    """The members that may join, the model's costs, and the time of a hop between any two."""
+    """The possible members, the model's costs, and the time of a hop between any two members."""
 
     costs: LayerCosts
     members: Sequence[Member]
     links: Links
     hop: Callable[[int, int], float] = field(init=False)
-    """Seconds for one token's activations from a member to another."""
+    """Seconds for one token's activations from one member to another, by number."""
     holds: Sequence[float] = field(init=False)
-    """Bytes that each member would read per token if it held all that it has room for, about."""
+    """Rough bytes that each member would read per token if its memory were full of layers."""
 
     def __post_init__(self) -> None:
         costs, between = self.costs, self.links.between
@@ -85,28 +85,28 @@ class SearchSpace:
         per_byte = costs.read_bytes / max(1, _layer_bytes(costs))
 
         @cache
-        def hop(one: int, other: int) -> float:
+        def hop(first: int, second: int) -> float:
             """Return the seconds of a hop between two members, by number."""
-            return hop_s(between(nodes[one], nodes[other]), costs.activation)
+            return hop_s(between(nodes[first], nodes[second]), costs.activation)
 
         self.hop = hop
         self.holds = [(member.room - FIXED_BYTES) * per_byte for member in self.members]
 
-    def link(self, one: int, other: int) -> LinkCost:
+    def link(self, first: int, second: int) -> LinkCost:
         """Return the link between two members, by number."""
-        return self.links.between(self.members[one].node, self.members[other].node)
+        return self.links.between(self.members[first].node, self.members[second].node)
 
     def around(self, chain: Sequence[int]) -> list[LinkCost]:
-        """Return the links along a chain and from its end back to its beginning."""
+        """Return the links along a chain, and from its end back to its start."""
         return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
 
     def with_room(self, least: int) -> SearchSpace:
-        """Return the space of those members that have `least` bytes of room."""
+        """Return the space of the members with at least `least` bytes of room."""
         roomy = [member for member in self.members if member.room >= least]
         return SearchSpace(self.costs, roomy, self.links)
 
     def pick_seeds(self, most: int) -> list[int]:
-        """Return all members, or `most` of the roomiest, the fastest and the best connected."""
+        """Return all members, or about `most`: the largest, the fastest and the best connected."""
         every = list(range(len(self.members)))
         if len(every) <= most:
             return every
@@ -119,7 +119,8 @@ class SearchSpace:
         return list(dict.fromkeys([*by_room[:third], *by_speed[:third], *joined[:third]]))
 
     def pool(self, seed: int) -> list[int]:
-        """Return what a chain from `seed` may take: all, or the roomiest, fastest and nearest."""
+        """Return the candidates for a chain from `seed`: all, or those with most memory, the
+        fastest and the nearest."""
         members = self.members
         every = [i for i in range(len(members)) if i != seed]
         if len(every) <= POOL:
@@ -150,8 +151,8 @@ class SearchSpace:
     def improve(
         self, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
     ) -> tuple[int, ...]:
-        """Exchange members and reverse runs while the cost falls, in two passes at most; return the
-        cheapest chain that was found."""
+        """Exchange members and reverse runs while the cost falls, in at most two passes; return the
+        cheapest chain."""
         best, least = chain, cost(chain)
         for _ in range(2):
             before = least
@@ -165,7 +166,7 @@ class SearchSpace:
 
 
 def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
-    """Return the fastest pipeline of `ranks` members that is found, or None when none fits."""
+    """Return the fastest pipeline of `ranks` members that the search finds; None if none fits."""
     costs = space.costs
     space = space.with_room(FIXED_BYTES + _smallest_layer(costs))
     if not 1 < ranks <= min(costs.layers, len(space.members)):
@@ -174,11 +175,12 @@ def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
         return None
     effort = max(1, ranks // 4)
     seeds = space.pick_seeds(max(FEWEST_SEEDS, SEEDS // effort))
-    chains = {one for seed in seeds if (one := _insert_cheapest(space, seed, ranks)) is not None}
+    grown = (_insert_cheapest(space, seed, ranks) for seed in seeds)
+    chains = {chain for chain in grown if chain is not None}
     promising = sorted(chains, key=lambda chain: _estimate(space, chain))
     best = promising[: max(2, CHAINS // effort)]
     improved = [space.improve(chain, partial(_estimate, space)) for chain in best]
-    orders = _time_all(space, (turn for one in [*improved, *best] for turn in _rotations(one)))
+    orders = _time_all(space, (turn for chain in [*improved, *best] for turn in _rotations(chain)))
     if not orders:
         orders = _time_all(space, _feasible_orders(space, ranks))
     if not orders:
@@ -189,7 +191,7 @@ def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
 
 
 def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | None:
-    """Return the best split over members in this very order, timed; None when it does not fit."""
+    """Return the best split over members in exactly this order, timed; None if it does not fit."""
     members = tuple(space.members[i] for i in chain)
     bounds = split(
         space.costs, [member.room for member in members], [member.read_s for member in members]
@@ -198,7 +200,8 @@ def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | Non
 
 
 def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) -> TimedOrder:
-    """Return members in the given order with the given bounds, timed; room is not looked at."""
+    """Return members in the given order with the given bounds, timed, without a check of their
+    memory."""
     members = tuple(space.members[i] for i in order)
     read_s = [member.read_s for member in members]
     token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))
@@ -224,7 +227,7 @@ def _smallest_layer(costs: LayerCosts) -> int:
 
 
 def _could_hold(space: SearchSpace, ranks: int) -> bool:
-    """Return whether the roomiest members could hold the model, in bytes and in whole layers."""
+    """Return whether the members with most memory could hold the model, by bytes and by layers."""
     costs, rooms = space.costs, [member.room - FIXED_BYTES for member in space.members]
     roomiest = sorted(rooms, reverse=True)[:ranks]
     whole = sum(room // max(1, _smallest_layer(costs)) for room in roomiest)
@@ -233,7 +236,7 @@ def _could_hold(space: SearchSpace, ranks: int) -> bool:
 
 def _insert_cheapest(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...] | None:
     """Return the cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and
-    Lewis, 1977), reading time counted; None when the model cannot fit around the seed."""
+    Lewis, 1977), by hop and reading time; None if the model cannot fit."""
     members, hop = space.members, space.hop
     pool = sorted(space.pool(seed), key=lambda i: -members[i].room)
     reading = {i: space.costs.read_bytes / ranks * members[i].read_s for i in pool}
@@ -264,8 +267,8 @@ def _insert_cheapest(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ..
 def _feasible_additions(
     space: SearchSpace, pool: Sequence[int], more: int, missing: int
 ) -> Sequence[int]:
-    """Return the members of a pool (roomiest first) with each of which, and the roomiest `more`
-    others, `missing` bytes can still be held."""
+    """Return the members of a pool that can be added so that `more` further members can still hold
+    the `missing` bytes. The pool is sorted by falling memory."""
     rooms = [space.members[i].room - FIXED_BYTES for i in pool]
     with_it, without = sum(rooms[: more + 1]), sum(rooms[:more])
     if with_it < missing:
@@ -278,8 +281,9 @@ def _feasible_additions(
 
 
 def _estimate(space: SearchSpace, chain: Sequence[int]) -> float:
-    """Return the seconds per token if layers could be cut anywhere: each stage takes equal time,
-    but for those that are full before; infinite when the chain does not hold the model."""
+    """Return the seconds per token if layers could be cut anywhere; infinite if the chain does not
+    hold the model. Then all stages take equal time, except for stages whose memory is full
+    earlier."""
     members, holds, bytes_ = space.members, space.holds, space.costs.read_bytes
     if sum(holds[i] for i in chain) < bytes_:
         return float("inf")
@@ -295,15 +299,17 @@ def _estimate(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
-    """Return the order that steps to the fastest neighbour, by exact time, lead to."""
+    """Return the result of repeated steps to the fastest neighbour, by exact time."""
     number = {member.node.id: i for i, member in enumerate(space.members)}
     steps = max(2, STEPS // max(1, len(order.members) // 4))
     for _ in range(CLIMBS):
         chain = tuple(number[member.node.id] for member in order.members)
-        near = sorted(space.neighbours(chain), key=lambda one: _estimate(space, one))[:steps]
+        near = sorted(space.neighbours(chain), key=lambda neighbour: _estimate(space, neighbour))[
+            :steps
+        ]
         if len(chain) <= EXHAUSTIVE_RANKS:
             near += permutations(chain)
-        best = min(_time_all(space, near), key=lambda one: one.token_s, default=order)
+        best = min(_time_all(space, near), key=lambda neighbour: neighbour.token_s, default=order)
         if best.token_s >= order.token_s:
             break
         order = best
@@ -311,11 +317,12 @@ def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
 
 
 def _rotations(chain: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return a cycle opened at each place (a long one at two) and read both ways."""
+    """Return the chains of a cycle in both directions, opened at each place; a long cycle only at
+    two places."""
     size = len(chain)
     places = range(size) if size <= 4 else (0, size // 2)
     turned = [(*chain[at:], *chain[:at]) for at in places]
-    return [*turned, *((tuple(reversed(one))) for one in turned)]
+    return [*turned, *((tuple(reversed(cycle))) for cycle in turned)]
 
 
 # --- exact ---
@@ -327,9 +334,9 @@ def _time_all(space: SearchSpace, chains: Iterable[tuple[int, ...]]) -> list[Tim
 
 
 def _enumerate_orders(space: SearchSpace, fastest: TimedOrder) -> TimedOrder:
-    """Return the fastest of all orders of as many members, by branch and bound."""
+    """Return the fastest of all orders with the same number of members, by branch and bound."""
     every = permutations(range(len(space.members)), len(fastest.members))
-    orders = sorted((_lower_bound_s(space, one), one) for one in every)
+    orders = sorted((_lower_bound_s(space, order), order) for order in every)
     for least_s, chain in orders[:MOST_TIMED]:
         if least_s >= fastest.token_s:
             break
@@ -340,7 +347,7 @@ def _enumerate_orders(space: SearchSpace, fastest: TimedOrder) -> TimedOrder:
 
 
 def _lower_bound_s(space: SearchSpace, order: Sequence[int]) -> float:
-    """Return a lower bound of a token's seconds: its hops, and reading by the fastest member."""
+    """Return a lower bound of the seconds per token: hops, and reading by the fastest member."""
     back = hop_s(space.link(order[-1], order[0]), TOKEN_BYTES)
     hops = sum(space.hop(a, b) for a, b in pairwise(order))
     fastest = min(space.members[i].read_s for i in order)
@@ -348,13 +355,14 @@ def _lower_bound_s(space: SearchSpace, order: Sequence[int]) -> float:
 
 
 def _feasible_orders(space: SearchSpace, ranks: int) -> list[tuple[int, ...]]:
-    """Return orders in which the layers fit into the roomiest members, fast or slow.
+    """Return orders of the members with most memory in which the layers fit, fast or slow.
 
-    None if there is none; beyond `EXACT_RANKS` ranks only largest and smallest first are tried.
+    Empty if there are none. Above `EXACT_RANKS` ranks only two orders are tried: by falling and by
+    rising memory.
 
-    Dynamic programming over sets: every end that a set of members can have as the first stages.
-    If any members hold the model in some order, so do the roomiest in theirs (the order of the
-    members that they replace, largest for largest).
+    This is dynamic programming over sets of members: it keeps every end that a set can reach as the
+    first stages. Smaller members need no search. If they hold the model in some order, the largest
+    members do so, too: sort both by memory, and replace each by its counterpart.
     """
     costs, members = space.costs, space.members
     every = sorted(range(len(members)), key=lambda i: -members[i].room)[:ranks]

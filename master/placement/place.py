@@ -1,11 +1,11 @@
-"""Where a model fits and how fast it will be there, by arithmetic; and why not, with the numbers.
+"""Chooses the nodes of a model and predicts its speed, or explains with numbers why nothing fits.
 
-Pure, and polynomial in nodes. The smallest number of nodes that is enough wins, and among those
-of one number the fastest by prediction (`master.placement.speed`): one node while one is enough,
-then a pipeline or, where the family shards and the sizes divide, a tensor-parallel group. Nodes
-that have the weights come before those that would have to fetch them, where that costs no more than
-a tenth of the speed. What a rank costs is in `master.placement.memory_cost`, what a node can give
-in `master.placement.capacity`.
+Pure, and polynomial in nodes. The smallest sufficient number of nodes wins; among equal numbers the
+fastest placement by prediction (`master.placement.speed`). That is one node if it suffices, else a
+pipeline, or a tensor-parallel group if the family shards and the sizes divide. Nodes with the
+weights go before nodes that must fetch them, if that costs at most a tenth of the speed.
+`master.placement.memory_cost` has the memory of a rank, `master.placement.capacity` the memory of a
+node.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from master.placement.search import Placement, PlacementProblem
 from master.placement.speed import Links
 
 PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
-"""Sizes that previews tell of; fewer of them in a cluster of more than `MANY_NODES`."""
+"""Number of group sizes in previews; fewer in a cluster of more than `MANY_NODES`."""
 
 FETCHED_PER_S = 100e6
-"""What is taken to come over the network in a second, where places are compared."""
+"""Assumed bytes per second over the network, to compare placements."""
 
 KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
@@ -38,10 +38,10 @@ Verdict = Placement | Crowded | Refusal
 def place(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> Verdict:
-    """Return the best placement of one copy, or why there is none.
+    """Return the best placement of one instance, or why there is none.
 
-    A refusal of reason `insufficient_memory` or `unsupported` cannot be cured by waiting;
-    `pending` and `no_capacity` carry `retry_after_s`.
+    Waiting cannot help if the reason is `insufficient_memory` or `unsupported`; `pending` and
+    `no_capacity` have `retry_after_s`.
     """
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
@@ -60,7 +60,7 @@ def place(
 def placement_problem(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> PlacementProblem | Refusal:
-    """Return the problem with the copies to choose from, or a refusal where there are none.
+    """Return the problem with the candidate copies, or a refusal if there are none.
 
     `spec` may name nodes by id or by name.
     """
@@ -78,8 +78,8 @@ def placement_problem(
 def single_costs(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> list[tuple[NodeId, int, float]]:
-    """Return (node, bytes that a whole copy takes there, seconds until its weights are there) of
-    each node that could hold one if all others left it, free or not."""
+    """Return (node, bytes of a whole instance, seconds to fetch its weights) for each node that
+    could hold it if all other instances were unloaded."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return []
@@ -95,8 +95,8 @@ def alternatives(
 ) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
     """Yield each size and kind (None: one node) with its best placement now, or why there is none.
 
-    Sizes rise and are bounded, for the holder must not be kept from its heartbeat; the size that
-    was `chosen` is among them.
+    Sizes rise. Their number is bounded, so that the leader can send its heartbeat in time; the
+    `chosen` size is among them.
     """
     most = PREVIEWS if len(problem.copies) <= MANY_NODES else PREVIEWS_OF_MANY
     sizes = {*range(1, min(len(problem.copies), problem.card.layers, most) + 1), chosen}
@@ -127,9 +127,9 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placeme
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
-    """Return the node, else the group, that lacks least memory, or None where none could ever fit.
+    """Return the node, else the group, that lacks least memory; None if none could ever hold it.
 
-    With explain.unmeasured nodes that could hold it the answer is to wait for their readings.
+    If a node without a measurement could hold it, the answer is to wait for its reading.
     """
     if 1 in _sizes(problem):
         singles = [copy for copy in problem.copies if copy.fits_whole(availability.room_ever)]
@@ -139,7 +139,9 @@ def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
             crowded = [
                 explain.crowded_node(model, copy.node, copy.costs.whole) for copy in measured
             ]
-            return min(crowded, key=lambda one: (*one.shortages.values(), *one.shortages))
+            return min(
+                crowded, key=lambda candidate: (*candidate.shortages.values(), *candidate.shortages)
+            )
         if singles:
             return explain.unmeasured()
     for size in _sizes(problem):
@@ -207,7 +209,8 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
 
 
 def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
-    """Return the copies that a manual split names, by id or name, in its order."""
+    """Return the copies on the nodes of a manual split, in its order. It names nodes by id or
+    name."""
     order: list[LocalCopy] = []
     for name in problem.spec.layers:
         meant = [copy for copy in problem.copies if copy.node.id == name]
@@ -217,7 +220,7 @@ def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
             what = "names no available node" if not meant else f"names {len(meant)} nodes"
             return _bad_layers(f"{name} {what}; available nodes: {there}")
         order.append(meant[0])
-    if len({one.node.id for one in order}) < len(order):
+    if len({copy.node.id for copy in order}) < len(order):
         return _bad_layers("a node is named twice")
     return order
 

@@ -1,6 +1,6 @@
-"""A placement as people and programs read it: `--dry-run`, previews, the dashboard.
+"""Renders a placement as JSON: for `--dry-run`, previews and the dashboard.
 
-Pure. Bytes per node are those that were promised and computed with; speeds are predictions.
+Pure. Bytes per node are the same as in the placement itself; speeds are predictions.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from master.placement.speed import Links
 def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
     """Return one placement as JSON.
 
-    `node`, `backend` and `usable_bytes` are of rank 0; `links` has an entry for each pair of
-    neighbours of the ring, and says which figures were measured.
+    `node`, `backend` and `usable_bytes` are of rank 0. `links` has an entry for each pair of
+    neighbours in the ring, and says which figures were measured.
     """
     lead = placed.lead
     return {
@@ -50,8 +50,8 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
 def previews(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> dict[str, Any] | Refusal:
-    """Return each size and kind with its plan or refusal, what a whole copy takes on each node that
-    could run one, and the verdict of placing now."""
+    """Return each size and kind with its plan or refusal, the memory of a whole instance on each
+    possible node, and the verdict of a placement now."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return problem
@@ -61,7 +61,9 @@ def previews(
     size = 1 if chosen is None else len(chosen.ranks)
     return {
         "model": spec.model,
-        "previews": [preview_of(*found, chosen, links) for found in alternatives(problem, size)],
+        "previews": [
+            preview_of(*alternative, chosen, links) for alternative in alternatives(problem, size)
+        ],
         "nodes": [_alone(copy) for copy in problem.copies],
         "blocked": dict(problem.blocked),
         "chosen": None if chosen is None else plan_of(chosen, links),
@@ -89,7 +91,7 @@ def preview_of(
 
 
 def _alone(copy: LocalCopy) -> dict[str, Any]:
-    """Return what a whole copy takes on one node, and what is missing there now and for ever."""
+    """Return the memory of a whole instance on one node, and the missing bytes now and at best."""
     node, need = copy.node, copy.costs.whole
     return {
         "node": node.id,
@@ -110,7 +112,7 @@ def _alone(copy: LocalCopy) -> dict[str, Any]:
 
 
 def _seats(placed: Placement | None) -> tuple[str, set[NodeId]] | None:
-    """Return what kind of group it is and which nodes it takes."""
+    """Return the kind of group and its nodes."""
     return placed and (placed.sharding, {rank.copy.node.id for rank in placed.ranks})
 
 
@@ -119,15 +121,15 @@ def _links(placed: Placement, links: Links) -> list[dict[str, Any]]:
     nodes = [rank.copy.node for rank in placed.ranks]
     pairs = [*pairwise(nodes), *([(nodes[-1], nodes[0])] if len(nodes) > 2 else [])]
     rows: list[dict[str, Any]] = []
-    for one, other in pairs:
-        link = links.between(one, other)
+    for node, next_node in pairs:
+        link = links.between(node, next_node)
         rows.append(
             {
-                "from": one.name,
-                "to": other.name,
+                "from": node.name,
+                "to": next_node.name,
                 "latency_us": round(1e6 * link.latency_s, 1),
                 "bytes_per_s": round(link.bytes_per_s),
-                "measured": links.measured_between(one, other) is not None,
+                "measured": links.measured_between(node, next_node) is not None,
             }
         )
     return rows

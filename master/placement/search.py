@@ -1,7 +1,7 @@
 """The best placement of a model for each size and kind of group.
 
-Pure. The ranks of a group all compute alike (one engine, one type of numbers), for what travels
-between them has one type. Nodes of equal speed are told apart by what they would have to fetch.
+Pure. All ranks of a group use one engine and one number type, because their messages have one type.
+Among nodes of equal speed, those with less to fetch win.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from master.placement.tensor_search import tensor_order
 NEARLY_AS_FAST = 1.10
 """Placements whose tokens take up to this much longer count as equally fast."""
 EXCHANGES = 16
-"""How often a node with weights is tried in the place of a member that has none."""
+"""Number of attempts to exchange a member without weights for a node with them."""
 MOST_PERMUTED = 6
-"""Of nodes that hold parts, so many are tried in every order."""
+"""Number of nodes with parts of the model that are tried in every order."""
 GROUP_ENGINE = "mlx-"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRank:
-    """One rank of a placement, with layers [first_layer, last_layer). Memory in bytes: the least,
-    what is reserved, what its node can give. `read_s` is its reading time for a token."""
+    """One rank of a placement, with layers [first_layer, last_layer). Its memory in bytes: `need`
+    is the least; `usable_bytes` is its node's. `read_s` is its reading time for a token."""
 
     rank: int
     copy: LocalCopy
@@ -48,7 +48,8 @@ class PlacedRank:
 
     @property
     def fetch_bytes(self) -> int:
-        """Return the bytes that come over the network first: of all files, or about its layers'."""
+        """Return the bytes to fetch before loading: all files, or roughly the files of its
+        layers."""
         copy, costs = self.copy, self.copy.costs
         if copy.has_layers(self.first_layer, self.last_layer):
             return 0
@@ -61,10 +62,10 @@ class PlacedRank:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where one copy of a model goes: its ranks, context and predicted seconds per token.
+    """The placement of one instance: its ranks, context and predicted seconds per token.
 
-    `ranks` in their order; in a pipeline rank 0 has the last layers. `whole` is the cost of one
-    copy on one node.
+    `ranks` are in order; in a pipeline rank 0 has the last layers. `whole` is the cost of the whole
+    model on one node.
     """
 
     card: ModelCard
@@ -87,15 +88,15 @@ class Placement:
 
     @property
     def fetch_bytes(self) -> int:
-        """Return the bytes that come over the network first, over all ranks."""
+        """Return the bytes that all ranks together fetch before loading."""
         return sum(rank.fetch_bytes for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementProblem:
-    """The input of a search: what is asked for, the copies to choose from, sizing and links.
+    """The input of a search: the model and its conditions, the candidate copies, sizing and links.
 
-    `copies` is not empty. `blocked` says of every other node, by name, why it cannot take part.
+    `copies` is not empty. `blocked` is the name of each other node to the reason against it.
     """
 
     spec: PlacementSpec
@@ -106,31 +107,35 @@ class PlacementProblem:
 
     @property
     def card(self) -> ModelCard:
-        """Return the model's card as a node with the weights has it, else as any copy has it."""
+        """Return the model's card from a node with the weights, else from any copy."""
         return next((copy.card for copy in self.copies if copy.has_weights), self.copies[0].card)
 
 
 def best_single(problem: PlacementProblem) -> Placement | None:
-    """Return the best node for a whole copy now, or None where it fits on none.
+    """Return the placement of a whole instance on the best node now; None if it fits nowhere.
 
-    One that has the weights, then one whose backend the card prefers, then (of those that are
-    nearly as fast as the fastest) the one with most room.
+    Nodes with the weights go first, then nodes with the backend that the card prefers. Among these
+    and nearly the fastest, the node with most memory wins.
     """
     fitting = [copy for copy in problem.copies if copy.fits_whole(room_now)]
     if not fitting:
         return None
-    ranked = min((not one.has_weights, preference_rank(one.card, one.backend)) for one in fitting)
+    ranked = min(
+        (not copy.has_weights, preference_rank(copy.card, copy.backend)) for copy in fitting
+    )
     fitting = [
-        o for o in fitting if (not o.has_weights, preference_rank(o.card, o.backend)) == ranked
+        copy
+        for copy in fitting
+        if (not copy.has_weights, preference_rank(copy.card, copy.backend)) == ranked
     ]
-    least = min(one.token_s for one in fitting)
-    near = [one for one in fitting if one.token_s <= NEARLY_AS_FAST * least]
-    chosen = max(near, key=lambda one: (one.node.usable_bytes, one.node.id))
+    least = min(copy.token_s for copy in fitting)
+    near = [copy for copy in fitting if copy.token_s <= NEARLY_AS_FAST * least]
+    chosen = max(near, key=lambda copy: (copy.node.usable_bytes, copy.node.id))
     return place_single(problem, chosen)
 
 
 def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
-    """Return the placement of a whole copy on one node; room is not looked at."""
+    """Return the placement of a whole instance on one node, without a check of its memory."""
     whole = TimedOrder((), (0, copy.costs.layers), copy.token_s)
     return _place_in_order(problem, [copy], whole)
 
@@ -151,7 +156,7 @@ def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -
 def place_manual_split(
     problem: PlacementProblem, copies: Sequence[LocalCopy], counts: Sequence[int], room: RoomOf
 ) -> Placement | None:
-    """Return the placement with counts[i] layers on copies[i], or None where it does not fit."""
+    """Return the placement with counts[i] layers on copies[i]; None if it does not fit."""
     if len(copies) == 1:
         return place_single(problem, copies[0]) if copies[0].fits_whole(room) else None
     space = _search_space(problem, copies, room)
@@ -163,18 +168,28 @@ def place_manual_split(
 
 
 def fastest_of(candidates: Iterable[Placement]) -> Placement | None:
-    """Return, of placements of one size that are nearly as fast as the fastest, the one that has
-    to fetch least, a pipeline before a tensor group; None of none."""
+    """Return the best of some placements of one size; None if there are none.
+
+    Among those nearly as fast as the fastest, the placement with least to fetch wins; if equal, a
+    pipeline goes before a tensor group.
+    """
     placements = list(candidates)
     if not placements:
         return None
     least = min(placement.token_s for placement in placements)
     near = [placement for placement in placements if placement.token_s <= NEARLY_AS_FAST * least]
-    return min(near, key=lambda one: (one.fetch_bytes, one.sharding != "pipeline", one.token_s))
+    return min(
+        near,
+        key=lambda placement: (
+            placement.fetch_bytes,
+            placement.sharding != "pipeline",
+            placement.token_s,
+        ),
+    )
 
 
 def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
-    """Return why the model itself forbids a group of this kind and size, or None."""
+    """Return why the model does not support a group of this kind and size; None if it does."""
     if kind == "pipeline":
         if card.unsplit_because:
             return f"{card.family} does not support pipelines: {card.unsplit_because}"
@@ -193,7 +208,8 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
 
 
 def _compatible_copies(copies: Sequence[LocalCopy]) -> list[list[LocalCopy]]:
-    """Return the copies that can be ranks of one group: MLX's engine, equal numbers and files."""
+    """Return sets of copies that can form a group: with MLX's engine, one number type and the same
+    files."""
     by_key: dict[tuple[str, ...], list[LocalCopy]] = {}
     for copy in copies:
         if copy.backend.startswith(GROUP_ENGINE):
@@ -213,14 +229,15 @@ def _search_space(
 
 
 def _divide_by_machine(copies: Sequence[LocalCopy], bytes_: Sequence[int]) -> list[int]:
-    """Return each node's bytes over the number of nodes of its machine, which share its memory."""
+    """Return each node's bytes divided by the number of nodes on its machine, which share its
+    memory."""
     machines = [copy.node.machine_id for copy in copies]
     crowd = Counter(machines)
     return [each // crowd[machine] for machine, each in zip(machines, bytes_, strict=True)]
 
 
 def _largest_costs(copies: Sequence[LocalCopy]) -> memory_cost.LayerCosts:
-    """Return the largest costs of any copy; a card of another node may count more than its own."""
+    """Return the largest costs of any copy, because cards of nodes may differ."""
     distinct = {id(copy.costs): copy.costs for copy in copies}
     return max(distinct.values(), key=lambda costs: costs.whole.total)
 
@@ -250,7 +267,7 @@ def _group(
 def _place_in_order(
     problem: PlacementProblem, copies: Sequence[LocalCopy], order: TimedOrder
 ) -> Placement:
-    """Return the pipeline of an order that has bounds (of one copy: that copy alone), else the
+    """Return the placement of an order: a pipeline or one node if the order has bounds, else a
     tensor group."""
     costs, size = _largest_costs(copies), len(copies)
     shares = _divide_by_machine(copies, [copy.node.usable_bytes for copy in copies])
@@ -296,8 +313,8 @@ def _place_in_order(
 def _prefer_weights(
     problem: PlacementProblem, placed: Placement, roomy: Sequence[LocalCopy], room: RoomOf
 ) -> Placement:
-    """Return a pipeline in which nodes that have the weights stand in the places of members that
-    would fetch them, wherever that leaves the pipeline nearly as fast."""
+    """Return the pipeline with members that must fetch weights exchanged for nodes that have them,
+    if the pipeline stays nearly as fast."""
     slowest_s, tries = NEARLY_AS_FAST * placed.token_s, EXCHANGES
     for place in range(len(placed.ranks)):
         if placed.ranks[place].copy.has_weights:
@@ -320,7 +337,7 @@ def _prefer_weights(
 def _group_from_disks(
     problem: PlacementProblem, copies: Sequence[LocalCopy], size: int, room: RoomOf
 ) -> Placement | None:
-    """Return a pipeline of what is on the disks already, in the first order that fits."""
+    """Return a pipeline of the layers that are already on disks, in the first order that fits."""
     if all(copy.partial is None for copy in copies):
         return None
     stored = [replace(copy, disk_bytes=None) for copy in copies if copy.partial or copy.has_weights]
@@ -336,8 +353,8 @@ def _group_from_disks(
 
 
 def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:
-    """Return the farthest end, up to `most`, of a stage from `first` that is on the disk and fits
-    into `room`; `first` where there is none."""
+    """Return the farthest end, up to `most`, of a stage from `first` whose layers are on the disk
+    and fit into `room`; `first` if there is none."""
     last = first
     while (
         last < most

@@ -1,9 +1,9 @@
-"""How fast a placement will decode: bytes read over memory bandwidth, plus what the hops cost.
+"""Predicts the decoding speed of a placement from memory bandwidth and the time of its hops.
 
-Pure. One token of one stream reads every active weight once, so a stage takes its bytes over
-its node's bandwidth; a pipeline adds one hop per boundary and the token's way back, a tensor
-group two all-reduces per layer. Links count as measured, else by their prior. The figures
-leave out what grows with the context and what a batch shares: they compare, they do not promise.
+Pure. A token of one stream reads every active weight once, so a stage takes its bytes divided by
+its node's bandwidth. A pipeline adds one hop per boundary and the token's way back. A tensor group
+adds two all-reduces per layer. Links count as measured, else by their prior. The figures ignore the
+growth with the context and the savings of a batch: they serve only to compare placements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from master.placement.capacity import NodeCapacity
 from master.placement.memory_cost import LayerCosts
 
 EFFICIENCY = 0.7
-"""The share of a memory's bandwidth on paper that decoding reaches."""
+"""The share of the nominal memory bandwidth that decoding reaches."""
 TOKEN_BYTES = 4
 CHIP_BYTES_PER_S: Mapping[str, float] = {
     "M1 Ultra": 800e9, "M1 Max": 400e9, "M1 Pro": 200e9, "M1": 68e9,
@@ -25,15 +25,15 @@ CHIP_BYTES_PER_S: Mapping[str, float] = {
     "M3 Ultra": 819e9, "M3 Max": 300e9, "M3 Pro": 150e9, "M3": 100e9,
     "M4 Max": 410e9, "M4 Pro": 273e9, "M4": 120e9, "M5": 153e9,
 }  # fmt: skip
-"""Bytes per second on paper, by the makers' data sheets; the smaller where there are two."""
+"""Nominal bytes per second from the makers' data sheets; the smaller figure if there are two."""
 BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
-"""For chips that are not in the table, by the last word of the backend's tag. A CPU counts with
-what MLX's one core was measured to reach (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
+"""For other chips, by the last word of the backend's tag. The figure of a CPU is from a measurement
+of MLX on one core (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
 
 
 @dataclass(slots=True)
 class Links:
-    """The links between nodes, measured or by their medium: `measured[a][b]` is from a to b."""
+    """The links between nodes, measured or by their medium. `measured[a][b]` leads from a to b."""
 
     measured: Mapping[NodeId, Mapping[NodeId, LinkCost]] = field(
         default_factory=dict[NodeId, Mapping[NodeId, LinkCost]]
@@ -42,25 +42,25 @@ class Links:
         default_factory=dict[tuple[object, ...], LinkCost]
     )
 
-    def between(self, one: NodeCapacity, other: NodeCapacity) -> LinkCost:
-        """Return the link as measured from either end, else the prior of their best medium."""
-        link = self.measured_between(one, other)
+    def between(self, first: NodeCapacity, second: NodeCapacity) -> LinkCost:
+        """Return the link measured from either end, else the prior of their best medium."""
+        link = self.measured_between(first, second)
         if link is not None:
             return link
-        same = bool(one.card.machine) and one.card.machine == other.card.machine
-        key = (same, _media(one), _media(other))
+        same = bool(first.card.machine) and first.card.machine == second.card.machine
+        key = (same, _media(first), _media(second))
         if key not in self._priors:
-            self._priors[key] = shared_prior(one.card.ips, other.card.ips, same_machine=same)
+            self._priors[key] = shared_prior(first.card.ips, second.card.ips, same_machine=same)
         return self._priors[key]
 
-    def measured_between(self, one: NodeCapacity, other: NodeCapacity) -> LinkCost | None:
-        """Return the link as measured from the first, else from the second, or None."""
-        there = self.measured.get(one.id, {}).get(other.id)
-        return there or self.measured.get(other.id, {}).get(one.id)
+    def measured_between(self, first: NodeCapacity, second: NodeCapacity) -> LinkCost | None:
+        """Return the link measured from the first node, else from the second; None if neither."""
+        there = self.measured.get(first.id, {}).get(second.id)
+        return there or self.measured.get(second.id, {}).get(first.id)
 
 
 def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
-    """Return the seconds in which a node reads a byte of weights: as measured, else by its chip."""
+    """Return the seconds in which a node reads a byte of weights: measured, else by its chip."""
     if node.card.memory_bytes_per_s:
         return 1.0 / node.card.memory_bytes_per_s
     chip, kind = node.card.chip.removeprefix("Apple "), backend.rpartition("-")[2]
@@ -110,4 +110,4 @@ def tensor_s(
 
 
 def _media(node: NodeCapacity) -> frozenset[tuple[str, int]]:
-    return frozenset((one.medium, one.thunderbolt) for one in node.card.ips)
+    return frozenset((address.medium, address.thunderbolt) for address in node.card.ips)

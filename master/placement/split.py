@@ -1,10 +1,10 @@
 """The layers of each pipeline stage: the slowest stage as fast as can be, within memory.
 
 Pure. The objective is PipeDream's (Narayanan et al., 2019): the slowest stage bounds a pipeline
-that keeps a micro-batch in flight per stage. For a given order of the nodes it is met exactly by
-parametric search with a greedy probe (Pinar and Aykanat, "Fast optimal load balancing algorithms
-for 1D partitioning", 2004): a time is enough when each stage in turn, taking all that it can
-within that time and its memory, leaves nothing over. Each probe is two binary searches a stage.
+that keeps a micro-batch in flight per stage. For a given order of the nodes, parametric search with
+a greedy probe finds the optimum (Pinar and Aykanat, "Fast optimal load balancing algorithms for 1D
+partitioning", 2004). In a probe each stage in turn takes all layers that fit into its memory and a
+given time; the time suffices if no layer is left. Each probe is two binary searches per stage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from master.placement.memory_cost import FIXED_BYTES, LayerCosts
 
 ROUNDS = 40
-"""Halvings of the interval in which the best time lies, before it is closed exactly."""
+"""Most bisection steps for the best time, before an exact search."""
 
 
 def split(
@@ -27,7 +27,7 @@ def split(
 
     `rooms` are the stages' usable bytes, `read_s` their seconds per byte, in the order of the
     layers. Every stage gets at least one layer. The slowest stage is as fast as any split allows;
-    among neighbours the rest is evened out.
+    then neighbouring stages are balanced.
     """
     if not 0 < len(rooms) <= costs.layers:
         return None
@@ -98,17 +98,17 @@ class _Stages:
     read_s: Sequence[float]
 
     def probe(self, time_s: float) -> list[int] | None:
-        """Return a split no stage of which takes longer than `time_s`, or None.
+        """Return a split in which no stage takes longer than `time_s`, or None.
 
-        The greedy split is exact unless it comes to a stage that can take nothing; only then every
-        end that each stage may have is looked at.
+        The greedy split is exact unless a stage can take no layer; only then all possible ends of
+        each stage are tried.
         """
-        found, stuck = self.greedy(time_s)
-        return self._search_ends(time_s) if stuck else found
+        bounds, stuck = self.greedy(time_s)
+        return self._search_ends(time_s) if stuck else bounds
 
     def greedy(self, time_s: float) -> tuple[list[int] | None, bool]:
-        """Return (the split within `time_s` where each stage takes all that it can, or None;
-        whether a stage could take nothing)."""
+        """Return (the split within `time_s` in which each stage takes as many layers as it can, or
+        None; whether a stage could take none)."""
         costs, slack, read_s = self.costs, self.slack, self.read_s
         needs, active, stages = costs.needs, costs.active, len(slack)
         bounds, first = [0], 0
@@ -131,8 +131,8 @@ class _Stages:
         )
 
     def even_out(self, bounds: list[int]) -> list[int]:
-        """Move bounds by one layer while that brings two neighbours closer and makes neither slower
-        than the slower of them was; return the bounds."""
+        """Move bounds by one layer while that balances two neighbours and neither becomes slower
+        than the slower one before; return the bounds."""
         moved = True
         while moved:
             moved = False
@@ -148,7 +148,7 @@ class _Stages:
         return in_time and costs.needs[-1] - costs.needs[first] <= self.slack[-1]
 
     def _search_ends(self, time_s: float) -> list[int] | None:
-        """Return a split within `time_s` by every end that each stage may have, or None."""
+        """Return a split within `time_s` from all possible ends of each stage, or None."""
         costs, slack = self.costs, self.slack
         needs, active, stages = costs.needs, costs.active, len(slack)
 
@@ -173,7 +173,8 @@ class _Stages:
         return bounds
 
     def _move_bound(self, bounds: list[int], at: int) -> list[int] | None:
-        """Return the bounds with one moved by a layer where that evens its two stages, or None."""
+        """Return the bounds with one of them moved by a layer, if that balances its two stages;
+        else None."""
         needs, reads = self.costs.needs, self.costs.read_bytes_of
         first, middle, last = bounds[at - 1 : at + 2]
         left_s, right_s = self.read_s[at - 1 : at + 1]

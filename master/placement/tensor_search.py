@@ -1,9 +1,9 @@
 """The nodes of a tensor-parallel group and their order around the ring.
 
-Pure. Every rank needs the same room; the slowest memory and the slowest link set the pace, so
-the search is for a cycle whose worst is best: from each of a bounded number of seeds its
-cheapest neighbours, the cycles that promise most improved by exchanges and reversals. Few nodes
-are enumerated.
+Pure. Every rank needs the same memory; the slowest memory and the slowest link set the pace. So the
+search optimises the slowest part of a cycle. From each of several seeds a cycle grows by its
+cheapest neighbours. The most promising cycles are improved by exchanges and reversals. For few
+nodes all cycles are tried.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from master.placement.pipeline_search import CHAINS, SEEDS, SearchSpace, TimedOr
 from master.placement.speed import tensor_s
 
 MOST_CYCLES = 1000
-"""Up to so many cycles each is timed, and the answer is the best; beyond, it is a good one."""
+"""Up to this number all cycles are timed, and the answer is the best; above, it is a good one."""
 
 
 def tensor_order(space: SearchSpace, ranks: int, *, splits_kv: bool) -> TimedOrder | None:
-    """Return the fastest tensor-parallel group of `ranks` members that is found, or None.
+    """Return the fastest tensor-parallel group of `ranks` members that the search finds, or None.
 
     `splits_kv`: each rank holds a share of the KV cache, else all of it.
     """
@@ -49,8 +49,8 @@ def _token_s(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _grow_cycle(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...]:
-    """Return a seed with the members that cost least beside it, each followed by the nearest of
-    the rest."""
+    """Return a cycle of a seed and its cheapest neighbours, in which each is followed by the
+    nearest of the rest."""
     share = space.costs.active[-1] / ranks + space.costs.head
     passes = 4 * space.costs.layers * (ranks - 1) / ranks
 

@@ -30,17 +30,17 @@ from master.pool.ledger import without
 from master.pool.turns import Copy, Yielding
 
 UNTOLD_S = 600.0
-"""What it costs to wait for a copy that yields at a time that is not known."""
+"""Cost of waiting for an instance if the time is unknown when it yields."""
 LOADING_S = 30.0
 FORGOTTEN_S = 60.0
-"""A copy that has been idle for so long is wanted half as likely."""
+"""After this idle time an instance is half as likely to be needed again."""
 LEAST_S = 0.001
 SPLIT_S, GROUP_S = 60.0, 5.0
-"""What a split costs: so much for each time that a token takes longer, and for its being one."""
+"""Cost of a split: `SPLIT_S` times the relative slowdown of a token, plus `GROUP_S`."""
 ROOM_RETRY_S = 5.0
-"""After so long what has no room now may have some."""
+"""Retry time of a refusal for lack of memory."""
 MOST_TRIED = 10
-"""Of more copies on one node the dearest are left out."""
+"""Number of instances on a node that are considered for eviction, cheapest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def choose(
     if may_be_single:
         options += _singles(spec, nodes, sizing, links, candidates)
     if isinstance(verdict, Crowded):
-        leaving = [one for one in candidates if one.yielding.ever]
+        leaving = [victim for victim in candidates if victim.yielding.ever]
         emptied = [without(node, [c.copy.instance for c in leaving]) for node in nodes]
         roomy = place(spec, emptied, sizing, links)
         if isinstance(roomy, Placement) and (len(roomy.ranks) > 1 or not may_be_single):
@@ -122,7 +122,7 @@ def choose(
         options = [replace(option, refusal=verdict.refusal) for option in options]
         if not options:
             pinned = sorted({o.copy.instance.model for o in everyone if not o.yielding.ever})
-            leaving = [one for one in everyone if one.yielding.ever]
+            leaving = [victim for victim in everyone if victim.yielding.ever]
             emptied = [without(node, [c.copy.instance for c in leaving]) for node in unpromised]
             if pinned and not isinstance(place(spec, emptied, sizing, links), Placement):
                 return _in_vain(verdict.refusal, pinned)
@@ -141,36 +141,37 @@ def choose_room(
 ) -> PoolChoice | Refusal | Hopeless:
     """Return the node for a lease of so many bytes and what is evicted for it; without
     evictions, the node with the most room. Parameters as in `choose`."""
-    leaving = [one for one in candidates if one.yielding.ever]
+    leaving = [victim for victim in candidates if victim.yielding.ever]
     options: list[PoolChoice] = []
     for node in nodes:
         chosen = cheapest(node, size_bytes, leaving, slots=0)
         if chosen is not None:
-            cost_s = sum(one.cost_s for one in chosen)
+            cost_s = sum(victim.cost_s for victim in chosen)
             options.append(PoolChoice({node.id: size_bytes}, tuple(chosen), cost_s=cost_s))
     refusal = _no_room(size_bytes, nodes)
     if options:
         usable = {node.id: node.usable_bytes for node in nodes}
 
-        def order(one: PoolChoice) -> tuple[float, int, int]:
+        def order(option: PoolChoice) -> tuple[float, int, int]:
             """Return the sort key of an option."""
-            return one.cost_s, len(one.victims), -usable[next(iter(one.needs))]
+            return option.cost_s, len(option.victims), -usable[next(iter(option.needs))]
 
         best = min(_replicas_first(options), key=order)
         return replace(best, refusal=refusal if best.victims else None)
     if refusal.retry_after_s is None:
         return refusal
-    pinned = sorted({one.copy.instance.model for one in everyone if not one.yielding.ever})
-    gone = [one.copy.instance for one in everyone if one.yielding.ever]
+    pinned = sorted({victim.copy.instance.model for victim in everyone if not victim.yielding.ever})
+    gone = [victim.copy.instance for victim in everyone if victim.yielding.ever]
     if pinned and all(without(node, gone).usable_bytes < size_bytes for node in unpromised):
         return _in_vain(refusal, pinned)
     return refusal
 
 
 def _replicas_first(options: Sequence[PoolChoice]) -> list[PoolChoice]:
-    """Return the options without those that evict more than replicas, if replicas are enough."""
+    """Return only the options that evict nothing but replicas, if replicas are enough; else all
+    options."""
     free = [option for option in options if all(victim.cost_s == 0.0 for victim in option.victims)]
-    is_enough = any(victim.copy.replica for one in free for victim in one.victims)
+    is_enough = any(victim.copy.replica for option in free for victim in option.victims)
     return free if is_enough else list(options)
 
 
@@ -219,11 +220,11 @@ def _singles(
 ) -> list[PoolChoice]:
     choices: list[PoolChoice] = []
     by_id = {node.id: node for node in nodes}
-    leaving = [one for one in candidates if one.yielding.ever]
+    leaving = [victim for victim in candidates if victim.yielding.ever]
     for node, need, fetch_s in single_costs(spec, nodes, sizing, links):
         chosen = cheapest(by_id[node], need, leaving)
         if chosen is not None:
-            cost_s = fetch_s + sum(one.cost_s for one in chosen)
+            cost_s = fetch_s + sum(victim.cost_s for victim in chosen)
             choices.append(PoolChoice({node: need}, tuple(chosen), cost_s=cost_s))
     return choices
 
@@ -235,15 +236,15 @@ def _group(
     needs = {rank.copy.node.id: rank.need.total for rank in roomy.ranks}
     chosen: dict[str, Victim] = {}
     for node, need in needs.items():
-        for_nothing = [one for one in leaving if one.copy.instance.instance in chosen]
-        here = without(by_id[node], [one.copy.instance for one in for_nothing])
-        others = [one for one in leaving if one.copy.instance.instance not in chosen]
+        for_nothing = [victim for victim in leaving if victim.copy.instance.instance in chosen]
+        here = without(by_id[node], [victim.copy.instance for victim in for_nothing])
+        others = [victim for victim in leaving if victim.copy.instance.instance not in chosen]
         more = cheapest(here, need, others)
         if more is None:
             return []
-        chosen |= {one.copy.instance.instance: one for one in more}
-    victims = tuple(sorted(chosen.values(), key=lambda one: one.cost_s))
-    return [PoolChoice(needs, victims, cost_s=sum(one.cost_s for one in victims))]
+        chosen |= {victim.copy.instance.instance: victim for victim in more}
+    victims = tuple(sorted(chosen.values(), key=lambda victim: victim.cost_s))
+    return [PoolChoice(needs, victims, cost_s=sum(victim.cost_s for victim in victims))]
 
 
 def cheapest(
@@ -252,18 +253,18 @@ def cheapest(
     """Return the cheapest instances whose eviction frees `need` bytes and so many runner slots
     on a node, cheapest first. Empty if there is room; None if all of them are not enough."""
     there = [
-        one
-        for one in candidates
-        if any(shard.node == node.id for shard in one.copy.instance.shards)
+        victim
+        for victim in candidates
+        if any(shard.node == node.id for shard in victim.copy.instance.shards)
     ]
     there = sorted(there, key=lambda lease: lease.cost_s)[:MOST_TRIED]
     best: tuple[float, list[Victim]] | None = None
     for size in range(len(there) + 1):
         for chosen in combinations(there, size):
-            cost_s = sum(one.cost_s for one in chosen)
+            cost_s = sum(victim.cost_s for victim in chosen)
             if best is not None and cost_s >= best[0]:
                 continue
-            room = without(node, [one.copy.instance for one in chosen])
+            room = without(node, [victim.copy.instance for victim in chosen])
             fits = not slots or room.shards + slots <= room.card.slots
             if fits and need <= room.usable_bytes:
                 best = (cost_s, list(chosen))

@@ -35,7 +35,7 @@ class LeaseNotes:
         self.used_bytes.pop(lease, None)
 
     def memory(self, state: ClusterState) -> list[LeasedMemory]:
-        """Return the memory of each lease."""
+        """Return the size of each lease and its unused part."""
         return [
             LeasedMemory(
                 lease.node,

@@ -1,5 +1,4 @@
-"""What each node can give while all reservations are kept: the least of arithmetic and
-measurement.
+"""The free memory of each node beside all reservations: the lesser of arithmetic and measurement.
 
 Pure. A reservation is the memory that a plan holds for its model until that is placed. While its
 victims are loaded, their bytes cover it; the rest is taken from free memory.
@@ -83,5 +82,5 @@ def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:
 
 
 def shards_on(copies: Iterable[Instance], node: NodeId) -> list[Shard]:
-    """Return the shards of instances on a node."""
+    """Return the part of these instances that a node holds."""
     return [shard for copy in copies for shard in copy.shards if shard.node == node]

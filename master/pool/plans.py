@@ -20,21 +20,21 @@ from master.pool.claims import Claim
 from master.pool.ledger import Promise
 
 EVICT_DRAIN_S = 3600.0
-"""What slipped in while a copy was found idle may finish."""
+"""Time to finish a request that arrived while the instance was judged idle."""
 SETTLE_S = 2.0
-"""So long after a copy has left, its node's memory counts as measured at the latest."""
+"""At the latest after this time a node's memory counts as measured without an unloaded instance."""
 MEASURED_S = 0.25
-"""A reading that came so long after a copy has left was measured without it."""
+"""A reading that arrives so long after an unload was measured without the instance."""
 HEARD_S = 0.5
-"""Gateways have heard by then that a copy takes no new requests."""
+"""Within this time all gateways know that an instance takes no new requests."""
 Phase = Literal["waiting", "evicting", "settling"]
 
 
 @dataclass(slots=True)
 class Tenure:
-    """The leader's notes on instances, by its own clock: when each was placed, became ready and
-    was told to yield, how long models took to load, since when they are in demand, and when
-    instances left nodes."""
+    """The leader's notes on instances, by its own clock. `yields_at`: when an instance had to
+    yield; `load_s`: the last load time of each model; `wished_at`: since when it is in demand;
+    `left_at`: when an instance last left each node."""
 
     placed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])

@@ -19,9 +19,9 @@ from master.pool.settings import PoolSettings
 from master.pool.turns import Copy
 
 FAILED_PAUSE_S = 600.0
-"""A model whose replica failed gets no other one for so long."""
+"""After a replica failed, its model gets no other one for this time."""
 LONGEST_LOOK_S = 2.0
-"""What is not looked at for longer counts as so long."""
+"""A longer gap between two updates counts as this time."""
 LIVING = ("placed", "ready")
 
 
@@ -70,8 +70,7 @@ class LoadMeters:
         self.light_s.pop(model, None)
 
     def removed(self, gone: Instance, now: float) -> None:
-        """Note a removed instance, as it was before. A replica that was not told to end has
-        failed."""
+        """Note a removed instance, as it was before. A replica that was not draining has failed."""
         self.changed(gone.model)
         if gone.replica and gone.status != "draining":
             self.paused_until[gone.model] = now + FAILED_PAUSE_S
@@ -175,9 +174,9 @@ def over(
 
 
 def _moved(
-    known: Mapping[ModelId, float], rises: Mapping[ModelId, bool], passed_s: float, most_s: float
+    seconds: Mapping[ModelId, float], rises: Mapping[ModelId, bool], passed_s: float, most_s: float
 ) -> dict[ModelId, float]:
     return {
-        model: min(most_s, max(0.0, known.get(model, 0.0) + (passed_s if up else -passed_s)))
+        model: min(most_s, max(0.0, seconds.get(model, 0.0) + (passed_s if up else -passed_s)))
         for model, up in rises.items()
     }

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 class PoolSettings:
     """Settings of the pool.
 
-    An instance in use has a minimum residency of `turn_s`, or of `turn_loads` times its load
-    time if that is longer, so that a busy machine spends at most 1 / (1 + `turn_loads`) of its
-    time loading. A waiting claim rises by `ageing_per_s` in priority each second.
+    An instance in use has a minimum residency of `turn_s`, or of `turn_loads` times its load time
+    if that is longer. So a busy machine spends at most 1 / (1 + `turn_loads`) of its time loading.
+    A waiting claim rises by `ageing_per_s` in priority each second.
 
     A model with `replica_rows` requests per instance for `replica_after_s` gets another
     instance, at most `replicas` beside its first (0: none). It loses it when one instance less

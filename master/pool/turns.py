@@ -16,11 +16,11 @@ from master.pool.claims import URGENT, Claim
 from master.pool.settings import PoolSettings
 
 IN_USE_S = 0.3
-"""One who asks again at once has asked again by then."""
+"""A client that sends its next request at once has sent it within this time."""
 FIRST_USE_S = 3.0
-"""Those who waited for a copy have found it by then."""
+"""Requests that waited for an instance reach it within this time."""
 NORMAL = 10
-"""The class of what runs, where its runner does not say."""
+"""The assumed class of running requests if their runner does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What each waiting model waits for, as text, with a bound on the time.
+"""The reason why each model waits, as text, with a bound on the time.
 
 Pure. The bound counts, for each model ahead and for this one, a minimum residency, a load and a
 settling, and before them the ageing. Running answers may finish, and come on top.
@@ -17,7 +17,7 @@ from master.pool.settings import PoolSettings
 from master.pool.turns import FIRST_USE_S, NORMAL, Copy, is_in_use, turn_ends_at
 
 SPARE_S = 2.0
-"""What is heard, decided and done in one swap takes no longer."""
+"""Upper bound for the messages and decisions of one swap."""
 MOST_TOLD = 100
 
 
@@ -40,7 +40,7 @@ def pool_reading(
     for claim, why, is_hopeless in book.refused.values():
         phase = "hopeless" if is_hopeless else "refused"
         waits.append(_wait(claim, phase, why, len(waits), settings, now))
-    readings = tuple(_told(copy, settings, now) for copy in copies)
+    readings = tuple(_copy_reading(copy, settings, now) for copy in copies)
     return PoolReading(node=node, term=term, waits=tuple(waits[:MOST_TOLD]), copies=readings)
 
 
@@ -96,7 +96,7 @@ def _wait(
     )
 
 
-def _told(copy: Copy, settings: PoolSettings, now: float) -> PoolCopy:
+def _copy_reading(copy: Copy, settings: PoolSettings, now: float) -> PoolCopy:
     ready = copy.instance.status == "ready"
     in_use = ready and is_in_use(copy, now)
     keeps = in_use and not copy.replica

@@ -365,7 +365,7 @@ class Machine:
 
     def heard(self, message: Any) -> None:
         """What another candidate says, a holder publishes or answers."""
-        self.shell.heard(message)
+        self.shell.receive(message)
         if self.candidate.holding:
             self.cluster.checks.committed(self)
 
@@ -400,7 +400,7 @@ class Machine:
 
     def found(self, ask: Any, asker: Machine, answer: Callable[[Any], None]) -> None:
         """A follower's question; the answer goes back to whom it came from."""
-        found = self.candidate.found(ask)
+        found = self.candidate.reply_to(ask)
         if isinstance(found, Snapshot | EventsFound):
             self.world.post(self.name, asker.name, asker.receive(lambda: answer(found)))
 
@@ -414,7 +414,7 @@ class Machine:
             return
         draft, unsettled = self.draft(), candidate.unsettled(command, self.now)
         self.cluster.asked_by[command_id] = asker.node
-        known = self.holder.asked(command, draft, self.now, unsettled=unsettled)
+        known = self.holder.take_command(command, draft, self.now, unsettled=unsettled)
         self.shell.append(draft)
         if known is None or isinstance(known, Refusal):
             self.world.post(self.name, asker.name, asker.receive(lambda: asker.refused(command_id)))
@@ -429,7 +429,7 @@ class Machine:
         self.shell.tick()
         if self.candidate.election.decides:
             draft = self.draft()
-            self.holder.told(told, draft, self.now)
+            self.holder.take_fact(told, draft, self.now)
             self.shell.append(draft)
 
     # --- its client ---

@@ -169,7 +169,7 @@ class PoolWorld:
     def command(self, command: Any) -> Any:
         """Somebody asks the holder for something; returns its answer."""
         draft = self._draft()
-        answer = self.holder.asked(command, draft, self.now, unsettled=None)
+        answer = self.holder.take_command(command, draft, self.now, unsettled=None)
         self._take(draft)
         return answer
 
@@ -319,7 +319,7 @@ class PoolWorld:
         """Tell what is due; whether the holder wants to plan at once."""
         second = int(self.now + 1e-6)
         moved = False
-        hear = getattr(self.holder, "heard", self.holder.view.hear)
+        hear = getattr(self.holder, "observe", self.holder.view.hear)
         if self._were_lost:
             hear(self._peers(), self.now)
         for number, node in enumerate(self.nodes):
@@ -456,7 +456,7 @@ class PoolWorld:
         self._seq[node] = self._seq.get(node, 0) + 1
         fact_id = FactId(node=node, process="worker", boot=Boot("b"), seq=self._seq[node])
         draft = self._draft()
-        if not self.holder.told(TellFact(fact=fact, fact_id=fact_id), draft, self.now):
+        if not self.holder.take_fact(TellFact(fact=fact, fact_id=fact_id), draft, self.now):
             raise Broken(f"a fact was not taken: {fact}")
         self._take(draft)
 

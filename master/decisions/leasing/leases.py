@@ -67,7 +67,7 @@ def decide_lease(
         case RenewLease():
             return None
         case AskLeaseBack(by=by):
-            # no model's name: such a one would be withdrawn when that waits no longer
+            # not a model's name: the request would be withdrawn when that model stops waiting
             to = f"operator {by}" if by else "an operator"
             return LeaseAskedBack(lease=command.lease, to=to, why=f"{to} needs its memory")
         case EndLease(why=why):
@@ -77,7 +77,7 @@ def decide_lease(
 def asked_back(
     wish: PlaceModel | TakeLease, scene: Scene, decide: Callable[[Scene], Decision]
 ) -> list[LeaseAskedBack]:
-    """Return the requests to give back leases, so that a waiting model gets memory.
+    """Return the requests to release leases, so that a waiting model gets memory.
 
     As few leases as help, on one node, of less urgent classes, beside instances that can be
     evicted. Empty if some were already asked back for this model. `decide` returns the decision

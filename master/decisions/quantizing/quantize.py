@@ -1,9 +1,8 @@
 """Which node quantizes a model, with how much memory and disk; or a refusal.
 
 Pure. The work is an instance of the new model: it takes a slot and memory, is listed and deleted
-like any instance. Weights are read, packed and written piece by piece, so it needs less memory
-than the model: a runner's base memory, the file being written, and the largest piece with its
-result.
+like any instance. Weights are read, packed and written piece by piece. So it needs less memory
+than the model: a runner's base memory, one output file, and the largest piece with its result.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES, Bits, GroupSize
 from master.placement import FIXED_BYTES, NodeCapacity, gb, resolve_backend
 
 FILE_BYTES = 1 << 30
-"""A file of weights is written whole, and is at most so large but for one tensor."""
+"""Largest file of weights, plus at most one tensor; a file is written in one piece."""
 SCALE_BYTES = 8
-"""Of a group's scale and bias, where they are as wide as they can be."""
+"""Size of a group's scale and bias at their greatest width."""
 RETRY_S = 10.0
 
 
 def decide_quantizing(
     command: QuantizeModel, nodes: Sequence[NodeCapacity], state: ClusterState, fresh: InstanceId
 ) -> tuple[EventBody, ...] | Refusal:
-    """Return the events that start it, or a refusal. `nodes` are those that take new work."""
+    """Return the events that start the work, or a refusal. `nodes` are the nodes that take new
+    work."""
     refusal = _name_refusal(command, nodes, state)
     if refusal is not None:
         return refusal
@@ -40,9 +40,9 @@ def decide_quantizing(
     fitting = _fitting(command, having)
     if isinstance(fitting, Refusal):
         return fitting
-    node, card = max(fitting, key=lambda one: one[0].usable_bytes)
+    node, card = max(fitting, key=lambda pair: pair[0].usable_bytes)
     failed = (instance for instance in state.instances.values() if instance.model == command.name)
-    swept = [InstanceRemoved(instance=one.instance, why="requested again") for one in failed]
+    swept = [InstanceRemoved(instance=old.instance, why="requested again") for old in failed]
     return (*swept, InstancePlaced(instance=_instance(command, node, card, fresh)))
 
 
@@ -53,7 +53,7 @@ def memory_bytes(card: ModelCard, out_bytes: int) -> int:
 
 
 def made_bytes(card: ModelCard, bits: Bits, group_size: GroupSize) -> int:
-    """Return the maximum size of the new model's files, without those that keep their size."""
+    """Return the maximum size of the new model's weight files."""
     packed = card.parameters * bits // 8 + card.parameters * SCALE_BYTES // group_size
     return min(card.size_bytes, packed + packed // 20)
 
@@ -92,7 +92,7 @@ def _having(
         part = f" ({', '.join(seat)} has only a part)" if seat else ""
         text = f"no available node has {source}{part}; run `shoal pull {source}`"
         return Refusal(reason="unknown_model", message=text, field="model")
-    here = [one for one in holders if wanted in (None, one[0].id)]
+    here = [holder for holder in holders if wanted in (None, holder[0].id)]
     if not here:
         seat = state.nodes.get(wanted) if wanted else None
         there = ", ".join(node.name for node, _ in holders)
@@ -113,7 +113,7 @@ def _having(
 def _fitting(
     command: QuantizeModel, having: Sequence[tuple[NodeCapacity, ModelCard]]
 ) -> list[tuple[NodeCapacity, ModelCard]] | Refusal:
-    """Return the nodes with a slot, memory and disk for it; else the refusal of the last one."""
+    """Return the nodes with a slot, memory and disk for it; else the refusal of the last node."""
     fitting: list[tuple[NodeCapacity, ModelCard]] = []
     refusal: Refusal | None = None
     for node, card in having:

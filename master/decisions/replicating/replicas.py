@@ -1,8 +1,9 @@
 """A replica of a model under load, on an idle node, and its end.
 
-Pure. Nothing is evicted for a replica. None is placed while a model or a lease waits for memory,
-a lost or failed instance waits for a place, or a new leader has not heard all nodes: free memory
-may be theirs. A replica takes one node, on which no instance is in use or loading.
+Pure. Nothing is evicted for a replica. It must not take memory that others need: none is placed
+while a model or a lease waits for memory, or a lost or failed instance waits for a place. A new
+leader places none before all nodes have reported. A replica takes one node, on which no instance is
+in use or loading.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def replicate(
     ]
     due = pool.due(scene.state, loads, meters, scene.policy.pool)
     if due and not (book.plans or book.refused or _others_come_back(scene)):
-        placed = _wanted({model: loads[model] for model in due}, scene, fresh)
+        placed = _place_first({model: loads[model] for model in due}, scene, fresh)
         events += [] if placed is None else [placed]
     return events
 
@@ -68,10 +69,11 @@ def as_it_stands(
     return instance.model_copy(update={"replica": ""})
 
 
-def _wanted(
+def _place_first(
     due: Mapping[ModelId, pool.ModelLoad], scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
-    """Return the placing of a replica of the first model that has room for one; None for none."""
+    """Return the event that places a replica of the first model with room for it; None if no model
+    has room."""
     settings = scene.policy.pool
     for model, load in due.items():
         copies = "instance was" if load.copies == 1 else f"{load.copies} instances were"
@@ -108,15 +110,15 @@ def _placed(
 def _is_slow(placed: Placement, first: Instance, scene: Scene) -> bool:
     """Return whether a replica would be much slower than the first instance, if both speeds are
     known."""
-    nodes = {one.id: one for one in scene.unpromised_nodes()}
+    nodes = {node.id: node for node in scene.unpromised_nodes()}
     there = [read_s_per_byte(nodes[s.node], s.backend) for s in first.shards if s.node in nodes]
     copy = placed.lead.copy
     return bool(there) and read_s_per_byte(copy.node, copy.backend) > SLOWEST * max(there)
 
 
 def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
-    """Return the nodes that take no replica: they have an instance of its model, or one that is
-    in use, loading or leaving."""
+    """Return the nodes that take no replica: they have an instance of its model, or another
+    instance that is in use, loading or draining."""
     return frozenset(
         shard.node
         for copy in copies_of(scene)
@@ -128,7 +130,7 @@ def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
 
 
 def _others_come_back(scene: Scene) -> bool:
-    """Return whether instances wait for a place, or may be on nodes that were not heard yet."""
+    """Return whether instances wait for a place, or may be on nodes that have not reported yet."""
     heard = scene.observed.living_cards(scene.now)
     is_young = scene.observed.gathering(scene.now)
     if is_young and any(NodeId(node) not in heard for node in scene.state.nodes):

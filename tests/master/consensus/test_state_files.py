@@ -14,8 +14,8 @@ from bus.wire.api_keys import LOST_KEYS, ApiKey, keys_were_lost
 from bus.wire.ids import NodeId
 from bus.wire.messages.events import ApiKeyAdded, ApiKeyChanged, ApiKeyRemoved, Event
 from master.consensus.keys_file import (
-    KeptKeys,
     KeysFile,
+    StoredKeys,
     parse_keys,
     render_keys,
     returned_keys,
@@ -99,8 +99,8 @@ def test_a_damaged_term_file_is_kept_aside_said_and_not_written_over_as_if_it_we
 
 
 def test_no_flipped_bit_of_the_keys_is_another_list_of_keys() -> None:
-    data = render_keys(KeptKeys(12, {key(1).id: key(1)}))
-    assert parse_keys(data) == KeptKeys(12, {key(1).id: key(1)})
+    data = render_keys(StoredKeys(12, {key(1).id: key(1)}))
+    assert parse_keys(data) == StoredKeys(12, {key(1).id: key(1)})
     for flipped in flips(data):
         with pytest.raises(Damaged):
             parse_keys(flipped)
@@ -112,7 +112,7 @@ def test_what_is_sealed_is_read_back_whatever_it_holds() -> None:
 
 
 def test_a_lost_log_is_given_the_keys_that_were_kept() -> None:
-    kept = KeptKeys(9, {one.id: one for one in (key(1, "b"), key(2))})
+    kept = StoredKeys(9, {one.id: one for one in (key(1, "b"), key(2))})
     state = having(3, key(1), key(3))
     bodies = returned_keys(kept, state, lost=True)
     assert bodies == [
@@ -127,7 +127,7 @@ def test_a_lost_log_is_given_the_keys_that_were_kept() -> None:
 
 
 def test_a_log_that_ends_before_the_last_change_of_keys_gets_them_though_it_looks_whole() -> None:
-    kept = KeptKeys(9, {key(1).id: key(1)})
+    kept = StoredKeys(9, {key(1).id: key(1)})
     assert returned_keys(kept, having(8), lost=False) == [ApiKeyAdded(key=key(1))]
     assert returned_keys(kept, having(9), lost=False) == [], "a whole log is believed"
 
@@ -144,19 +144,19 @@ def test_a_file_that_cannot_be_written_is_removed_for_an_old_one_would_be_believ
     disk, stream = Disk(), io.StringIO()
     keys_file = KeysFile(PATH, log_of(stream), disk)  # pyright: ignore[reportArgumentType]
     keys_file.keep(having(3))
-    assert parse_keys(disk.read(PATH)) == KeptKeys(3, {})
+    assert parse_keys(disk.read(PATH)) == StoredKeys(3, {})
     disk.full = True
     keys_file.keep(having(4, key(1)))
     assert PATH not in disk.names and "cannot save the API keys" in stream.getvalue()
     disk.full = False
     keys_file.keep(having(5, key(1)))
-    assert parse_keys(disk.read(PATH)) == KeptKeys(5, {key(1).id: key(1)})
+    assert parse_keys(disk.read(PATH)) == StoredKeys(5, {key(1).id: key(1)})
 
 
 def test_a_damaged_file_of_keys_is_said_and_kept_aside_and_counts_as_none() -> None:
     disk, stream = Disk(), io.StringIO()
     KeysFile(PATH, log_of(stream), disk).keep(having(3, key(1)))  # pyright: ignore[reportArgumentType]
     disk.names[PATH].data[20] ^= 1
-    assert KeysFile(PATH, log_of(stream), disk).kept is None  # pyright: ignore[reportArgumentType]
+    assert KeysFile(PATH, log_of(stream), disk).content is None  # pyright: ignore[reportArgumentType]
     assert "the API key file is damaged" in stream.getvalue()
     assert PATH.with_name("api-keys.damaged") in disk.names

@@ -97,7 +97,7 @@ LATER_S = 5_000.0
 
 def handed_over(loops: CrashLoops, now: float, paused: dict[ModelId, float]) -> CrashLoops:
     """What a holder on another machine has of it, whose own clock says `now - LATER_S`."""
-    told = loops.told(paused, APART_S)
+    told = loops.setbacks(paused, APART_S)
     fresh = CrashLoops()
     fresh.recall(told.values(), now - LATER_S, APART_S + LATER_S)
     return fresh
@@ -151,7 +151,7 @@ def test_a_clock_that_is_wrong_makes_no_pause_longer_than_the_longest(ahead_s: f
     for number in range(MANY):
         loops.count_failure(group(number), -9, 9_000.0 + 100.0 * number)
     fresh = CrashLoops()
-    fresh.recall(loops.told({}, 0.0).values(), 9_401.0, ahead_s)
+    fresh.recall(loops.setbacks({}, 0.0).values(), 9_401.0, ahead_s)
     assert fresh.next_at(ModelId("m")) <= 9_401.0 + LONGEST_PAUSE_S
     assert fresh.count_failure(group(9), -9, 9_402.0).count == MANY + 1
 
@@ -159,17 +159,19 @@ def test_a_clock_that_is_wrong_makes_no_pause_longer_than_the_longest(ahead_s: f
 def test_only_what_has_changed_is_written_and_what_is_over_is_forgotten() -> None:
     loops, model = CrashLoops(), ModelId("m")
     loops.count_failure(group(0), -9, 10.0)
-    first = news_of(loops.told({}, 5.0), {})
+    first = news_of(loops.setbacks({}, 5.0), {})
     assert [(one.model, one.in_a_row) for one in first] == [(model, 1)]
     known = {one.model: one for one in first}
-    assert news_of(loops.told({}, 5.001), known) == [], "the clocks have drifted, no more"
-    assert [one.replica_at_s for one in news_of(loops.told({model: 70.0}, 5.0), known)] == [75.0]
+    assert news_of(loops.setbacks({}, 5.001), known) == [], "the clocks have drifted, no more"
+    assert [one.replica_at_s for one in news_of(loops.setbacks({model: 70.0}, 5.0), known)] == [
+        75.0
+    ]
     one = group(1).model_copy(update={"status": "ready"})
     loops.note_ready(one.instance, 20.0)
     loops.expire([one], 20.0 + WELL_S - 1.0)
     assert loops.rows, "it has not been well for long enough"
     loops.expire([one], 20.0 + WELL_S)
-    (gone,) = news_of(loops.told({}, 5.0), known)
+    (gone,) = news_of(loops.setbacks({}, 5.0), known)
     assert gone.is_forgotten and gone.model == model
 
 
@@ -296,18 +298,18 @@ def test_what_is_told_is_by_the_clock_of_the_wall() -> None:
     loops, m, other = CrashLoops(), ModelId("m"), ModelId("x")
     for at in (1.0, 2.0, 3.0, 4.0):
         loops.count_failure(group(3), GROUP_LOST, at)
-    told = loops.told({other: 7.0}, 1_000.0)
+    told = loops.setbacks({other: 7.0}, 1_000.0)
     assert told[other] == Setbacks(model=other, replica_at_s=1_007.0)
     assert told[m] == Setbacks(
         model=m, in_a_row=4, instance=InstanceId("i3"), generation=1,
         failed_at_s=(1_002.0, 1_003.0, 1_004.0), again_at_s=1_064.0,
         for_want_of=(NodeId("a"), NodeId("b")),
     )  # fmt: skip
-    assert loops.told({m: 7.0}, 1_000.0)[m].replica_at_s == 1_007.0
+    assert loops.setbacks({m: 7.0}, 1_000.0)[m].replica_at_s == 1_007.0
     loops.excuse({NodeId("a"): 4.0})
-    assert loops.told({}, 1_000.0)[m].again_at_s == 0.0
+    assert loops.setbacks({}, 1_000.0)[m].again_at_s == 0.0
     loops.forget(group(3), 5.0)
-    assert loops.told({}, 1_000.0)[m].failed_at_s == (1_004.0,)
+    assert loops.setbacks({}, 1_000.0)[m].failed_at_s == (1_004.0,)
 
 
 def test_what_is_recalled_is_by_this_holders_clock_and_of_the_past() -> None:

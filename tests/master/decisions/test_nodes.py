@@ -211,7 +211,7 @@ def test_a_holder_drains_such_a_node_of_itself_and_the_next_one_goes_by_the_log(
         """Have a new holder hear of the node each second, and plan."""
         holder = Holder(Policy(), lambda: InstanceId("i"))
         for at in times:
-            holder.heard(reading(A).model_copy(update={"wired_bytes": WIRED}), float(at))
+            holder.observe(reading(A).model_copy(update={"wired_bytes": WIRED}), float(at))
             draft = LogDraft(state, 1, B, 0.0)
             holder.planned(draft, float(at))
             state = draft.state

@@ -87,7 +87,7 @@ class Stage:
                 **fields,
             }
         )
-        known = self.holder.asked(command, draft, self.now, unsettled=None)
+        known = self.holder.take_command(command, draft, self.now, unsettled=None)
         self.state = draft.state
         name = getattr(known, "instance", None)
         assert name is not None, known
@@ -293,7 +293,7 @@ def test_a_model_that_no_node_here_has_is_unknown_or_away(says_goodbye: bool) ->
     stage.lose("n1")
     stage.run(LOST_S + 1.0)
     command = PlaceModel(command_id=CommandId("c"), model=MODEL, dry_run=True)
-    answer = stage.holder.asked(command, stage._draft(), stage.now, unsettled=None)
+    answer = stage.holder.take_command(command, stage._draft(), stage.now, unsettled=None)
     assert isinstance(answer, Refusal)
     if says_goodbye:
         assert answer.reason == "unknown_model"

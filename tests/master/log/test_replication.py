@@ -15,8 +15,8 @@ def test_committed_is_what_a_majority_has_and_of_this_term(have: list[int], open
     voters = [NodeId(f"v{n}") for n in range(len(have))]
     acks = Acks(opened=opened, durable=have[0])
     for voter, index in zip(voters[1:], have[1:], strict=True):
-        acks.heard(voter, index)
-    acks.heard(NodeId("guest"), 99)
+        acks.record(voter, index)
+    acks.record(NodeId("guest"), 99)
     committed = acks.committed(voters, ME)
     majority = len(have) // 2 + 1
     best = max(i for i in range(51) if sum(index >= i for index in have) >= majority)
@@ -25,8 +25,8 @@ def test_committed_is_what_a_majority_has_and_of_this_term(have: list[int], open
 
 def test_an_acknowledgement_that_comes_late_takes_nothing_back() -> None:
     acks = Acks(opened=1, durable=9)
-    acks.heard(NodeId("v1"), 8)
-    acks.heard(NodeId("v1"), 5)
+    acks.record(NodeId("v1"), 8)
+    acks.record(NodeId("v1"), 5)
     assert acks.replicated() == 8
     assert acks.committed([ME, NodeId("v1"), NodeId("v2")], ME) == 8
 

@@ -83,7 +83,7 @@ class Desk:
 
     def ask(self, command: Any, *, at: float = NOW, unsettled: Refusal | None = None) -> Any:
         draft = self.draft()
-        answer = self.holder.asked(command, draft, at, unsettled=unsettled)
+        answer = self.holder.take_command(command, draft, at, unsettled=unsettled)
         return answer, self.take(draft)
 
     def plan(self, at: float = NOW) -> list[tuple[Any, str | None]]:
@@ -285,13 +285,13 @@ def test_a_plan_from_whose_node_a_copy_has_just_left_is_decided_for_that_node() 
 def test_what_is_measured_calls_for_a_plan_while_something_waits() -> None:
     desk, measured = Desk(later()), seen(ClusterState()).observed.nodes[N1][0]
     links = LinkReading(node=N1, links=(), measured_at_s=1.0)
-    assert desk.holder.heard(measured, NOW), "a node's first"
-    assert not desk.holder.heard(measured, NOW)
+    assert desk.holder.observe(measured, NOW), "a node's first"
+    assert not desk.holder.observe(measured, NOW)
     desk.ask(PLACE)
     desk.plan()
-    assert desk.holder.heard(measured, NOW)
-    assert not desk.holder.heard(links, NOW)
-    assert desk.holder.heard(measured.model_copy(update={"node": N2}), NOW)
+    assert desk.holder.observe(measured, NOW)
+    assert not desk.holder.observe(links, NOW)
+    assert desk.holder.observe(measured.model_copy(update={"node": N2}), NOW)
 
 
 def test_a_fact_is_taken_once_and_in_its_turn() -> None:
@@ -301,7 +301,7 @@ def test_a_fact_is_taken_once_and_in_its_turn() -> None:
         fact_id = FactId(node=N1, process="worker", boot=Boot("b"), seq=seq)
         draft = desk.draft()
         told = TellFact(fact=NodeJoined(node=N1, name="n1"), fact_id=fact_id)
-        taken = desk.holder.told(told, draft, NOW)
+        taken = desk.holder.take_fact(told, draft, NOW)
         return taken, len(desk.take(draft))
 
     assert [tell(2), tell(1), tell(1), tell(2)] == [(False, 0), (True, 1), (True, 0), (True, 1)]
