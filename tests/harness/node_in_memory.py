@@ -276,7 +276,7 @@ class NodeInMemory:
         if process is None or process.boot != hello.boot or not process.alive:
             return
         worker = self.worker
-        gone = worker.table.heard(hello, self.now)
+        gone = worker.table.take_hello(hello, self.now)
         if gone is not None:
             self._left(worker, gone)
         self._reconcile(worker)

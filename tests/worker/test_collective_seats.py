@@ -68,7 +68,7 @@ def test_a_rank_needs_no_weights_and_fetches_none() -> None:
     assert isinstance(seated, SeatRank)
     told.note(seated, 1.0)
     idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
-    slots.heard(idle, 2.0)
+    slots.take_hello(idle, 2.0)
     seats = tuple(
         RankSeat(rank=rank, node=node, first_layer=0, last_layer=0)
         for rank, node in enumerate((HERE, THERE))
@@ -93,7 +93,7 @@ def test_ranks_of_a_test_that_failed_are_ended() -> None:
         slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="loading",
         instance=InstanceId("t"), generation=1,
     )  # fmt: skip
-    slots.heard(hello, 1.0)
+    slots.take_hello(hello, 1.0)
     (stop,) = reconcile(state(instance(status="failed")), slots, DESK, Reported())
     assert isinstance(stop, StopSlot)
 

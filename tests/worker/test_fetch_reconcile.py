@@ -101,7 +101,7 @@ def test_a_failed_fetch_never_touches_a_ready_instance_of_the_same_model() -> No
         slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="ready",
         instance=InstanceId("a"), generation=1,
     )  # fmt: skip
-    table.heard(hello, 9.5)
+    table.take_hello(hello, 9.5)
     running = instance("a", ME, status="ready")
     for extra in ({}, instance("b", ME)):
         state = ClusterState(instances={**running, **extra})
@@ -225,8 +225,8 @@ def test_other_layers_are_fetched_once_those_under_way_have_come() -> None:
 def test_parts_are_announced_and_are_no_source() -> None:
     sources = Sources(ME)
     half = part({(0, 2)})
-    sources.heard(card(OTHER, parts=(half,), weights_addresses=("tcp://10.0.0.2:1",)), 0.0)
-    sources.heard(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
+    sources.take_card(card(OTHER, parts=(half,), weights_addresses=("tcp://10.0.0.2:1",)), 0.0)
+    sources.take_card(card(THIRD, "m", weights_addresses=("tcp://10.0.0.3:1",)), 0.0)
     living = sources.living(1.0)
     assert (living[OTHER].parts, living[OTHER].models) == ((half,), ())
     assert [source.node for source in sources.stores_with(M, 1.0)] == [THIRD]
@@ -239,7 +239,7 @@ def test_an_idle_runner_is_not_given_a_task_whose_weights_are_still_coming() -> 
     table = free_slots(1)
     table.listed([Seen("00", True, 7, None)], 9.0)
     idle = SlotHello(slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle")
-    table.heard(idle, 9.5)
+    table.take_hello(idle, 9.5)
     state = ClusterState(instances=instance("a", ME))
     actions = reconcile(state, table, desk(fetches={M: None}), Reported())
     assert refusals(actions) == []
@@ -266,14 +266,14 @@ def card(node: NodeId, *models: str, at_s: float = 1.0, **more: Any) -> NodeCard
 def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> None:
     sources = Sources(ME)
     address = "tcp://10.0.0.2:24155"
-    sources.heard(card(ME, "m", weights_addresses=("tcp://10.0.0.1:24155",)), 0.0)
-    sources.heard(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
-    sources.heard(card(THIRD, "m"), 0.0)
+    sources.take_card(card(ME, "m", weights_addresses=("tcp://10.0.0.1:24155",)), 0.0)
+    sources.take_card(card(OTHER, "m", weights_addresses=(address, "ipc:///tmp/x")), 0.0)
+    sources.take_card(card(THIRD, "m"), 0.0)
     assert sources.stores_with(M, 1.0) == [StoreAddress(OTHER, address)]
     assert set(sources.living(1.0)) == {OTHER, THIRD}
-    sources.heard(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
+    sources.take_card(card(OTHER, at_s=0.5, weights_addresses=(address,)), 2.0)
     assert sources.stores_with(M, 2.0), "an older card changes nothing"
-    sources.heard(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
+    sources.take_card(card(OTHER, at_s=2.0, weights_addresses=(address,)), 2.0)
     assert sources.stores_with(M, 2.0) == []
     assert sources.living(200.0) == {}
 
@@ -281,15 +281,15 @@ def test_sources_are_other_nodes_whose_living_cards_name_model_and_address() -> 
 def test_a_node_that_keeps_everything_is_the_only_source_where_it_is_preferred() -> None:
     sources = Sources(ME)
     for node, at in ((OTHER, "10.0.0.2"), (THIRD, "10.0.0.3")):
-        sources.heard(card(node, "m", weights_addresses=(f"tcp://{at}:24155",)), 0.0)
-    sources.heard_storage(StorageReading(node=OTHER, limit_bytes=0), 0.0)
-    sources.heard_storage(StorageReading(node=THIRD, limit_bytes=0, keeps_all=True), 0.0)
-    sources.heard_storage(StorageReading(node=ME, limit_bytes=0, keeps_all=True), 0.0)
+        sources.take_card(card(node, "m", weights_addresses=(f"tcp://{at}:24155",)), 0.0)
+    sources.take_storage(StorageReading(node=OTHER, limit_bytes=0), 0.0)
+    sources.take_storage(StorageReading(node=THIRD, limit_bytes=0, keeps_all=True), 0.0)
+    sources.take_storage(StorageReading(node=ME, limit_bytes=0, keeps_all=True), 0.0)
     assert sources.keeping_all(1.0) == {THIRD}
     assert [one.node for one in sources.stores_with(M, 1.0)] == [OTHER, THIRD]
     assert [one.node for one in sources.stores_with(M, 1.0, preferred=True)] == [THIRD]
     assert sources.stores_with(ModelId("another"), 1.0, preferred=True) == []
-    sources.heard(card(THIRD, at_s=2.0), 1.0)
+    sources.take_card(card(THIRD, at_s=2.0), 1.0)
     assert [one.node for one in sources.stores_with(M, 1.0, preferred=True)] == [OTHER]
 
 

@@ -59,7 +59,7 @@ def idle(table: SlotTable, now: float) -> None:
     hello = SlotHello(
         slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="idle"
     )
-    table.heard(hello, now)
+    table.take_hello(hello, now)
 
 
 def test_a_rank_whose_seat_was_lost_with_a_log_makes_room_for_the_next_generation() -> None:
@@ -69,7 +69,7 @@ def test_a_rank_whose_seat_was_lost_with_a_log_makes_room_for_the_next_generatio
         slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="ready",
         instance=NAME, generation=1, rank=0,
     )  # fmt: skip
-    table.heard(hello, 1.0)
+    table.take_hello(hello, 1.0)
     table.listed([Seen("00", True, 7, None)], 1.0)
     known, lost = state(placed(), seat(0), seat(1)), state(placed(), seat(1))
 
@@ -125,7 +125,7 @@ def test_a_new_generation_has_new_seats_and_waits_for_the_old_rank_to_leave() ->
     assert fresh.instances["i"].seats == ()
     table, told = SlotTable(), Reported()
     table.listed([Seen("00", True, 7, None), Seen("01", False, 0, None)], 0.0)
-    table.heard(
+    table.take_hello(
         SlotHello(
             slot="00", pid=7, boot=Boot("b"), protocol_min=1, protocol_max=1, phase="ready",
             instance=NAME, generation=1, rank=0,

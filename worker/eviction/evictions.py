@@ -75,8 +75,8 @@ class Evictions:
         """Deleted models by folder, until a scan of the disk finds them gone or new."""
         self._look_at = self._published_at = now - PUBLISH_S
         self._published: StorageReading | None = None
-        self._told = Told(node, settings.limit_bytes, settings.keeps_all)
-        client.hear(f"purge.asked.{node}", self._asked)
+        self._report = Told(node, settings.limit_bytes, settings.keeps_all)
+        client.hear(f"purge.asked.{node}", self._take_question)
 
     def tick(self, now: float) -> None:
         """Do what is due, and take results of the thread."""
@@ -98,7 +98,7 @@ class Evictions:
         """End the thread. Folders that were moved aside are deleted when a worker starts."""
         self._thread.close()
 
-    def _asked(self, _topic: str, envelope: Envelope) -> None:
+    def _take_question(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, PurgeAsked):
             self._rounds.ask(envelope.message, self._client.reactor.now())
 
@@ -233,7 +233,7 @@ class Evictions:
             why=gone.why,
             kept_by=gone.kept_by,
         )
-        self._told.let_go.append(gone)
+        self._report.let_go.append(gone)
         if (purge := self._rounds.purge) is not None and purge.round is going.round:
             purge.let_go.append(gone)
         self._end()
@@ -266,8 +266,8 @@ class Evictions:
 
     def _publish(self, holdings: tuple[Holding, ...], now: float) -> None:
         """Publish on change, and every half minute."""
-        self._told.disk_free_bytes = self._knowledge.free_bytes or 0
-        reading = reading_of(self._told, holdings, [purge.state for purge in self._rounds.purges])
+        self._report.disk_free_bytes = self._knowledge.free_bytes or 0
+        reading = reading_of(self._report, holdings, [purge.state for purge in self._rounds.purges])
         free, last = {"disk_free_bytes": reading.disk_free_bytes}, self._published
         same = last is not None and last.model_copy(update=free) == reading
         if not same or now - self._published_at >= PUBLISH_S:

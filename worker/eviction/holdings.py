@@ -50,9 +50,9 @@ class Holding:
 class Surroundings:
     """Everything relevant beside this disk: this node's folder `models` and the cluster.
 
-    `others` are the cards of other nodes, `stores` those of them that keep everything. `seated` are
-    models whose runners still exist, `verifying` those being read. `kept` maps folders to the
-    reason on the disk why they stay.
+    `others` are the cards of other nodes; `stores` are the nodes among them that keep everything.
+    `seated` are models whose runners still exist, `verifying` models that are being read.
+    `stay_reasons` maps folders to the reason on the disk why they stay.
     """
 
     models: str
@@ -64,7 +64,7 @@ class Surroundings:
     stores: Collection[NodeId] = ()
     seated: Collection[ModelId] = ()
     verifying: Collection[ModelId] = ()
-    kept: Mapping[str, str] = field(default_factory=dict[str, str])
+    stay_reasons: Mapping[str, str] = field(default_factory=dict[str, str])
     keeps_all: bool = False
     offline: bool = False
 
@@ -101,7 +101,7 @@ def _whole(card: ModelCard, used_at_s: int, around: Surroundings) -> Holding:
     if not why and not Path(card.path).is_relative_to(around.models):
         what, why = "put", f"it is outside {around.models}"
     keepers = tuple(keepers_of(card.model, card.digest, around))
-    why = why or around.kept.get(card.path, "") or _stays(card.model, keepers, around)
+    why = why or around.stay_reasons.get(card.path, "") or _stays(card.model, keepers, around)
     if not why and card.origin != "pulled" and not _is_given(keepers, around):
         why = "no other node offers it"
     elif not why and around.offline and not _is_given(keepers, around):

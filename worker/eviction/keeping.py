@@ -41,7 +41,7 @@ class Keeping:
         self._copy_of = copy_of
         self._node = client.speaker.node
         self.grants = Grants(self._node, partial(new_name, "keep"))
-        client.hear(f"keep.asked.{self._node}", self._asked)
+        client.hear(f"keep.asked.{self._node}", self._take_question)
         client.hear(f"keep.answered.{self._node}", self._answered)
 
     def tick(self, now: float) -> None:
@@ -50,7 +50,7 @@ class Keeping:
         if due is not None:
             self._client.publish(f"keep.asked.{due[0]}", due[1])
 
-    def _asked(self, _topic: str, envelope: Envelope) -> None:
+    def _take_question(self, _topic: str, envelope: Envelope) -> None:
         question = envelope.message
         if not isinstance(question, KeepAsked) or question.asker == self._node:
             return

@@ -65,8 +65,8 @@ class _Heard:
 
 
 class Knowledge:
-    """The knowledge of one node. `free_bytes` are the disk's, and `kept` says why folders stay;
-    both are of the last scan, None before the first."""
+    """The knowledge of one node. `free_bytes` is the disk's free space at the last scan, None
+    before the first."""
 
     def __init__(
         self, client: BusClient, settings: StoreSettings, near: Near, thread: DiskThread
@@ -79,7 +79,7 @@ class Knowledge:
         self._reads: dict[str, ModelId] = {}
         self._disk_at: float | None = None
         self.free_bytes: int | None = None
-        self._kept: Mapping[str, str] = {}
+        self._stay_reasons: Mapping[str, str] = {}
         for kind in ("weights", "pulls"):
             client.hear(f"reading.{kind}", self._hear)
 
@@ -117,7 +117,7 @@ class Knowledge:
             stores=near.downloads.stores(now),
             seated={self._reads[instance] for instance in self._seated() & self._reads.keys()},
             verifying=near.verifying(),
-            kept=self._kept,
+            stay_reasons=self._stay_reasons,
             keeps_all=self._settings.keeps_all,
             offline=self._settings.offline,
         )
@@ -137,7 +137,7 @@ class Knowledge:
 
     def _looked(self, seen: tuple[int, dict[str, str]] | Exception) -> None:
         if not isinstance(seen, Exception):
-            self.free_bytes, self._kept = seen
+            self.free_bytes, self._stay_reasons = seen
 
     def _hear(self, _topic: str, envelope: Envelope) -> None:
         reading, now = envelope.message, self._client.reactor.now()

@@ -17,12 +17,12 @@ BELIEVED_S = 600.0
 @dataclass(slots=True)
 class Ability:
     """Obstacles to starting runners. `silent_since` is the instant since which supervisord does not
-    answer, `trouble` its error; `said` is the last runner's error about MLX, valid until
+    answer, `trouble` its error. `mlx_error` is the last runner's error about MLX, valid until
     `until`."""
 
     trouble: str = ""
     silent_since: float = 0.0
-    said: str = ""
+    mlx_error: str = ""
     until: float = 0.0
 
     def note_supervisor(self, trouble: str, now: float) -> None:
@@ -34,16 +34,16 @@ class Ability:
     def note_ended(self, exit_code: int | None, message: str, now: float) -> None:
         """Record how a runner ended."""
         if exit_code == CANNOT_IMPORT:
-            self.said, self.until = message, now + BELIEVED_S
+            self.mlx_error, self.until = message, now + BELIEVED_S
 
     def note_ready(self) -> None:
         """Record that a runner has loaded its model."""
-        self.said = ""
+        self.mlx_error = ""
 
     def why_not(self, now: float) -> str:
         """Return why no runner can start here, as words after a node's name; empty if one can."""
         if self.trouble and now - self.silent_since >= SILENT_S:
             return f"cannot start any: {self.trouble}; run `shoal restart` there"
-        if self.said and now < self.until:
-            return f"cannot run any: {self.said}; run `shoal doctor` there"
+        if self.mlx_error and now < self.until:
+            return f"cannot run any: {self.mlx_error}; run `shoal doctor` there"
         return ""

@@ -43,7 +43,7 @@ class RdmaWatch:
         self._others: dict[NodeId, tuple[RdmaPort, ...]] = {}
         self._look_s = look_s
         self._stop = threading.Event()
-        client.hear("card", self._heard)
+        client.hear("card", self._take_card)
         if find_tool(NEEDED) is not None:
             threading.Thread(target=self._watch, name="rdma", daemon=True).start()
 
@@ -61,7 +61,7 @@ class RdmaWatch:
             self.ports = find_ports(ask)
             self._stop.wait(self._look_s)
 
-    def _heard(self, _topic: str, envelope: Envelope) -> None:
+    def _take_card(self, _topic: str, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, CardReading) and message.card.node != self._node:
             self._others[message.card.node] = message.card.rdma_ports

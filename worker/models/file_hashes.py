@@ -99,7 +99,7 @@ class Hashes:
 
     def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
         """Return a file's entry. Raises OSError, FileChanged, Interrupted."""
-        stored = self._known(held)
+        stored = self._stored_entry(held)
         if stored is not None:
             progress(held.size_bytes)
             return stored
@@ -118,7 +118,7 @@ class Hashes:
                 if entry is None or not os.path.exists(entry[0]):
                     path.unlink()
 
-    def _known(self, held: Held) -> FileEntry | None:
+    def _stored_entry(self, held: Held) -> FileEntry | None:
         try:
             entry = _unpacked(self._file(held))
         except OSError:

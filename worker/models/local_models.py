@@ -19,7 +19,7 @@ from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
 from worker.models.files import FILES, grown_bytes, is_locked
 from worker.models.layer_bytes import Range
-from worker.models.passed_over import being_pulled, pulled_in_part, said_of
+from worker.models.passed_over import being_pulled, notice_of, pulled_in_part
 from worker.models.weights import Weights
 
 PULLING = ".pulling"
@@ -99,10 +99,10 @@ def pulled_parts(models: Path) -> Iterator[PassedOver]:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it went meanwhile
                 model = str(json.loads((folder / "pull.json").read_text())["model"])
                 if is_locked(folder):
-                    yield said_of(model, str(folder), being_pulled())
+                    yield notice_of(model, str(folder), being_pulled())
                 else:
                     unfit = pulled_in_part(model, *grown_bytes(folder))
-                    yield said_of(model, str(folder), unfit)
+                    yield notice_of(model, str(folder), unfit)
 
 
 def stages_of(models: Path) -> Iterator[Path]:

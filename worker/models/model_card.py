@@ -135,7 +135,7 @@ def model_card(
         fetched_in_parts=family in layers.FETCHED_IN_PARTS,
         compatible_backends=notes.compatible_backends,
         backend_preference=notes.backend_preference,
-        made_from=made_from(config),
+        made_from=source_of(config),
         adapters=adapters.cards,
         kv=kind_for(notes.kv or kv, group, windows=windows),
         kv_group=group,
@@ -172,7 +172,7 @@ def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
     return {}
 
 
-def kept_in_full(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
+def kv_notice(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
     """Return the notice if KV stays in full precision although the notes or the node's settings ask
     otherwise."""
     if card.kv == (notes.kv or wanted):
@@ -212,7 +212,7 @@ def _quant(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config.get("quantization") or config.get("quantization_config") or {}
 
 
-def made_from(config: Mapping[str, Any]) -> str:
+def source_of(config: Mapping[str, Any]) -> str:
     """Return the model that a quantised one was made from, by its configuration; "" if unknown."""
     source = config.get(MADE_FROM)
     return source if isinstance(source, str) and is_model_id(source) else ""

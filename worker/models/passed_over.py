@@ -253,7 +253,7 @@ def bad_adapter(why: str) -> Unfit:
     return Unfit("bad_adapter", why, remedy)
 
 
-def said_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> PassedOver:
+def notice_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> PassedOver:
     """Return the notice about an entry that is not listed, or not completely, within its limits."""
     return PassedOver(
         name=printable(name, NAME_CHARACTERS),

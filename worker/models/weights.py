@@ -48,7 +48,7 @@ from worker.models.manifest import belongs
 from worker.models.model_card import (
     FoundAdapters,
     fast_synch,
-    kept_in_full,
+    kv_notice,
     model_card,
     no_more_context,
     without_lacking,
@@ -61,8 +61,8 @@ from worker.models.passed_over import (
     adapter_beside,
     goes_by,
     name_taken,
+    notice_of,
     printable,
-    said_of,
     still_written,
     too_many,
     unreadable,
@@ -96,7 +96,7 @@ class Shelf:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _Judged:
     """A folder as last read: its card, or why it has none; the notices about a listed model; and
     its adapters that cannot be applied."""
 
@@ -111,13 +111,13 @@ class Weights:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._known: dict[Path, _Known] = {}
+        self._results: dict[Path, _Judged] = {}
         self._used: set[Path] = set()
         self.passed_over: tuple[PassedOver, ...] = ()
 
     def look(self) -> tuple[ModelCard, ...]:
         """Return every model found, by name."""
-        self._known = {path: self._known[path] for path in self._used & self._known.keys()}
+        self._results = {path: self._results[path] for path in self._used & self._results.keys()}
         self._used = set()
         cards: dict[ModelId, ModelCard] = {}
         notices: list[PassedOver] = []
@@ -149,16 +149,16 @@ class Weights:
         self.passed_over = tuple(notices)
         return tuple(cards[name] for name in sorted(cards))
 
-    def _judged(self, entry: Found) -> _Known:
+    def _judged(self, entry: Found) -> _Judged:
         """Return the card of an entry, and the notices about it and its adapters. While its weights
         are being written, a known model stays unchanged."""
         if entry.unfit is not None:
-            return _Known((), None, (entry.unfit,))
-        before = self._known.get(entry.path)
+            return _Judged((), None, (entry.unfit,))
+        before = self._results.get(entry.path)
         if (writing := self._still_written(entry)) is not None:
             self._used.add(entry.path)
             card = before.card if before is not None else None
-            return _Known((), card, () if card is not None else (writing,))
+            return _Judged((), card, () if card is not None else (writing,))
         return self._read_or_known(entry)
 
     def _still_written(self, entry: Found) -> Unfit | None:
@@ -188,18 +188,18 @@ class Weights:
         if self._shelf.hugging_face is not None:
             yield from snapshots_in(self._shelf.hugging_face)
 
-    def _read_or_known(self, entry: Found) -> _Known:
+    def _read_or_known(self, entry: Found) -> _Judged:
         mark = (*_mark(entry.entries), *adapter_marks(entry.path))
         self._used.add(entry.path)
-        result = self._known.get(entry.path)
+        result = self._results.get(entry.path)
         if result is None or result.mark != mark:
             try:
-                result = _Known(mark, *self._read(entry))
+                result = _Judged(mark, *self._read(entry))
             except UnfitModel as error:
-                result = _Known(mark, None, (error.unfit,))
+                result = _Judged(mark, None, (error.unfit,))
             except OSError as error:
-                result = _Known(mark, None, (unreadable(error),))
-            self._known[entry.path] = result
+                result = _Judged(mark, None, (unreadable(error),))
+            self._results[entry.path] = result
         return result
 
     def _read(self, entry: Found) -> tuple[ModelCard, tuple[Unfit, ...], FoundAdapters]:
@@ -258,7 +258,7 @@ class Weights:
         card = card.model_copy(update=facts)
         notices = [bad_card, lacking, no_more_context(notes, card)]
         if is_text:
-            notices.append(kept_in_full(notes, card, self._shelf.kv))
+            notices.append(kv_notice(notes, card, self._shelf.kv))
         return card, tuple(filter(None, notices)), adapters
 
 
@@ -271,7 +271,7 @@ def hugging_face_cache() -> Path:
 
 
 def _passed_over(entry: Found, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    return said_of(entry.name, str(entry.path), unfit, taken=taken)
+    return notice_of(entry.name, str(entry.path), unfit, taken=taken)
 
 
 def _named(card: ModelCard, model: ModelId, entry: Found) -> ModelCard:

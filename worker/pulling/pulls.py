@@ -96,10 +96,10 @@ class Pulls:
         self._claims = Claims(client.speaker.node, settings.hub)
         self._published: tuple[PullState, ...] = ()
         self._published_at = client.reactor.now()
-        client.hear(f"pull.asked.{client.speaker.node}", self._asked)
+        client.hear(f"pull.asked.{client.speaker.node}", self._take_question)
         now = client.reactor.now
         client.hear(
-            "reading.pulls", lambda _, envelope: self._claims.heard(envelope.message, now())
+            "reading.pulls", lambda _, envelope: self._claims.observe(envelope.message, now())
         )
 
     def tick(self, now: float) -> None:
@@ -133,7 +133,7 @@ class Pulls:
 
     # --- who asks ---
 
-    def _asked(self, _topic: str, envelope: Envelope) -> None:
+    def _take_question(self, _topic: str, envelope: Envelope) -> None:
         question = envelope.message
         if not isinstance(question, PullAsked):
             return
@@ -194,7 +194,7 @@ class Pulls:
 
     def _go_on(self, pull: _Pull, now: float) -> None:
         if pull.process is not None:
-            self._heard(pull, pull.process)
+            self._follow_process(pull, pull.process)
             self._release(pull, pull.process, now)
         elif pull.state.phase == "copying":
             self._copied(pull)
@@ -295,7 +295,7 @@ class Pulls:
         self._client.log.info("pulling a model", model=pull.model, revision=pull.revision)
         pull.process = PullProcess(order)
 
-    def _heard(self, pull: _Pull, process: PullProcess) -> None:
+    def _follow_process(self, pull: _Pull, process: PullProcess) -> None:
         has_ended, state = process.ended, process.state
         if state is not None and state.phase == "done":
             pull.came = True

@@ -133,7 +133,7 @@ class SlotControl:
             self.executor.send(identity, SlotRefused(message=text))
             return
         before, now = self.table.slots.get(hello.slot), self._reactor.now()
-        gone = self.table.heard(hello, now)
+        gone = self.table.take_hello(hello, now)
         if gone is not None:
             self._left(gone)
         elif before is not None:

@@ -73,7 +73,7 @@ class SuspectStacks:
         self._client = client
         self._reactor = client.reactor
         self._open: dict[int, _Look] = {}
-        self._found: dict[int, bytes] = {}
+        self._stacks: dict[int, bytes] = {}
 
     def look(self, process: str, pid: int) -> None:
         """Request the stacks of a process, unless that is under way."""
@@ -84,7 +84,7 @@ class SuspectStacks:
 
     def of(self, pid: int) -> bytes:
         """Return the stacks of a suspect process; empty if unknown."""
-        return self._found.get(pid, b"")
+        return self._stacks.get(pid, b"")
 
     def keep(self, process: str, pid: int, content: bytes) -> None:
         """Keep the stacks that a process reported before leaving; they are newer than requested
@@ -92,17 +92,17 @@ class SuspectStacks:
         look = self._open.pop(pid, None)
         if look is not None:
             self._close(look)
-        self._found[pid] = _checked(content, process, pid)
+        self._stacks[pid] = _checked(content, process, pid)
 
     def forget(self, pid: int) -> bytes:
         """Remove and return the stacks of an ended process."""
         look = self._open.pop(pid, None)
         if look is not None:
             self._close(look)
-            self._found.setdefault(
+            self._stacks.setdefault(
                 pid, _none(look.process, pid, "the process ended before it was examined")
             )
-        return self._found.pop(pid, b"")
+        return self._stacks.pop(pid, b"")
 
     def tick(self, now: float) -> None:
         """Ask again if telemetry was busy; give up after the timeout."""
@@ -141,7 +141,7 @@ class SuspectStacks:
     def _ended(self, pid: int, look: _Look, stacks: bytes) -> None:
         self._close(look)
         self._open.pop(pid, None)
-        self._found[pid] = stacks
+        self._stacks[pid] = stacks
         note = json.loads(stacks)["note"]
         self._client.log.info("examined a silent runner", process=look.process, note=note)
 

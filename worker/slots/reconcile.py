@@ -209,13 +209,13 @@ def _guided(
     if _is_stray(slot, task, instance, here, reported):
         return [StopSlot(slot.name, "the log that had its seat in the group was lost")]
     if slot.life == "idle" or _missed_its_spec(slot, here):
-        return _given(slot, task, instance, shard, here, reported)
+        return _give_spec(slot, task, instance, shard, here, reported)
     if slot.life == "ready":
         return _announced(slot, task, instance, here, reported)
     return []
 
 
-def _given(
+def _give_spec(
     slot: Slot,
     task: Task,
     instance: Instance,

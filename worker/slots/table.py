@@ -131,7 +131,7 @@ class SlotTable:
             self.slots[process.name] = slot
         return gone
 
-    def heard(self, hello: SlotHello, now: float) -> Gone | None:
+    def take_hello(self, hello: SlotHello, now: float) -> Gone | None:
         """Take a hello. A new boot in a slot that was thought alive means that the old process has
         ended."""
         slot = self.slots.get(hello.slot, Slot(hello.slot))

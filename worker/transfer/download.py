@@ -118,7 +118,7 @@ class Download:
 
     # --- what happens ---
 
-    def heard(
+    def receive(
         self, address: StoreAddress, message: Message, content: bytes, now: float
     ) -> list[DownloadAction]:
         """Take a message of a source; an unexpected one changes nothing."""
@@ -322,7 +322,7 @@ class Download:
     def _check(self, paths: Iterable[str], now: float) -> None:
         assert self._pieces is not None
         for path in paths:
-            wanted = self._pieces.wanted_of(path)
+            wanted = self._pieces.wanted_pieces(path)
             self._out.append(self._files.check(path, wanted, now))
 
     def _judge(self, now: float) -> None:

@@ -169,11 +169,11 @@ class Downloader:
 
     def _take_some(self) -> None:
         for _ in range(min(SLICE, len(self._inbox))):
-            self._heard(*self._inbox.popleft())
+            self._take_frames(*self._inbox.popleft())
         if self._inbox:
             self._reactor.later(0.0, self._take_some)
 
-    def _heard(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
+    def _take_frames(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
         if not run.live or len(frames) > 2:
             return
         try:
@@ -184,7 +184,7 @@ class Downloader:
             )
             return
         content = frames[1] if len(frames) == 2 else b""
-        self._do(run, run.download.heard(source, message, content, self._reactor.now()))
+        self._do(run, run.download.receive(source, message, content, self._reactor.now()))
 
     def _changed(self, run: _Run, source: StoreAddress, change: Change) -> None:
         if run.live:

@@ -99,8 +99,8 @@ class Downloads:
         self._began_at = client.reactor.now()
         self._offered: dict[ModelId, Path] = {}
         self._readings = _Readings(client)
-        client.hear("card", self._heard)
-        client.hear("reading.storage", self._heard)
+        client.hear("card", self._take_reading)
+        client.hear("reading.storage", self._take_reading)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -216,8 +216,8 @@ class Downloads:
             if news.reading.phase == "done" and not self._attempts[model].looked
         ]
 
-    def _heard(self, _topic: str, envelope: Envelope) -> None:
+    def _take_reading(self, _topic: str, envelope: Envelope) -> None:
         if isinstance(envelope.message, CardReading):
-            self._sources.heard(envelope.message.card, self._reactor.now())
+            self._sources.take_card(envelope.message.card, self._reactor.now())
         elif isinstance(envelope.message, StorageReading):
-            self._sources.heard_storage(envelope.message, self._reactor.now())
+            self._sources.take_storage(envelope.message, self._reactor.now())

@@ -126,7 +126,7 @@ class Pieces:
         is_final = self._layers is None or not self._unread or not path.endswith(SUFFIX)
         return is_final and self._missing[path] == 0
 
-    def wanted_of(self, path: str) -> bytes | None:
+    def wanted_pieces(self, path: str) -> bytes | None:
         """Return one byte per piece of a file, 1 if it is wanted; None: all of them."""
         wanted = self._wanted[path]
         return None if wanted.count(1) == len(wanted) else wanted

@@ -54,13 +54,13 @@ class Sources:
         self.cards: dict[NodeId, tuple[NodeCard, float]] = {}
         self._storage: dict[NodeId, tuple[StorageReading, float]] = {}
 
-    def heard(self, card: NodeCard, now: float) -> None:
+    def take_card(self, card: NodeCard, now: float) -> None:
         """Take a card; the own one and older ones change nothing."""
         before, _ = self.cards.get(card.node, (None, now))
         if card.node != self.me and supersedes(card, before):
             self.cards[card.node] = (card, now)
 
-    def heard_storage(self, reading: StorageReading, now: float) -> None:
+    def take_storage(self, reading: StorageReading, now: float) -> None:
         """Take a node's report about its store."""
         self._storage[reading.node] = (reading, now)
 

@@ -64,7 +64,7 @@ class Verifications:
         self._all: list[_Verification] = []
         self._published: tuple[VerifyState, ...] = ()
         self._published_at = client.reactor.now()
-        client.hear(f"verify.asked.{client.speaker.node}", self._asked)
+        client.hear(f"verify.asked.{client.speaker.node}", self._take_question)
 
     def tick(self, now: float) -> None:
         """Do what is due, and take results of the thread."""
@@ -87,7 +87,7 @@ class Verifications:
         """Interrupt a running verification, and end the thread."""
         self._thread.close()
 
-    def _asked(self, _topic: str, envelope: Envelope) -> None:
+    def _take_question(self, _topic: str, envelope: Envelope) -> None:
         question, now = envelope.message, self._client.reactor.now()
         if not isinstance(question, VerifyAsked):
             return

@@ -102,7 +102,7 @@ def test_what_lies_in_a_folder_that_the_settings_name_stays() -> None:
         ({"seated": {M}}, "has not ended yet"),
         ({"verifying": {M}}, "is being verified"),
         ({"keeps_all": True}, "store = true"),
-        ({"kept": {CARD.path: "card.toml in its folder was added by a person"}}, "card.toml"),
+        ({"stay_reasons": {CARD.path: "card.toml in its folder was added by a person"}}, "card.toml"),
         ({"others": {}}, "no other connected node"),
         ({"others": {N2: node(N2)}}, "no other connected node"),
         (
@@ -123,7 +123,7 @@ def test_each_reason_keeps_it_alone(changes: dict[str, Any], words: str) -> None
         {"pins": {OTHER}},
         {"weights": [fetch(M, "done"), fetch(OTHER, "fetching")]},
         {"pulls": [pulls(M, "failed"), pulls(OTHER, "fetching")]},
-        {"seated": {OTHER}, "verifying": {OTHER}, "kept": {"/elsewhere": "why"}},
+        {"seated": {OTHER}, "verifying": {OTHER}, "stay_reasons": {"/elsewhere": "why"}},
         {"offline": True},
         {"others": {N2: node(N2, CARD, gives=False)}},
     ],

@@ -247,7 +247,7 @@ def part_on_disk(models: Path, files: dict[str, bytes], layers: Layers) -> Stage
         pieces.take(piece.path, piece.offset, sent)
         stage.write(piece, sent)
     for path in pieces.finished():
-        assert stage.check(path, never, pieces.wanted_of(path)) == ()
+        assert stage.check(path, never, pieces.wanted_pieces(path)) == ()
     stage.keep(layers, never)
     return stage
 

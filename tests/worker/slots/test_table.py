@@ -42,17 +42,17 @@ def desk(now: float) -> NodeInventory:
 def test_a_late_hello_does_not_turn_a_life_back() -> None:
     table = SlotTable()
     for phase in ("idle", "loading", "ready"):
-        table.heard(hello(phase), 1.0)
-    table.heard(hello("loading"), 2.0)
-    table.heard(hello("idle"), 3.0)
+        table.take_hello(hello(phase), 1.0)
+    table.take_hello(hello("loading"), 2.0)
+    table.take_hello(hello("idle"), 3.0)
     slot = table.slots["00"]
     assert (slot.life, slot.heard_at, slot.task) == ("ready", 3.0, TASK)
 
 
 def test_a_new_boot_in_a_slot_means_that_the_old_process_is_gone() -> None:
     table = SlotTable()
-    table.heard(hello("ready"), 1.0)
-    gone = table.heard(hello("idle", boot="b2", pid=8), 2.0)
+    table.take_hello(hello("ready"), 1.0)
+    gone = table.take_hello(hello("idle", boot="b2", pid=8), 2.0)
     assert gone is not None and gone.slot.task == TASK
     slot = table.slots["00"]
     assert (slot.life, slot.pid, slot.task) == ("idle", 8, None)
@@ -62,7 +62,7 @@ def test_supervisords_list_frees_slots_and_sees_restarts_by_hand() -> None:
     table = SlotTable()
     assert table.listed([Seen("00", True, 7, None), Seen("01", False, 0, None)], 0.0) == []
     assert (table.slots["00"].life, table.slots["01"].life) == ("starting", "free")
-    table.heard(hello("ready"), 1.0)
+    table.take_hello(hello("ready"), 1.0)
     (gone,) = table.listed([Seen("00", True, 9, None)], 2.0)
     assert gone.slot.pid == 7 and table.slots["00"].life == "starting"
     (gone,) = table.listed([Seen("00", False, 0, 71)], 3.0)
@@ -72,7 +72,7 @@ def test_supervisords_list_frees_slots_and_sees_restarts_by_hand() -> None:
 def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -> None:
     table = SlotTable()
     table.listed([Seen("00", True, 7, None)], 0.0)
-    table.heard(hello("ready"), 1.0)
+    table.take_hello(hello("ready"), 1.0)
     assert reconcile(state(), table, desk(USUAL.silent_s + 0.9), Reported()) == []
     (action,) = reconcile(state(), table, desk(USUAL.silent_s + 1.0), Reported())
     assert isinstance(action, KillSlot) and "silent for 12 s" in action.why
@@ -83,14 +83,14 @@ def test_silence_counts_from_the_last_word_and_not_while_the_worker_was_away() -
 @pytest.mark.parametrize("life", ["idle", "ready"])
 def test_silence_of_a_runner_that_had_no_core_does_not_count(life: str) -> None:
     table = SlotTable()
-    table.heard(hello(life), 0.0)
+    table.take_hello(hello(life), 0.0)
     table.excuse("00", 8.0)
     assert table.slots["00"].silent_s(USUAL.silent_s + 7.0) == USUAL.silent_s - 1.0
     kills = reconcile(state(), table, desk(USUAL.silent_s + 7.0), Reported())
     assert not any(isinstance(one, KillSlot) for one in kills)
     kills = reconcile(state(), table, desk(USUAL.silent_s + 8.0), Reported())
     assert any(isinstance(one, KillSlot) for one in kills), "what counts has passed the limit"
-    table.heard(hello(life), 30.0)
+    table.take_hello(hello(life), 30.0)
     assert table.slots["00"].silent_s(35.0) == 5.0, "with a word all is as at first"
 
 
@@ -98,19 +98,19 @@ def test_a_spec_that_was_lost_is_given_again_to_a_runner_that_still_says_idle() 
     wanted, told = state("placed"), Reported()
     wanted.instances["i"] = wanted.instances["i"].model_copy(update={"ready": ()})
     table = SlotTable({"00": Slot("00", life="starting", task=TASK)})
-    table.heard(hello("idle"), 1.0)
+    table.take_hello(hello("idle"), 1.0)
     (given,) = reconcile(wanted, table, desk(1.0), told)
     assert isinstance(given, GiveSpec)
     table.note(given, 1.0)
     late = 1.0 + USUAL.repeat_s
     assert reconcile(wanted, table, desk(late), told) == [], "it has said nothing since"
-    table.heard(hello("idle"), 1.5)
+    table.take_hello(hello("idle"), 1.5)
     assert reconcile(wanted, table, desk(late - 0.1), told) == [], "its words may have crossed"
     assert reconcile(wanted, table, desk(late), told) == [given]
-    table.heard(hello("loading"), late)
+    table.take_hello(hello("loading"), late)
     assert reconcile(wanted, table, desk(late + 1.0), told) == []
-    table.heard(hello("ready"), late + 1.0)
-    table.heard(hello("idle"), late + 2.0)
+    table.take_hello(hello("ready"), late + 1.0)
+    table.take_hello(hello("idle"), late + 2.0)
     said = reconcile(wanted, table, desk(late + 3.0), told)
     assert not any(isinstance(one, GiveSpec) for one in said), "a late word makes it no idle one"
 

@@ -160,7 +160,7 @@ class World:
         for delay_s, answer, content in self.answers[source](message):
             self.later(
                 delay_s,
-                lambda a=answer, c=content: self.fetch.heard(source, a, c, self.now),
+                lambda a=answer, c=content: self.fetch.receive(source, a, c, self.now),
             )
 
     def _check(self, digest: str, path: str) -> None:
@@ -442,7 +442,7 @@ def test_what_was_not_asked_for_changes_nothing(junk: str) -> None:
         "beyond": PieceSent(digest=digest, path="model.safetensors", offset=9 * PIECE_BYTES),
         "asked": AskPiece(digest=digest, path="config.json", offset=0, length=1),
     }[junk]
-    assert world.fetch.heard(A, piece, b"xx", world.now) == []
+    assert world.fetch.receive(A, piece, b"xx", world.now) == []
     assert world.written == 0
 
 

@@ -54,10 +54,10 @@ class Claims:
         self._hub = hub
         self._others = OtherPulls(me)
 
-    def heard(self, message: Message, now: float) -> None:
+    def observe(self, message: Message, now: float) -> None:
         """Take another node's reading of its pulls."""
         if isinstance(message, PullReading):
-            self._others.heard(message, now)
+            self._others.take_reading(message, now)
 
     def followed(
         self, model: ModelId, standing: PullStanding, cards: Mapping[NodeId, NodeCard], now: float

@@ -41,7 +41,7 @@ class OtherPulls:
         self._me = me
         self._of: dict[NodeId, dict[ModelId, _Other]] = {}
 
-    def heard(self, reading: PullReading, now: float) -> None:
+    def take_reading(self, reading: PullReading, now: float) -> None:
         """Take a node's reading of all its pulls. If a node has two pulls of a model, one without a
         failure counts, else the later."""
         if reading.node == self._me:

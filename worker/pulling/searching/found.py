@@ -59,7 +59,7 @@ def found_models(
     """Return the first `limit` models that run here, those for MLX first, then by downloads; and
     the number of models that do not run here."""
     by_name = {model.name: model for model in listed}
-    judged = [_found(model, runs) for model in by_name.values()]
+    judged = [_judge(model, runs) for model in by_name.values()]
     runnable = sorted(
         (model for model in judged if model is not None),
         key=lambda model: (not model.for_mlx, -model.downloads, model.model),
@@ -67,7 +67,7 @@ def found_models(
     return tuple(runnable[:limit]), sum(model is None for model in judged)
 
 
-def _found(model: HubModel, runs: Runs) -> FoundModel | None:
+def _judge(model: HubModel, runs: Runs) -> FoundModel | None:
     """Return the facts about a model; None if it does not run here."""
     for_mlx = MLX in model.tags or model.library.casefold() == MLX
     has_weights = for_mlx or SAFETENSORS in model.tags or bool(model.counts)

@@ -71,12 +71,12 @@ class Searches:
 
     def _search(self, question: AskSearch, asker: bytes) -> None:
         try:
-            answer = self._said(question)
+            answer = self._reply_to(question)
         except OSError as error:
             answer = refused("broken", f"cannot start a search process: {error}")
         self._ended.put((asker, answer))
 
-    def _said(self, question: AskSearch) -> Message:
+    def _reply_to(self, question: AskSearch) -> Message:
         process = subprocess.Popen(
             COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **QUIET}
         )
