@@ -95,7 +95,7 @@ class RunnerService:
         self._worker = Link("dealer", identity=f"{speaker.process}/{speaker.boot}")
         self._reactor.watch_changes(self._worker, self._connection)
         self._worker.connect(shell.endpoints.worker)
-        self._reactor.watch(self._worker, self._told)
+        self._reactor.watch(self._worker, self._take_order)
         self._reactor.every(BEAT_S, self._beat)
         self._reactor.every(WATCH_S, self._watch)
         self._say_hello()
@@ -116,7 +116,7 @@ class RunnerService:
 
     # --- the worker's word ----------------------------------------------------------------
 
-    def _told(self, frames: list[bytes]) -> None:
+    def _take_order(self, frames: list[bytes]) -> None:
         try:
             message = decode(frames[-1]).message
         except BadMessage as error:

@@ -120,14 +120,14 @@ class EmbeddingServer:
         owes = any(request.credit > 0 for request in self._open.values())
         return Pong(self._boot, self._loop.status.steps_done + self._beats, owes)
 
-    def gone(self, peer: bytes) -> int:
+    def cancel_peer(self, peer: bytes) -> int:
         """Cancel all requests of a gateway process; return how many were open."""
-        gone = [request for request in self._open.values() if request.peer == peer]
-        for request in gone:
+        open_requests = [request for request in self._open.values() if request.peer == peer]
+        for request in open_requests:
             self._note("cancel_observed", request.request_id, why="gateway gone")
             request.cancel(self._reactor.now())
             self._forget(request)
-        return len(gone)
+        return len(open_requests)
 
     def _submit(self, peer: bytes, submit: Submit, now: float) -> None:
         request_id = submit.request.request_id

@@ -54,7 +54,7 @@ class GroupTraces:
         self._recorder = recorder
         self._send = send
         self._followers = {rank: FollowerClock() for rank in range(1, size)}
-        self._asked: dict[RequestId, AskedFor] = {}
+        self._requests: dict[RequestId, AskedFor] = {}
 
     def ask(self, request_id: RequestId, step: int, tell: TellRank, now: float) -> None:
         """Report this rank's spans at once, and those of others when they answer. The request ended
@@ -62,7 +62,7 @@ class GroupTraces:
         spans = self._recorder.take(request_id)
         tell(RankTraced(request_id, 0, 0.0, 0.0, spans))
         began_at = now if spans is None else spans.began_at
-        self._asked[request_id] = AskedFor(tell, began_at, now, set(self._followers))
+        self._requests[request_id] = AskedFor(tell, began_at, now, set(self._followers))
         for rank, follower in self._followers.items():
             follower.asks.append(AskTrace(request_id, step))
             if not follower.pings:
@@ -74,15 +74,15 @@ class GroupTraces:
         if self._recorder.notes:
             for rank in self._followers:
                 self._send(rank, RankPing(now))
-        for request_id, request in list(self._asked.items()):
+        for request_id, request in list(self._requests.items()):
             if now - request.asked_at > WAITS_S:
-                del self._asked[request_id]
+                del self._requests[request_id]
 
-    def heard(self, rank: int, message: RankPong | RankTrace, now: float) -> None:
+    def take_answer(self, rank: int, message: RankPong | RankTrace, now: float) -> None:
         """Take a follower's answer."""
         follower = self._followers[rank]
         if isinstance(message, RankTrace):
-            self._told(rank, follower, message, now)
+            self._take_spans(rank, follower, message, now)
             return
         sample = ClockSample(message.sent_at, message.had_at, message.replied_at, now)
         follower.clock.add(sample)
@@ -95,13 +95,15 @@ class GroupTraces:
         for ask in asks:
             self._send(rank, ask)
 
-    def _told(self, rank: int, follower: FollowerClock, message: RankTrace, now: float) -> None:
-        request = self._asked.get(message.request_id)
+    def _take_spans(
+        self, rank: int, follower: FollowerClock, message: RankTrace, now: float
+    ) -> None:
+        request = self._requests.get(message.request_id)
         if request is None or rank not in request.ranks:
             return
         request.ranks.discard(rank)
         if not request.ranks:
-            del self._asked[message.request_id]
+            del self._requests[message.request_id]
         clock = follower.clock.estimate(request.began_at, now)
         if clock is not None:
             trace = RankTraced(

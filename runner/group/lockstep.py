@@ -89,7 +89,7 @@ class Lockstep:
                 f"(digest {self._digest:08x}, the lead's is {shared.plan.digest:08x})"
             )
 
-    def made(self, step: int, tokens: Sequence[SampledToken]) -> None:
+    def add_tokens(self, step: int, tokens: Sequence[SampledToken]) -> None:
         """Add the tokens of the next step in order. OutOfStep."""
         if step != self.read + 1:
             raise OutOfStep(f"step {step} was read after step {self.read}")

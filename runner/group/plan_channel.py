@@ -76,8 +76,8 @@ class LeadChannel(PlanChannel):
     # --- the engine's thread ---------------------------------------------------------------
 
     def _agree(self, mine: RankFacts) -> Agreement:
-        with self._told:
-            self._told.wait_for(lambda: len(self._facts) == len(self.group.ranks) - 1)
+        with self._news:
+            self._news.wait_for(lambda: len(self._facts) == len(self.group.ranks) - 1)
             others = [self._facts[seat.rank] for seat in self.group.ranks[1:]]
         agreement = agree([mine, *others])
         self._reactor.call(lambda: self._send_all(agreement))
@@ -110,14 +110,14 @@ class LeadChannel(PlanChannel):
         if isinstance(message, rank_frames.RankGone):
             self._lose(f"{self._name(rank)} is gone: {message.why}", is_final=message.is_final)
         elif isinstance(message, RankFacts):
-            with self._told:
+            with self._news:
                 self._facts[rank] = message
-                self._told.notify_all()
+                self._news.notify_all()
         elif isinstance(message, rank_frames.RankMemory):
             look = MemoryLook(message.step, message.used_bytes, message.limit_bytes)
             self.on_memory(rank, look)
         elif isinstance(message, rank_frames.RankPong | rank_frames.RankTrace):
-            self._traces.heard(rank, message, self._heard_at[rank])
+            self._traces.take_answer(rank, message, self._heard_at[rank])
 
     def _welcome(self, peer: bytes, hello: rank_frames.RankHello) -> None:
         rank, spec = hello.rank, self.context
@@ -182,7 +182,7 @@ class FollowerChannel(PlanChannel):
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
         self._lead = self.group.ranks[0]
-        self._asked = False
+        self._is_forming = False
         self._cut: Timer | None = None
         self._agreement: Agreement | None = None
         self._began_at = self._heard_at = self._tried_at = self._reactor.now()
@@ -216,8 +216,8 @@ class FollowerChannel(PlanChannel):
 
     def _agree(self, mine: RankFacts) -> Agreement:
         self._reactor.call(lambda: self._send(mine))
-        with self._told:
-            self._told.wait_for(lambda: self._agreement is not None)
+        with self._news:
+            self._news.wait_for(lambda: self._agreement is not None)
             if self._agreement is None:
                 raise Disagreement("the lead did not send the agreed settings of the group")
             return self._agreement
@@ -238,13 +238,13 @@ class FollowerChannel(PlanChannel):
             case SharedPlan():
                 self._listener.plan(message)
             case rank_frames.FormNow():
-                if not self._asked:
-                    self._asked = True
+                if not self._is_forming:
+                    self._is_forming = True
                     self._listener.form()
             case Agreement():
-                with self._told:
+                with self._news:
                     self._agreement = message
-                    self._told.notify_all()
+                    self._news.notify_all()
             case rank_frames.RankBeat():
                 pass
             case rank_frames.RankPing(sent_at):
@@ -263,9 +263,9 @@ class FollowerChannel(PlanChannel):
         self._heard_at = min(now, self._heard_at + lost_s)
         self._began_at = min(now, self._began_at + lost_s)
         self._check_met(now, lost_s)
-        if self._over or (self._asked and not self._formed):
+        if self._over or (self._is_forming and not self._formed):
             return
-        if not self._asked:
+        if not self._is_forming:
             self._say_hello(now)
             return
         self._send(rank_frames.RankBeat(self.step))

@@ -66,7 +66,7 @@ def group_of(spec: RunnerSpec) -> GroupSpec:
 class PlanChannel:
     """One rank's end. At most one of `lost` and `ended` is called, and none after `end`.
 
-    It belongs to the main thread. `_told` guards what the engine's thread waits for; only that
+    It belongs to the main thread. `_news` guards what the engine's thread waits for; only that
     thread sets `_met`, once.
 
     `group` is the spec's; `context` is for the engine's thread. The rank sets `step` (the last one
@@ -115,7 +115,7 @@ class PlanChannel:
         self._formed = False
         self._met = False
         self._over = False
-        self._told = threading.Condition()
+        self._news = threading.Condition()
         self._lost = LostTime(MachineWaits())
         self._formed_at = 0.0
         self._link = Link(

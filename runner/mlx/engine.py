@@ -128,7 +128,7 @@ class MlxEngine:
     ) -> None:
         head = LastTokenHead(loaded.module)
         context_tokens = context_of(loaded.config, context_tokens)
-        shape, capabilities = _found(
+        shape, capabilities = _try_model(
             loaded, head, adapters, partial(measure, kind=kv, context_tokens=context_tokens)
         )
         head.narrows = capabilities.narrows
@@ -288,7 +288,8 @@ class MlxEngine:
                 row.draw.forced = token
 
     def _keep(self, entry: EntryId, row: EngineRow, length: int) -> None:
-        cannot = length > row.held or (length < row.held and not self.facts.trims)
+        excess = length - row.computed_tokens
+        cannot = excess > 0 or (excess < 0 and not self.facts.trims)
         if cannot or length <= 0:
             return  # A hit on an entry that is not there is computed instead.
         self._comm.flush()
@@ -355,13 +356,13 @@ def _adapters(
         return load()
     shares = tensor_shares(*open_model(path), comm.group) if adapter_folders(path) else {}
     bank = load(shares=shares)
-    held = comm.held_by_all([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
-    lacking = [name for name, is_held in zip(bank.names, held, strict=True) if not is_held]
+    shared = comm.on_all_ranks([bank.mark(name) for name in bank.names], MAX_ADAPTERS)
+    lacking = [name for name, is_shared in zip(bank.names, shared, strict=True) if not is_shared]
     bank.refuse(dict.fromkeys(lacking, NOT_EVERYWHERE))
     return bank
 
 
-def _found(
+def _try_model(
     loaded: LoadedWeights,
     head: LastTokenHead,
     adapters: AdapterBank,

@@ -64,7 +64,7 @@ class Microbatch:
         self._comm = comm
         self._adapters = adapters
         self._in_batch: dict[int, EngineRow] = {}
-        self._told: mx.array | None = None
+        self._last_tokens: mx.array | None = None
         """The tokens of the last step, (slots,)."""
 
     def __len__(self) -> int:
@@ -88,12 +88,12 @@ class Microbatch:
             if out is None:
                 inputs = self.batch.tokens[:, None]
                 out = self._model(inputs, cache=self.batch.caches())[:, -1]
-        if self._told is not None:
-            self._comm.await_tokens(self._told)
+        if self._last_tokens is not None:
+            self._comm.await_tokens(self._last_tokens)
         in_batch = list(self._in_batch.items())
         drawn = self._source.draw_again(slots, out, pending)
         self._comm.submit_or_hold(drawn.arrays())
-        self._told = drawn.tokens
+        self._last_tokens = drawn.tokens
         self.batch.close_step(drawn.tokens)
         record(pending.decoded, drawn, in_batch)
 

@@ -64,7 +64,7 @@ class SuiteLoop:
         """Run every exchange of the suite."""
         assert self.exchanges is not None, "met"
         try:
-            finding = Suite(self._test, self.exchanges, time.perf_counter, self._told).run()
+            finding = Suite(self._test, self.exchanges, time.perf_counter, self._report).run()
         finally:
             self.status.busy_since = None
         self._done(finding)
@@ -72,7 +72,7 @@ class SuiteLoop:
     def stop(self) -> None:
         """Do nothing: an exchange cannot be interrupted."""
 
-    def _told(self, progress: SuiteProgress) -> None:
+    def _report(self, progress: SuiteProgress) -> None:
         self.progress = progress
         self.status.steps_done = progress.done
         self.status.busy_since = clock_now()
@@ -164,11 +164,11 @@ class CollectiveTestRole(Role):
 
     # --- from the engine's thread ----------------------------------------------------------
 
-    def _heard(self, news: ThreadNews) -> None:
+    def _take_news(self, news: ThreadNews) -> None:
         match news:
             case Loaded():
                 self._met_at = self._reactor.now()
-                super()._heard(news)
+                super()._take_news(news)
             case LoadFailed(message, story) | Broken(_, message, story):
                 self._recorder.note(wall(), "error", message=message)
                 self._log.error("an exchange failed", error=story)

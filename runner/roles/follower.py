@@ -39,7 +39,7 @@ class FollowerRole(Role):
         )
         super().__init__(parts, self._loop)
         self._loop.spans = self._others.context.spans
-        self._others.on_ask = self._asked
+        self._others.on_ask = self._trace
         self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
         now, speaker = parts.shell.reactor.now(), parts.shell.speaker
         self._meter = RunnerMeter(parts.spec, speaker, ServedTotals(used_at=now), now)
@@ -70,7 +70,7 @@ class FollowerRole(Role):
         """Give the next plan to the engine's thread."""
         self._loop.give(shared)
 
-    def _asked(self, request_id: RequestId, step: int) -> None:
+    def _trace(self, request_id: RequestId, step: int) -> None:
         """Send the spans of a request when `step` is read, or soon after."""
         self._tell_spans(request_id, step, self._reactor.now() + READ_WITHIN_S)
 
@@ -80,10 +80,10 @@ class FollowerRole(Role):
             return
         self._others.tell_spans(request_id)
 
-    def _heard(self, news: ThreadNews) -> None:
+    def _take_news(self, news: ThreadNews) -> None:
         if isinstance(news, LoadFailed):
             self._others.end(news.message, is_final=not lost_peer(news.message))
-        super()._heard(news)
+        super()._take_news(news)
 
     def _loaded(self) -> None:
         facts = self._loop.facts

@@ -113,7 +113,7 @@ class FollowerLoop:
         self.spans.enter("compute")
         result = engine.read()
         self.spans.enter("host")
-        lockstep.made(result.step, result.tokens)
+        lockstep.add_tokens(result.step, result.tokens)
         self._unread -= 1
         self.status.busy_since = clock_now() if self._unread else None
         self.status.steps_done = result.step

@@ -140,7 +140,7 @@ class LeadRole(Role):
 
     def _opened(self, works: TextWorks) -> None:
         self._server.works = works
-        self._meter.found = works.facts
+        self._meter.facts_found = works.facts
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:

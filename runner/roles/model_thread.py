@@ -88,15 +88,15 @@ class ModelThread:
         except Exception as error:
             traceback.print_exc()
             imports = not isinstance(error, ImportError)
-            self._post(LoadFailed(_said(error), traceback.format_exc(), imports))
+            self._post(LoadFailed(_in_words(error), traceback.format_exc(), imports))
             return
         self._post(Loaded())
         try:
             self._loop.run()
         except Exception as error:
             message = f"{type(error).__name__}: {in_words(str(error))}"
-            self._post(Broken(message, _said(error), traceback.format_exc()))
+            self._post(Broken(message, _in_words(error), traceback.format_exc()))
 
 
-def _said(error: Exception) -> str:
+def _in_words(error: Exception) -> str:
     return in_words(str(error)) or type(error).__name__

@@ -45,7 +45,7 @@ class MakerLoop:
         assert self._maker is not None, "opened"
         why: str | None = None
         try:
-            self._maker.make(self._told, lambda: self._stops)
+            self._maker.make(self._report, lambda: self._stops)
         except NotMade as error:
             why = str(error)
         finally:
@@ -56,7 +56,7 @@ class MakerLoop:
         """Make it end after the current tensor."""
         self._stops = True
 
-    def _told(self, progress: LoadProgress) -> None:
+    def _report(self, progress: LoadProgress) -> None:
         assert self._maker is not None, "opened"
         self.status.progress = progress
         self.status.steps_done += 1
@@ -105,13 +105,13 @@ class QuantizeRole(Role):
 
     # --- from the engine's thread ----------------------------------------------------------
 
-    def _heard(self, news: ThreadNews) -> None:
+    def _take_news(self, news: ThreadNews) -> None:
         """Act on the thread's news; put errors in words for people."""
         if isinstance(news, LoadFailed | Broken):
             self._log.error("quantising failed", error=news.story)
             self._leave(news.message)
         else:
-            super()._heard(news)
+            super()._take_news(news)
 
     def _ended(self, why: str | None) -> None:
         if why is not None:

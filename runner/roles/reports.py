@@ -29,7 +29,7 @@ class RunnerMeter:
     measured_at: float
     kv: str = ""
     """How the layers of the loaded model hold KV."""
-    found: Mapping[str, str] = field(default_factory=dict[str, str])
+    facts_found: Mapping[str, str] = field(default_factory=dict[str, str])
     """Facts found in the model's files, in words."""
     _prompt_tokens: int = 0
     _generated_tokens: int = 0
@@ -92,5 +92,5 @@ class RunnerMeter:
             cache_bytes=memory.cache_bytes,
             limit_bytes=spec.memory_limit_bytes,
             memory_ends=load.memory_ends,
-            found=dict(self.found),
+            found=dict(self.facts_found),
         )

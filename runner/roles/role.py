@@ -125,7 +125,7 @@ class Role:
         if not is_alone:
             self._channel = open_channel(spec, parts.shell, self)
         self._thread = model_thread.ModelThread(
-            loop, lambda news: reactor.call(lambda: self._heard(news))
+            loop, lambda news: reactor.call(lambda: self._take_news(news))
         )
 
     @property
@@ -211,7 +211,7 @@ class Role:
             self._recorder.note(wall(), "load_model", model=self._spec.model)
         self._thread.start()
 
-    def _heard(self, news: model_thread.ThreadNews) -> None:
+    def _take_news(self, news: model_thread.ThreadNews) -> None:
         """Act on the thread's news. An error caused by a lost rank is reported as such."""
         match news:
             case model_thread.Loaded():

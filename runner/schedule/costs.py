@@ -63,7 +63,7 @@ class PrefillFit:
     parts."""
 
     price_s: NDArray[np.float64] = field(default_factory=lambda: np.full(3, PREFILL_PRIOR_S))
-    known: bool = False
+    is_measured: bool = False
     _usual_s: float = PREFILL_PRIOR_S
     _gram: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, 3)))
     _moment: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
@@ -75,11 +75,11 @@ class PrefillFit:
     def learn(self, groups: Sequence[GroupSize], measured_s: float) -> None:
         """Learn from the total seconds of these groups."""
         parts = _parts(groups)
-        expected_s = self.seconds(groups) if self.known else measured_s
+        expected_s = self.seconds(groups) if self.is_measured else measured_s
         measured_s = _near(expected_s, measured_s)
         usual_s = measured_s / float(parts.sum())
-        self._usual_s = _blend(self._usual_s, usual_s) if self.known else usual_s
-        self.known = True
+        self._usual_s = _blend(self._usual_s, usual_s) if self.is_measured else usual_s
+        self.is_measured = True
         weight = expected_s**-2
         self._gram = KEPT * self._gram + weight * np.outer(parts, parts)
         self._moment = KEPT * self._moment + weight * measured_s * parts

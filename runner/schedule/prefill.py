@@ -94,7 +94,7 @@ def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
 
 def _tokens_within(table: RowTable, rows: list[Row], limit_s: float) -> int:
     settings, costs = table.settings, table.costs
-    most = settings.prefill_tokens if costs.prefill.known else settings.first_chunk_tokens
+    most = settings.prefill_tokens if costs.prefill.is_measured else settings.first_chunk_tokens
     return costs.tokens_within(limit_s, least=LEAST_CHUNK, most=most, depth=_depth(rows))
 
 

@@ -138,7 +138,7 @@ class PrefixIndex:
     block_tokens: int = BLOCK_TOKENS
     used_bytes: int = 0
     _next: int = 1
-    _kept: OrderedDict[EntryId, PrefixEntry] = field(
+    _prefixes: OrderedDict[EntryId, PrefixEntry] = field(
         default_factory=OrderedDict[EntryId, PrefixEntry]
     )
     _by_block: dict[bytes, dict[EntryId, None]] = field(
@@ -148,12 +148,12 @@ class PrefixIndex:
     _lengths: Counter[int] = field(default_factory=Counter[int])
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._prefixes)
 
     def find(self, chain: TokenChain) -> PrefixMatch | None:
         """Return the kept prefix that saves most of this prompt; None if it saves less than a
         block."""
-        if not self._kept:
+        if not self._prefixes:
             return None
         match = self._find_blocks(chain) if self.trims else self._find_whole(chain)
         if match is None or match.length < self.block_tokens:
@@ -162,12 +162,12 @@ class PrefixIndex:
 
     def hold(self, entry: EntryId) -> None:
         """Record that a row starts from this entry."""
-        self._kept[entry].holders += 1
-        self._kept.move_to_end(entry)
+        self._prefixes[entry].holders += 1
+        self._prefixes.move_to_end(entry)
 
     def release(self, entry: EntryId) -> None:
         """Record that a row which held the entry ended; the entry may be gone already."""
-        prefix = self._kept.get(entry)
+        prefix = self._prefixes.get(entry)
         if prefix is not None:
             prefix.holders -= 1
 
@@ -181,17 +181,17 @@ class PrefixIndex:
     ) -> PrefixKept | None:
         """Decide to keep the first `length` tokens; return None if that is not worth it.
 
-        It is not worth it if it is shorter than a block, less than one new block longer than a kept
-        entry, or larger than the room (`limit_bytes`, or `room_bytes` if KV leaves less) after
-        evictions. The same step reads the entries in `hit_now`; they stay.
+        The prefix must have at least a block, and one new block more than any kept entry. It must
+        fit into the room after evictions: `limit_bytes`, or `room_bytes` if KV leaves less. The
+        same step reads the entries in `hit_now`; they stay.
         """
         size_bytes = length * self.bytes_per_token + self.bytes_fixed
         room_bytes = min(room_bytes, self.limit_bytes)
         if length < self.block_tokens or size_bytes > room_bytes or self._covers(chain, length):
             return None
         evict = self._superseded(chain, length, hit_now) if self.trims else []
-        freed_bytes = sum(self._kept[entry].size_bytes for entry in evict)
-        for entry, prefix in self._kept.items():
+        freed_bytes = sum(self._prefixes[entry].size_bytes for entry in evict)
+        for entry, prefix in self._prefixes.items():
             if self.used_bytes - freed_bytes + size_bytes <= room_bytes:
                 break
             if prefix.holders == 0 and entry not in hit_now and entry not in evict:
@@ -207,7 +207,7 @@ class PrefixIndex:
         """Evict until at most `most_bytes` are used, if possible: unheld entries first, then held
         ones (a row's own KV does not depend on its entry)."""
         evicted: list[EntryId] = []
-        by_hold = sorted(self._kept.values(), key=lambda prefix: prefix.holders > 0)
+        by_hold = sorted(self._prefixes.values(), key=lambda prefix: prefix.holders > 0)
         for prefix in by_hold:
             if self.used_bytes <= most_bytes:
                 break
@@ -226,7 +226,7 @@ class PrefixIndex:
             return None
         best: PrefixMatch | None = None
         for entry in self._by_block[chain.hashes[blocks - 1]]:
-            tokens = self._kept[entry].tokens
+            tokens = self._prefixes[entry].tokens
             stop = min(len(tokens), chain.length, (blocks + 1) * self.block_tokens)
             length = min(chain.agrees(tokens, blocks * self.block_tokens, stop), chain.length - 1)
             if best is None or length > best.length:
@@ -254,7 +254,7 @@ class PrefixIndex:
         superseded: list[EntryId] = []
         for count, block in enumerate(chain.hashes[: length // self.block_tokens], start=1):
             for entry in self._by_block.get(block, ()):
-                prefix = self._kept[entry]
+                prefix = self._prefixes[entry]
                 start = count * self.block_tokens
                 ends_here = len(prefix.hashes) == count and prefix.length <= length
                 if not ends_here or prefix.holders or entry in hit_now:
@@ -268,7 +268,7 @@ class PrefixIndex:
         self._next += 1
         hashes = tuple(chain.hashes[: length // self.block_tokens])
         prefix = PrefixEntry(entry, chain.first(length), hashes, chain.end_hash(length), size_bytes)
-        self._kept[entry] = prefix
+        self._prefixes[entry] = prefix
         self.used_bytes += size_bytes
         for block in hashes:
             self._by_block.setdefault(block, {})[entry] = None
@@ -277,7 +277,7 @@ class PrefixIndex:
         return entry
 
     def _forget(self, entry: EntryId) -> None:
-        prefix = self._kept.pop(entry)
+        prefix = self._prefixes.pop(entry)
         self.used_bytes -= prefix.size_bytes
         for block in prefix.hashes:
             group = self._by_block[block]
@@ -292,10 +292,10 @@ class PrefixIndex:
 
     def validate_state(self) -> None:
         """Raise AssertionError if an invariant is broken (tests call this after each step)."""
-        assert self.used_bytes == sum(prefix.size_bytes for prefix in self._kept.values())
+        assert self.used_bytes == sum(prefix.size_bytes for prefix in self._prefixes.values())
         assert self.used_bytes <= max(self.limit_bytes, 0)
-        assert all(prefix.holders >= 0 for prefix in self._kept.values())
-        assert sum(self._lengths.values()) == len(self._kept)
+        assert all(prefix.holders >= 0 for prefix in self._prefixes.values())
+        assert sum(self._lengths.values()) == len(self._prefixes)
         listed = {entry for group in self._by_block.values() for entry in group}
-        assert listed == set(self._kept)
-        assert set(self._by_end.values()) <= set(self._kept)
+        assert listed == set(self._prefixes)
+        assert set(self._by_end.values()) <= set(self._prefixes)

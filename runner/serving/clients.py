@@ -33,7 +33,7 @@ class Client:
 class Clients:
     """Gateway processes by socket identity."""
 
-    known: dict[bytes, Client] = field(default_factory=dict[bytes, Client])
+    by_peer: dict[bytes, Client] = field(default_factory=dict[bytes, Client])
 
     def greet(self, peer: bytes, hello: Hello, now: float) -> Client | str:
         """Add a gateway process, or return why not."""
@@ -45,12 +45,12 @@ class Clients:
                 f"to {hello.protocol_max}; run the same shoal version on both"
             )
         gateway = Client(hello.gateway, hello.boot, protocol, now)
-        self.known[peer] = gateway
+        self.by_peer[peer] = gateway
         return gateway
 
-    def heard(self, peer: bytes, now: float) -> bool:
+    def note_alive(self, peer: bytes, now: float) -> bool:
         """Record a sign of life; return whether the peer has said hello."""
-        gateway = self.known.get(peer)
+        gateway = self.by_peer.get(peer)
         if gateway is None:
             return False
         gateway.heard_at = now
@@ -60,10 +60,10 @@ class Clients:
         """Return the peers to give up now. The runner last stood still until `woke_at`."""
         return [
             peer
-            for peer, client in self.known.items()
+            for peer, client in self.by_peer.items()
             if now - max(client.heard_at, woke_at) > SILENT_S
         ]
 
     def forget(self, peer: bytes) -> Client | None:
         """Remove and return a gateway process; None if unknown."""
-        return self.known.pop(peer, None)
+        return self.by_peer.pop(peer, None)

@@ -53,7 +53,7 @@ class GatewayListener(Protocol):
         """Act on a message of a gateway process."""
         ...
 
-    def gone(self, peer: bytes) -> int:
+    def cancel_peer(self, peer: bytes) -> int:
         """Cancel all requests of a gateway process; return how many were open."""
         ...
 
@@ -70,7 +70,7 @@ RANKS_PROTOCOL = 11
 """First version of the data plane in which the ranks of a group report on a traced request."""
 
 
-def known_to(message: ToGateway, protocol: int) -> ToGateway | None:
+def convert(message: ToGateway, protocol: int) -> ToGateway | None:
     """Return the message without fields that this version of the data plane lacks; None if the
     version lacks the message."""
     if protocol < RANKS_PROTOCOL and type(message) is RankTraced:
@@ -110,16 +110,16 @@ class GatewayLink:
 
     def send(self, peer: bytes, message: ToGateway) -> None:
         """Send one frame; give up a gateway process whose socket is closed."""
-        client = self._clients.known.get(peer)
-        converted = message if client is None else known_to(message, client.protocol)
+        client = self._clients.by_peer.get(peer)
+        converted = message if client is None else convert(message, client.protocol)
         if converted is None:
             return
-        if not self._link.send(peer, pack_to_gateway(converted)) and peer in self._clients.known:
+        if not self._link.send(peer, pack_to_gateway(converted)) and peer in self._clients.by_peer:
             self._give_up(peer, "its socket is closed")
 
     def takes_back(self, peer: bytes) -> bool:
         """Return whether a gateway process takes back requests that have not begun."""
-        client = self._clients.known.get(peer)
+        client = self._clients.by_peer.get(peer)
         return client is not None and client.protocol >= DISPLACED_PROTOCOL
 
     def watch(self, now: float) -> float:
@@ -132,7 +132,7 @@ class GatewayLink:
 
     def close(self, message: str) -> None:
         """Tell every gateway process that the runner ends, and close the socket."""
-        for peer in tuple(self._clients.known):
+        for peer in tuple(self._clients.by_peer):
             self.send(peer, Goodbye(message))
         self._reactor.unwatch(self._link)
         self._link.close()
@@ -158,7 +158,7 @@ class GatewayLink:
             return
         if isinstance(message, Hello):
             self._greet(peer, message, now)
-        elif self._clients.heard(peer, now):
+        elif self._clients.note_alive(peer, now):
             self._listener.act_on(peer, message, now)
         else:
             self.send(peer, Goodbye(GIVEN_UP))
@@ -173,6 +173,6 @@ class GatewayLink:
 
     def _give_up(self, peer: bytes, why: str) -> None:
         client = self._clients.forget(peer)
-        open_requests = self._listener.gone(peer)
+        open_requests = self._listener.cancel_peer(peer)
         if client is not None:
             self._log.warning("a gateway is gone", gateway=client.name, why=why, open=open_requests)

@@ -26,7 +26,7 @@ def given_back(request: OpenRequest, ends: Iterable[RowEvent]) -> Displaced | Su
     return Suspended(request.request_id, request.so_far(costs))
 
 
-def gone_on(
+def resume_request(
     prepared: PreparedRequest, so_far: AnswerSoFar | None, facts: EngineFacts
 ) -> PreparedRequest | Refusal:
     """Return a request resumed from another runner's output, limited to the tokens that fit here;

@@ -34,7 +34,7 @@ from runner import schedule
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.arrivals import Pending, arrived, cannot_take, known_already, too_long
 from runner.serving.gateway_link import Asked, GatewayLink
-from runner.serving.giving_back import given_back, gone_on
+from runner.serving.giving_back import given_back, resume_request
 from runner.serving.lead_loop import LeadLoop, Stepped
 from runner.serving.open_request import OpenRequest, Order, Outgoing, carry_out
 from runner.serving.told_prompt import answer_frames
@@ -111,7 +111,7 @@ class RequestServer:
                 owes = any(not request.is_paused for request in self._open.values())
                 self._link.send(peer, Pong(self._boot, self._loop.status.steps_done, owes))
 
-    def gone(self, peer: bytes) -> int:
+    def cancel_peer(self, peer: bytes) -> int:
         gone = [request for request in self._open.values() if request.peer == peer]
         for request in gone:
             self._note("cancel_observed", request.request_id, why="gateway gone")
@@ -191,7 +191,7 @@ class RequestServer:
         self._note("prompt_build", request_id)
         if isinstance(answer, PreparedRequest):
             assert self._loop.facts is not None, "ready"
-            answer = gone_on(answer, pending.submit.so_far, self._loop.facts)
+            answer = resume_request(answer, pending.submit.so_far, self._loop.facts)
         if isinstance(answer, Refusal):
             self._link.send(pending.peer, Refused(request_id, answer))
             return

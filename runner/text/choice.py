@@ -147,7 +147,7 @@ class ChoiceText:
     def _note(self, token: SampledToken, text: str) -> None:
         """Record where the token's text ends, once known."""
         self._waiting.append(token)
-        if self._detokeniser.held and not text:
+        if self._detokeniser.is_incomplete and not text:
             return
         end = self._length + len(text)
         self._noted.extend((end, waiting) for waiting in self._waiting)

@@ -83,7 +83,7 @@ class ByteDetokeniser:
         return self._decode(b"", True)
 
     @property
-    def held(self) -> bool:
+    def is_incomplete(self) -> bool:
         """Return whether bytes of an incomplete character are held."""
         return self._decoder.getstate()[0] != b""
 
@@ -106,15 +106,15 @@ class StreamingDecoder(Protocol):
 
 
 class WholeTextDetokeniser:
-    """Detokenises with the model library's own decoder, for other vocabularies. `held`: the last
-    token's text is not complete."""
+    """Detokenises with the model library's own decoder, for other vocabularies. `is_incomplete`:
+    the text of the last token is not complete."""
 
-    __slots__ = ("_decoder", "_hidden", "held")
+    __slots__ = ("_decoder", "_hidden", "is_incomplete")
 
     def __init__(self, decoder: StreamingDecoder, hidden: frozenset[int]) -> None:
         self._decoder = decoder
         self._hidden = hidden
-        self.held = False
+        self.is_incomplete = False
 
     def add(self, token: int) -> str:
         """Return the text that this token completes."""
@@ -122,13 +122,13 @@ class WholeTextDetokeniser:
             return ""
         self._decoder.add_token(token)
         text = self._decoder.last_segment
-        self.held = not text
+        self.is_incomplete = not text
         return text
 
     def flush(self) -> str:
         """Return the remaining text at the end."""
         self._decoder.finalize()
-        self.held = False
+        self.is_incomplete = False
         return self._decoder.last_segment
 
 

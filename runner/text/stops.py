@@ -79,7 +79,7 @@ class Scan:
         self._state = 0
 
     @property
-    def held(self) -> str:
+    def held_text(self) -> str:
         strings, state = self._automaton, self._state
         return strings.source[state][: strings.depth[state]]
 
@@ -95,12 +95,12 @@ class Scan:
             if begins is None:
                 return text, None, ""
             return self._walk(text, begins.start())
-        held = self.held
+        held = self.held_text
         return self._walk(held + text, len(held))
 
     def flush(self) -> str:
         """Return the held text as ordinary text."""
-        held = self.held
+        held = self.held_text
         self._state = 0
         return held
 

@@ -140,7 +140,7 @@ def render_chat(
     family = template.family
     if final is None:
         text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
-    return Rendered(text, family.opening(_written(text, spelled), final), spelled, unshown)
+    return Rendered(text, family.opening(_without_markup(text, spelled), final), spelled, unshown)
 
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
@@ -250,7 +250,7 @@ def _unshown_call(prompt: ChatPrompt, template: Template, shape: TemplateShape) 
     return None
 
 
-def _written(text: str, spelled: Sequence[Span]) -> str:
+def _without_markup(text: str, spelled: Sequence[Span]) -> str:
     """Return the prompt without the markup that messages spell."""
     for start, end in reversed(spelled):
         text = f"{text[:start]}\ufffd{text[end:]}"

@@ -76,7 +76,7 @@ class ModelTokenizer:
             for settings in (generation, config, config.get("text_config"))
             for end in _ends(settings)
         ]
-        self._opened = open_tokenizer(path, _told(parsers), list(dict.fromkeys(ends)))
+        self._opened = open_tokenizer(path, _parser_settings(parsers), list(dict.fromkeys(ends)))
         self._backend: Any = self._opened.backend
         self.facts: dict[str, str] = {}
         """Facts found in the model's files, in words, by subject."""
@@ -261,7 +261,7 @@ class ModelTokenizer:
         )
 
 
-def _told(parsers: Parsers) -> dict[str, str]:
+def _parser_settings(parsers: Parsers) -> dict[str, str]:
     """Return the settings that select a parser of mlx-lm, instead of its detection."""
     return {"tool_parser_type": parsers.library} if parsers.library else {}
 

@@ -88,7 +88,7 @@ FAULTS = (
     PlantedFault(
         Mutant(
             "runner/text/stops.py",
-            "        held = self.held\n        return self._walk(",
+            "        held = self.held_text\n        return self._walk(",
             "        held = self.flush()\n        return self._walk(",
             "a stop string over two deltas is missed",
         ),

@@ -56,10 +56,10 @@ def test_a_gateway_is_given_up_after_three_silent_seconds() -> None:
     gateways = Clients()
     gateways.greet(b"a", Hello("a", Boot("1"), DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX), 0.0)
     gateways.greet(b"b", Hello("b", Boot("1"), DATA_PROTOCOL_MIN, DATA_PROTOCOL_MAX), 0.0)
-    assert gateways.heard(b"a", 2.0)
+    assert gateways.note_alive(b"a", 2.0)
     assert gateways.silent(3.5, 0.0) == [b"b"]
     gateways.forget(b"b")
-    assert not gateways.heard(b"b", 4.0)
+    assert not gateways.note_alive(b"b", 4.0)
 
 
 def test_a_runner_that_stood_still_gives_up_nobody_for_that_time() -> None:

@@ -85,7 +85,7 @@ class WindowKV(LayerKV):
             new = tuple(
                 mx.concatenate(list(both), axis=2) for both in zip(self.past(), new, strict=True)
             )
-        self.parts = self._kept(new, count)
+        self.parts = self._remaining(new, count)
         self.offset += count
         return new[0], new[1]
 
@@ -121,7 +121,7 @@ class WindowKV(LayerKV):
             part[:, :, place : place + 1] = token
         self.offset += 1
 
-    def _kept(self, seen: Parts, count: int) -> Parts:
+    def _remaining(self, seen: Parts, count: int) -> Parts:
         """Return what remains of the past plus `count` tokens, each in its place."""
         stop = self.offset + count
         if stop <= self.window.places:

@@ -49,7 +49,7 @@ LISTENS_S = 0.1
 long first, because all ranks form at the same time and rank 0 may not listen yet."""
 
 MARK_BYTES = 16
-"""Length of the marks that `held_by_all` compares."""
+"""Length of the marks that `on_all_ranks` compares."""
 
 _sockets: list[int] = []
 """The ring's sockets, for the life of the process, like MLX's group."""
@@ -250,7 +250,7 @@ class GroupComm(Comm):
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
 
-    def held_by_all(self, marks: Sequence[bytes], most: int) -> list[bool]:
+    def on_all_ranks(self, marks: Sequence[bytes], most: int) -> list[bool]:
         """Return for each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
         `most`. An exchange that all ranks make, awaited."""
         self.settle()

@@ -44,7 +44,7 @@ class HiddenPath:
     element: int | None = None
     width: int = 1
 
-    def given(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def hidden_in(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the hidden states among a layer's arguments."""
         return kwargs[self.key] if isinstance(self.key, str) else args[self.key]
 

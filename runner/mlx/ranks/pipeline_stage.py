@@ -183,7 +183,7 @@ def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the hidden states among the arguments, as a layer would."""
-        return path.returning(path.given(args, kwargs))
+        return path.returning(path.hidden_in(args, kwargs))
 
     layer_probe.retype(layer, "Elsewhere", passed_on)
 
@@ -200,7 +200,7 @@ def _wrap(
         """Call the layer with `before` applied to its input; return `after` applied to its
         output."""
         if before is not None:
-            args, kwargs = path.giving(before(path.given(args, kwargs)), args, kwargs)
+            args, kwargs = path.giving(before(path.hidden_in(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)
         return out if after is None else path.returning(after(path.returned(out)), out)
 

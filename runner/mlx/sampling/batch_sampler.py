@@ -186,7 +186,7 @@ class BatchSampler:
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
         """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
-        held = self._held()
+        held = self._mask_of_ends()
         if self._greedy:
             scores = logits if allowed is None else self._masked(logits, allowed)
             scores = scores if held is None else self._masked(scores, held)
@@ -217,7 +217,7 @@ class BatchSampler:
         bound = _Subset(allowed.slots, len(self._draws))
         return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
 
-    def _held(self) -> Allowed | None:
+    def _mask_of_ends(self) -> Allowed | None:
         """Return the allowed tokens of rows with held ends; None if there are none."""
         slots = tuple(i for i, d in enumerate(self._draws) if d is not None and d.holds)
         if slots != self._holding:

@@ -71,7 +71,7 @@ class EngineRow:
         return self.computed >= len(self.spec.tokens)
 
     @property
-    def held(self) -> int:
+    def computed_tokens(self) -> int:
         """Return the tokens whose KV is computed, or will be by the end of the step being
         issued."""
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed

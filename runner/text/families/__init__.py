@@ -1,7 +1,7 @@
-"""Families of models: how each marks its thinking and its tool calls, and what reads them.
+"""Families of models: the marks of their thinking and tool calls, and the readers of their output.
 
-Pure. One `Family` for a model, chosen by its template and its vocabulary; no other room knows the
-name of one.
+Pure. A model's `Family` is chosen by its template and its vocabulary. No other room knows the names
+of families.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How families write their tool calls, piece by piece: what a grammar needs to hold a call to it.
+"""The forms of tool calls by family, piece by piece, from which grammars of calls are made.
 
-Pure. Arguments are one JSON object, or tags with a value each. Sources: the chat templates of the
-models, and what their parsers read. A family that is not here writes calls in a form that no
-grammar of ours can hold.
+Pure. Arguments are one JSON object, or tags with one value each. Sources: the chat templates of the
+models, and the formats that their parsers accept. A family that is missing here has calls that our
+grammars cannot describe.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.text.families.spans import Marks
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression, in the place of a text that the model may choose."""
+    """A regular expression for text that the model may choose."""
 
     regex: str
 
@@ -25,10 +25,10 @@ Piece = str | Pattern
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Arguments of which each stands between tags: a text as it is, anything else as JSON.
+    """Arguments with each value between tags: a string as plain text, other values as JSON.
 
-    `any_json`: what is no text may have any schema; else its type is one plain word, and a text
-    that reads "null" is none.
+    `any_json`: values other than strings may have any schema. Else their type must be one plain
+    word, and the string "null" cannot be written.
     """
 
     before_name: tuple[Piece, ...]
@@ -39,8 +39,8 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """An output that is a row of messages: what opens a `thought`, one of which may follow another,
-    what opens the `answer`, and what stands `between` two messages."""
+    """An output of several messages: the openings of thoughts, which may follow each other, the
+    opening of the answer, and the text between two messages."""
 
     thoughts: tuple[tuple[str, ...], ...]
     answer: tuple[str, ...]
@@ -49,11 +49,11 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The pieces around calls: `opens`, the first call, `between`, the next, `closes`; a call is
-    `head`, its name, `middle`, its arguments, `tail`. A piece that is a token is written as one.
+    """The pieces around calls: `opens`, first call, `between`, next call, `closes`. A call is
+    `head`, name, `middle`, arguments, `tail`. A piece that is a token must be written as a token.
 
-    `names` is what a name must look like; None: any, written as JSON writes it. `is_last`: no text
-    comes behind calls. `is_single`: an answer makes one call at most.
+    `names` is a pattern of names; None: any name, as a JSON string. `is_last`: no text follows
+    calls. `is_single`: an answer has at most one call.
     """
 
     head: tuple[Piece, ...]
@@ -70,17 +70,19 @@ class CallForm:
 
     @property
     def pieces(self) -> frozenset[str]:
-        """Return all texts that calls and messages are made of."""
+        """Return all fixed texts in calls and messages."""
         around = (*self.opens, *self.head, *self.middle, *self.tail, *self.between, *self.closes)
         turns = self.turns
-        told = () if turns is None else (*turns.answer, *turns.between, *sum(turns.thoughts, ()))
+        of_turns = (
+            () if turns is None else (*turns.answer, *turns.between, *sum(turns.thoughts, ()))
+        )
         tags = self.tags
         within = () if tags is None else (*tags.before_name, *tags.behind_name, *tags.behind_value)
-        return frozenset(piece for piece in (*around, *told, *within) if isinstance(piece, str))
+        return frozenset(piece for piece in (*around, *of_turns, *within) if isinstance(piece, str))
 
     @property
     def mark(self) -> str:
-        """Return what tells a call from text: the first piece."""
+        """Return the first piece, which distinguishes a call from text."""
         first = (self.opens or self.head)[0]
         assert isinstance(first, str)
         return first
@@ -192,8 +194,8 @@ _DEEPSEEK_FENCED = CallForm(
 
 
 def call_form(format: str | None, marks: Marks | None, template: str) -> CallForm | None:
-    """Return how a family writes calls in this `format` between `marks`, as its template has it;
-    None where that is not known."""
+    """Return the form of calls in this `format` between `marks`, by the template; None if it is
+    unknown."""
     if format == "deepseek":
         return _DEEPSEEK_FENCED if "```json" in template else _DEEPSEEK
     if format == "mistral":
@@ -204,8 +206,8 @@ def call_form(format: str | None, marks: Marks | None, template: str) -> CallFor
 
 
 def _listed(marks: Marks) -> CallForm:
-    """Return the form of a JSON list between marks; Command R numbers its calls, and has other
-    names for what they are made of."""
+    """Return the form of a JSON list between marks. Command R numbers its calls, and has other key
+    names."""
     is_numbered = marks.start == "<|START_ACTION|>"
     numbered = ('{"tool_call_id": "', _NUMBER, '", "tool_name": ')
     return CallForm(

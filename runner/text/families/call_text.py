@@ -1,7 +1,7 @@
-"""Reads the text of tool calls: whole, as it grows, or as far as the limit let it grow. Pure.
+"""Reads the text of tool calls: complete, growing, or cut off by the token limit. Pure.
 
-Arguments are passed on as they come once the text has named its tool and begun an object as JSON
-does; before that, what is no call can still be given back as the text it was.
+Arguments are passed on as they arrive, once the text has named its tool and begun a JSON object.
+Until then, text that is no call can still be returned as text.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _MARKUP = re.compile(
     rf"""|\s*(?P<glm>[\w.-]+)\s*<(?:longcat_)?arg_key>""",
     re.VERBOSE,
 )
-"""How calls that are no JSON begin, once their name is whole, in the forms of all families."""
+"""The beginnings of calls in other forms than JSON, up to a complete name, for all families."""
 _ENDS = {"coder": "</function>", "invoke": "</invoke>", "atem": "</atem:invoke>",
          "minicpm": "</function>", "xtml": "<|close|>call<|sep|>"}  # fmt: skip
 _QUOTES = ("<escape>", '<|"|>')
-"""What Gemma puts around texts."""
+"""Gemma's quotation marks."""
 _CLOSES = (">", "}", "]", ")")
-"""With what calls end, in the forms of all families."""
+"""The last characters of calls, in the forms of all families."""
 _OPENERS = (
     "<function=",
     "<invoke",
@@ -58,29 +58,29 @@ _OPENERS = (
     "call:",
 )
 _SECTIONS = ("<|tool_call_", "<｜tool▁")
-"""How calls begin of which each has a name before its JSON."""
+"""Openings of calls that have a name before their JSON."""
 _ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-]*"?')
-"""How they may begin before that; nothing at all may."""
+"""The possible beginnings of such calls before the name is complete; may be empty."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
-"""Characters within which a call must have begun to be passed on as it comes."""
+"""A call is passed on as it arrives only if it has begun within so many characters."""
 
 
 class CallText:
-    """The text of one call as it comes: passed on from where its arguments have begun.
+    """The growing text of one call, which is passed on from the beginning of its arguments.
 
-    `raw` is all of it, `start` the offset at which it began. `name` None: the text names the tool
-    itself, as JSON; else it is the arguments alone. `passes_on` False: nothing is certain before
-    the call has ended. `left` is what stood behind the call and is none of it, once it has ended.
+    `raw` is the whole text, `start` its offset. `name` None: the text is JSON that names the tool;
+    else the text is only the arguments. `passes_on` False: nothing is certain before the call has
+    ended. `left` is text after the call that is not part of it, set when the call has ended.
     """
 
     __slots__ = ("_name", "_object", "_passes_on", "left", "raw", "start")
 
     def __init__(
-        self, start: int, kept: str = "", *, name: str | None = None, passes_on: bool = True
+        self, start: int, beginning: str = "", *, name: str | None = None, passes_on: bool = True
     ) -> None:
-        """`kept` is what the text begins with."""
-        self.raw = kept
+        """`beginning` is the first part of the text."""
+        self.raw = beginning
         self.start = start
         self._name = name
         self._passes_on = passes_on
@@ -94,7 +94,7 @@ class CallText:
 
     @property
     def inside_string(self) -> bool:
-        """Return whether the text so far breaks off within a text between quotation marks."""
+        """Return whether the text so far ends inside quotation marks."""
         if self._object is not None:
             return self._object.inside_string
         is_quoted = any(self.raw.count(quote) % 2 for quote in _QUOTES)
@@ -103,14 +103,15 @@ class CallText:
         return is_quoted or inside_json_string(raw[named:])
 
     def is_whole(self, parse: ParseCalls) -> bool:
-        """Return whether all of the call is there, but for what marks its end."""
+        """Return whether the call is complete, apart from its end mark."""
         if self._object is not None:
             return self._object.is_over
         is_closed = self.raw.rstrip().endswith(_CLOSES)
         return is_closed and bool(read_calls(self.raw, parse))
 
     def take(self, text: str, offset: int) -> list[Call]:
-        """Take more text, which ends at `offset`; return the part of the call that is certain."""
+        """Take more text, which ends at `offset`; return the part of the call that is now
+        certain."""
         is_hopeless = len(self.raw) > BEGUN_WITHIN
         self.raw += text
         name: str | None = None
@@ -124,32 +125,35 @@ class CallText:
         return [Call(name, part, self.start, offset, goes_on=True)] if part else []
 
     def _begun(self) -> tuple[str, str] | None:
-        """Return (name, arguments so far), None before both are there."""
+        """Return (name, arguments so far); None before both have begun."""
         head = self.raw[:BEGUN_WITHIN]
-        found = (_BEGUN_CALL if self._name is None else _BEGUN_ARGUMENTS).match(head)
-        if found is None:
+        match = (_BEGUN_CALL if self._name is None else _BEGUN_ARGUMENTS).match(head)
+        if match is None:
             return None
         name = self._name
         try:
-            name = json.loads(found["name"]) if name is None else name
+            name = json.loads(match["name"]) if name is None else name
             name.encode()
         except ValueError:
             return None
-        return name, self.raw[found.end() :]
+        return name, self.raw[match.end() :]
 
     def drop_open(self) -> None:
-        """Leave the calls in markup that are whole, without one that the limit cut off."""
+        """Keep only the complete calls in markup; drop a call that the token limit cut off."""
         for end in _ENDS.values():
             place = self.raw.rfind(end)
             self.raw = self.raw[: place + len(end)] if place >= 0 else self.raw
 
     def end(self, parse: ParseCalls, offset: int, *, is_cut: bool = False) -> list[Call]:
-        """End the call at `offset`: return all of it where nothing was passed on, none where it is
-        no call; else what closes what the model left open, unless the limit cut it off (`is_cut`),
-        and what further calls stand behind it."""
+        """End the call at `offset`; return the rest of it.
+
+        If nothing was passed on yet, that is the whole call, or nothing if the text is no call.
+        Otherwise it is the text that closes the arguments, and further calls after them. `is_cut`:
+        the token limit cut the call off, so the arguments stay open.
+        """
         if self._object is None:
-            found, self.left = _read(self.raw, parse, is_cut=is_cut)
-            return [Call(name, arguments, self.start, offset) for name, arguments in found]
+            calls, self.left = _read(self.raw, parse, is_cut=is_cut)
+            return [Call(name, arguments, self.start, offset) for name, arguments in calls]
         closing = self._object.cut() if is_cut else self._object.missing()
         rest = self._object.behind
         behind = rest if self._name is not None else _behind_object(rest)
@@ -164,7 +168,7 @@ class CallText:
 
 
 def _behind_object(rest: str) -> str:
-    """Return what stands behind an object of which `rest` is all behind its arguments."""
+    """Return the text after a call's object; `rest` is the text after its arguments."""
     begun = '{"":0'
     try:
         return rest[json.JSONDecoder().raw_decode(begun + rest)[1] - len(begun) :]
@@ -173,14 +177,14 @@ def _behind_object(rest: str) -> str:
 
 
 def is_json_begun(raw: str) -> bool:
-    """Return whether text may be the beginning of a JSON object; nothing at all may be."""
+    """Return whether text may be the beginning of a JSON object; empty text may be."""
     return raw.lstrip()[:1] in ("", "{")
 
 
 def read_cut_call(raw: str) -> tuple[str, str] | None:
-    """Return (name, what there is of the arguments) of a call in JSON that breaks off; None before
-    its name is whole. There is at least the brace that opens them: no reader is to take the call
-    for one without arguments."""
+    """Return (name, arguments so far) of a call in JSON that was cut off; None before the name is
+    complete. The arguments have at least the opening brace, so that no reader takes the call as one
+    without arguments."""
     begun = _CUT_CALL.match(raw)
     if begun is None:
         return None
@@ -200,33 +204,35 @@ def read_cut_call(raw: str) -> tuple[str, str] | None:
 
 
 def read_cut_markup(raw: str) -> tuple[str | None, bool] | None:
-    """Return (name, whether its parser would take it for a whole call wherever it breaks off) of a
-    call that is no JSON and breaks off; the name is None before it is whole. None for what does not
-    begin as such a call does."""
+    """Return (name, is_open) of a call in another form than JSON that was cut off.
+
+    The name is None before it is complete. `is_open`: its parser would accept the text as a
+    complete call, wherever it is cut. None for text that does not begin like such a call.
+    """
     begun = _MARKUP.match(raw)
     if begun is not None:
         end = _ENDS.get(begun.lastgroup or "")
         is_open = begun.lastgroup == "glm" or (end is not None and end not in raw)
         return begun[begun.lastgroup or 0], is_open
     bare = raw.lstrip()
-    is_opener = any(bare.startswith(one) or one.startswith(bare) for one in _OPENERS)
+    is_opener = any(bare.startswith(opener) or opener.startswith(bare) for opener in _OPENERS)
     if is_opener or _ONLY_A_NAME.fullmatch(raw):
         return None, True
     return None
 
 
 def read_calls(raw: str, parse: ParseCalls, *, is_cut: bool = False) -> list[tuple[str, str]]:
-    """Return (name, arguments as JSON text) of each call in `raw`, its JSON mended where it has to
-    be; none if one is malformed."""
+    """Return (name, arguments as JSON text) of each call in `raw`; none if one is malformed. The
+    JSON is repaired if necessary."""
     return _read(raw, parse, is_cut=is_cut)[0]
 
 
 def _read(raw: str, parse: ParseCalls, *, is_cut: bool) -> tuple[list[tuple[str, str]], str]:
-    """Return the calls in `raw`, and what of it is part of none of them."""
-    for told in (raw, mended_json(raw, is_cut=is_cut)):
+    """Return the calls in `raw`, and the text outside of them."""
+    for text in (raw, mended_json(raw, is_cut=is_cut)):
         try:
-            found = parse(told)
-            items = cast(list[object], found) if isinstance(found, list) else [found]
+            parsed = parse(text)
+            items = cast(list[object], parsed) if isinstance(parsed, list) else [parsed]
             calls = [_one_call(item) for item in items if not isinstance(item, Rest)]
         except Exception:  # any error of a family's parser means that this is not a call
             continue
@@ -256,7 +262,7 @@ def _one_call(item: object) -> tuple[str, str]:
 
 
 def inside_json_string(text: str) -> bool:
-    """Return whether JSON text breaks off within a string; False for what is no JSON at all."""
+    """Return whether JSON text ends inside a string; False for text that is not JSON."""
     if not text.lstrip().startswith(("{", "[")):
         return False
     inside = escaped = False

@@ -1,8 +1,8 @@
-"""Parses the calls of families for which mlx-lm has no parser, or one that loses text. Pure.
+"""Parsers of calls for families without a parser in mlx-lm, or whose parser there loses text. Pure.
 
-All raise ValueError for what is no call. Formats as the models' own templates write them: DeepSeek
-V3, R1 and V3.1; Kimi K2; Mistral's with names; Llama 3.1 to 3.3; Granite 3, Phi-4, Command R and
-Nemotron, whose calls are a JSON list between marks; FunctionGemma and Gemma 4.
+All raise ValueError for text that is no call. The formats are those of the models' own templates.
+The models are DeepSeek V3, R1 and V3.1, Kimi K2, Mistral's with names, Llama 3.1 to 3.3,
+FunctionGemma and Gemma 4. Granite 3, Phi-4, Command R and Nemotron write a JSON list between marks.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ _NUMBERED = re.compile(r"(?:functions\.)?(.+?)(?::[0-9]+)?\Z", re.DOTALL)
 
 
 def marked_calls(*marks: str, end: str = "") -> Parse:
-    """Return a parser of calls that are a name and JSON arguments with any of `marks` around them
-    and the `end` behind, whichever of those stand twice or are missing: the JSON alone says where
-    arguments end."""
+    """Return a parser of calls that consist of a name and JSON arguments.
+
+    Any of `marks` may be around them, and `end` after them. Marks may be missing or repeated,
+    because the JSON itself shows where the arguments end.
+    """
     split = re.compile("|".join(map(re.escape, filter(None, (*marks, end)))))
     ends = rf"{{|{re.escape(end)}|\Z" if end else r"{|\Z"
     header = re.compile(rf"(?P<header>[^{{]*?)(?P<ends>{ends})", re.DOTALL)
 
     def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """Return the calls, and a `Rest` of what is in none. Raises ValueError."""
-        found: list[object] = []
+        """Return the calls, and a `Rest` with text outside of them. Raises ValueError."""
+        calls: list[object] = []
         left = raw
         while (left := _without(split, left)) and not left.startswith("```"):
-            told = header.match(left)
-            assert told is not None, "its end is optional"
-            words = split.sub(" ", re.sub(r"\[CALL_ID\][\w-]*", " ", told["header"])).split()
+            match = header.match(left)
+            assert match is not None, "its end is optional"
+            words = split.sub(" ", re.sub(r"\[CALL_ID\][\w-]*", " ", match["header"])).split()
             names = [word for word in words if word not in _UNNAMED]
-            if len(names) != 1 or not told["ends"]:
-                if not found:
+            if len(names) != 1 or not match["ends"]:
+                if not calls:
                     raise ValueError("no call has one name and arguments")
                 break
-            arguments, left = "{}", left[told.end() :]
-            if told["ends"] == "{":
+            arguments, left = "{}", left[match.end() :]
+            if match["ends"] == "{":
                 body = ObjectText()
                 arguments = body.take("{" + left)
                 if body.is_torn or not body.is_over:
@@ -50,18 +52,18 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
                 left = body.behind.lstrip().removeprefix("```")
             name = _NUMBERED.match(names[0])
             assert name is not None
-            found.append({"name": name[1], "arguments": json.loads(arguments)})
+            calls.append({"name": name[1], "arguments": json.loads(arguments)})
         rest = split.sub("", left).strip().removeprefix("```").strip()
         is_mark = any(mark.startswith(rest) for mark in (*marks, end))  # that broke off
-        return found if is_mark else [*found, Rest(rest)]
+        return calls if is_mark else [*calls, Rest(rest)]
 
     return parse
 
 
 def _without(marks: re.Pattern[str], text: str) -> str:
-    """Return a text without the marks that it begins with, and without blanks."""
-    while (found := marks.match(text := text.lstrip())) is not None:
-        text = text[found.end() :]
+    """Return a text without leading marks and blanks."""
+    while (match := marks.match(text := text.lstrip())) is not None:
+        text = text[match.end() :]
     return text
 
 
@@ -73,7 +75,7 @@ _named_calls = marked_calls("[TOOL_CALLS]", "[ARGS]")
 
 
 def mistral_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-    """Parse a JSON list of calls, or names with their arguments behind."""
+    """Parse a JSON list of calls, or names that are followed by their arguments."""
     return json_calls(raw, tools) if raw.lstrip()[:1] in "[{" else _named_calls(raw, tools)
 
 
@@ -87,21 +89,23 @@ def json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
 
 
 def bare_json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-    """Parse JSON objects that stand alone, apart by semicolons or blanks, if each calls one of
-    `tools`: without marks nothing else tells a call from an answer in JSON."""
-    known = {tool["function"]["name"] for tool in tools}
+    """Parse JSON objects without marks, separated by semicolons or blanks.
+
+    Each must name one of `tools`, because nothing else distinguishes a call from a JSON answer.
+    """
+    names = {tool["function"]["name"] for tool in tools}
     decoder = json.JSONDecoder()
-    found: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     place = 0
     while place < len(raw):
         item, place = decoder.raw_decode(raw, place)
         call = _named(item)
-        if call.get("name") not in known:
+        if call.get("name") not in names:
             raise ValueError("no call of a tool that was given")
-        found.append(call)
+        calls.append(call)
         while place < len(raw) and raw[place] in "; \t\r\n":
             place += 1
-    return found
+    return calls
 
 
 def _named(item: object) -> dict[str, Any]:
@@ -117,24 +121,24 @@ _GEMMA = re.compile(r"\s*call:\s*([\w.-]+)\s*(?=\{)")
 
 
 def gemma_calls(quote: str) -> Parse:
-    """Return a parser of `call:NAME{KEY:VALUE,...}`, whose texts stand between two `quote`s."""
+    """Return a parser of `call:NAME{KEY:VALUE,...}` with strings between two `quote`s."""
 
     def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """Return the calls, and a `Rest` of what is in none. Raises ValueError."""
-        found: list[object] = []
+        """Return the calls, and a `Rest` with text outside of them. Raises ValueError."""
+        calls: list[object] = []
         left = raw
         while (begun := _GEMMA.match(left)) is not None:
             arguments, left = _gemma_value(left[begun.end() :], quote)
-            found.append({"name": begun[1], "arguments": arguments})
-        if not found:
+            calls.append({"name": begun[1], "arguments": arguments})
+        if not calls:
             raise ValueError("no call")
-        return [*found, Rest(left.strip())] if left.strip() else found
+        return [*calls, Rest(left.strip())] if left.strip() else calls
 
     return parse
 
 
 def _gemma_value(text: str, quote: str) -> tuple[Any, str]:
-    """Return the value that a text begins with, and what stands behind it."""
+    """Return the value at the beginning of a text, and the rest of the text."""
     text = text.lstrip()
     if text.startswith(quote):
         value, end, left = text.removeprefix(quote).partition(quote)

@@ -1,7 +1,7 @@
 """Chooses a model's family by its chat template and its vocabulary. Pure.
 
-mlx-lm's own finding comes first: it has parsers for most families that there are. What it does not
-know is told here by what templates write.
+mlx-lm's own choice goes first, because it has parsers for most families. Other families are
+recognised here by the text of their templates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.text.families.calls import (
 from runner.text.families.family import Family, LibraryMarks, ParseWithTools
 from runner.text.families.harmony import MARKERS, harmony
 from runner.text.families.spans import Marks
-from runner.text.families.tagged_calls import TAGGED, kept_whole, tagged_calls
+from runner.text.families.tagged_calls import TAGGED, checked_parser, tagged_calls
 
 _THINKING = {
     "think": Marks("<think>", "</think>"),
@@ -31,14 +31,14 @@ _THINKING = {
     "seed": Marks("<seed:think>", "</seed:think>"),
     "cohere": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
 }
-"""By what a card calls them."""
+"""A card's name of marks to the marks of thinking."""
 _OWN: Mapping[str, ParseWithTools] = {
     "kimi_k2": kimi_calls,
     "mistral": mistral_calls,
     "function_gemma": gemma_calls("<escape>"),
     "gemma4": gemma_calls('<|"|>'),
 }
-"""By mlx-lm's names of the forms: parsers that lose nothing where its own do."""
+"""mlx-lm's name of a form to our parser, which loses no text where mlx-lm's does."""
 _BARE, _NONE = "llama", "none"
 _LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
 _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
@@ -52,21 +52,20 @@ _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
     ("granite", "<|tool_call|>", "json_list", Marks("<|tool_call|>", ""), json_calls),
     ("hermes", "<tool_call>", "json_calls", Marks("<tool_call>", "</tool_call>"), json_calls),
 )  # fmt: skip
-"""What a card calls it, what a template writes, the name of the form, its marks and parser; the
-first that fits."""
+"""(card's name, text in templates, name of the form, marks, parser); the first that fits counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """By which rules output is read, in a card's words: of `calls`, and of `thinking`. Empty: as
-    the template and the vocabulary say; `none`: it is not."""
+    """The parsers of calls and thinking, by a card's names. Empty: chosen by the template and the
+    vocabulary; `none`: no parser."""
 
     calls: str = ""
     thinking: str = ""
 
     @property
     def library(self) -> str:
-        """Return the name of mlx-lm's parser of calls, where it is one of those; else ""."""
+        """Return the name of the parser of calls if it is mlx-lm's; else ""."""
         return "" if self.calls in (*(row[0] for row in _CALLS), _BARE, _NONE) else self.calls
 
 
@@ -76,8 +75,11 @@ FOUND = Parsers()
 def family_of(
     template: str, vocabulary: Container[str], library: LibraryMarks, parsers: Parsers = FOUND
 ) -> Family:
-    """Return the family of a model with this chat template ("" for none) and these tokens; what
-    `parsers` name goes before what is found. `library` has found mlx-lm's own that they name."""
+    """Return the family of a model with this chat template ("" for none) and these tokens.
+
+    Parsers that `parsers` names override the chosen ones. `library` has mlx-lm's findings, for the
+    parser of mlx-lm that `parsers` may name.
+    """
     if parsers == FOUND and all(marker in vocabulary for marker in MARKERS):
         return harmony()
     think = library.think or _thinking(template, vocabulary)
@@ -87,7 +89,7 @@ def family_of(
     if parsers.calls and not parsers.library:
         return replace(_named(parsers.calls, template), think=think, behind_thinking=behind)
     if library.calls is not None:
-        inner = tuple(one for one in (*KIMI, *DEEPSEEK) if one in vocabulary)
+        inner = tuple(marker for marker in (*KIMI, *DEEPSEEK) if marker in vocabulary)
         form = call_form(library.format, library.calls, template)
         parse = _tolerant(library.format, library.parse)
         return Family(think, library.calls, library.format, parse, inner, behind, form)
@@ -95,25 +97,25 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return a parser of ours where there is one, or one that reads what opens as a call with tags;
-    the library reads the rest, where nothing is lost by that."""
+    """Return our own parser if there is one; else mlx-lm's, checked for lost text. For calls with
+    tags our tolerant parser goes first."""
     if parse is None or (form or "") in _OWN:
         return _OWN.get(form or "")
     tagged = TAGGED.get(form or "")
-    kept = kept_whole(parse)
+    whole_parse = checked_parser(parse)
     if tagged is None:
-        return kept
-    return lambda raw, tools: tagged_calls(tagged, raw, tools) or kept(raw, tools)
+        return whole_parse
+    return lambda raw, tools: tagged_calls(tagged, raw, tools) or whole_parse(raw, tools)
 
 
 def _behind(end: str, template: str) -> str:
-    """Return the lines that the template puts behind the end of thinking."""
+    """Return the line breaks that the template puts after the end of thinking."""
     has_lines = any(end + lines in template for lines in (r"\n\n", "\n\n"))
     return "\n\n" if has_lines else ""
 
 
 def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:
-    """Return marks that are tokens, or that the template writes both of."""
+    """Return the first marks that are both tokens, or both in the template."""
     for marks in _THINKING.values():
         are_tokens = marks.start in vocabulary and marks.end in vocabulary
         if are_tokens or (marks.start in template and marks.end in template):
@@ -131,7 +133,8 @@ def _calling(template: str) -> Family:
 
 
 def _named(parser: str, template: str) -> Family:
-    """Return a family that only calls, by the card's word for how; none where it is none."""
+    """Return a family without thinking, by the card's name of its calls; without calls for an
+    unknown name."""
     if parser == _BARE:
         return _family("bare_json", Marks("{", "", leads=True), bare_json_calls, template)
     for name, _, form, marks, parse in _CALLS:

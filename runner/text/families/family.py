@@ -1,8 +1,7 @@
-"""What is known of a family of models: its marks, its parser of calls, and its reader of output.
+"""A family of models: its marks, its parser of calls, and its reader of output.
 
-Pure. Most families mark thinking and calls by a text before and one behind
-(`runner.text.families.marked`); a family whose output is made of messages with channels has a
-reader of its own.
+Pure. Most families put marks before and after thinking and calls (`runner.text.families.marked`). A
+family whose output consists of messages with channels has its own reader.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from runner.text.prepared import SpanState
 from runner.text.stops import Automaton
 
 ParseWithTools = Callable[[str, Sequence[Mapping[str, Any]]], object]
-"""The text between the marks and the tools -> {name, arguments}, or a list of them. Raises any
-error where the text is no call."""
+"""Parses the text between the marks, with the tools, into {name, arguments} or a list of them. May
+raise any error if the text is no call."""
 
 
 class Reader(Protocol):
-    """Reads one choice's text: the same spans however the text was cut into pieces.
+    """Reads the text of one choice. The spans do not depend on how the text was cut into pieces.
 
-    `stop` is the stop string that ended the visible text, after which nothing more is read.
+    `stop` is the stop string that ended the visible text; nothing is read after it.
     """
 
     stop: str | None
@@ -37,25 +36,25 @@ class Reader(Protocol):
 
     @property
     def may_think(self) -> bool:
-        """Return whether the next token may begin thinking, where the text is not within it."""
+        """Return whether the next token may begin thinking, if the text is not inside it."""
         ...
 
     def look_for(self, stops: Automaton) -> None:
-        """Look for these stop strings in the visible text from here on."""
+        """Search the visible text for these stop strings from here on."""
         ...
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text and return the spans that are certain now."""
+        """Take more text; return the spans that are certain now."""
         ...
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output and return what was held back; `is_cut`: the limit cut it off."""
+        """End the output; return the rest. `is_cut`: the token limit cut the output off."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryMarks:
-    """What mlx-lm finds out about a tokenizer. `format` is its name for the form of calls."""
+    """mlx-lm's findings about a tokenizer. `format` is its name for the form of calls."""
 
     think: Marks | None = None
     calls: Marks | None = None
@@ -65,11 +64,11 @@ class LibraryMarks:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How models of one family write. `think` and `calls` None: they have none.
+    """The output format of one family. `think` or `calls` None: it has no thinking or no calls.
 
-    `format` names the form of calls, `form` is what a grammar of them is made of, None where there
-    is none. `inner` are further markers that calls are made of, whose text must be seen.
-    `behind_thinking` is the layout between thinking's end and the answer, as the template has it.
+    `format` names the form of calls. `form` has the pieces for a grammar of calls; None if there is
+    no grammar. `inner` are further markers within calls; their text must stay visible to the
+    parser. `behind_thinking` is the template's layout between the end of thinking and the answer.
     """
 
     think: Marks | None
@@ -82,23 +81,25 @@ class Family:
 
     @property
     def thinks_unasked(self) -> bool:
-        """Return whether the model thinks unless it is told not to."""
+        """Return whether the model thinks by default."""
         return False
 
     @property
     def markers(self) -> frozenset[str]:
-        """Return the texts of all markers, which are read and never shown."""
-        marks = [text for one in (self.think, self.calls) if one for text in (one.start, one.end)]
+        """Return the texts of all markers, which are parsed and never shown."""
+        marks = [
+            text for kind in (self.think, self.calls) if kind for text in (kind.start, kind.end)
+        ]
         return frozenset([*marks, *self.inner])
 
     def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
-        """Return what the prompt ends with behind the template's text, so that the model thinks or
-        does not; `is_held`: its answer must follow a grammar."""
+        """Return text to append to the prompt, so that the model thinks or does not. `is_held`: its
+        answer must follow a grammar."""
         return ""
 
     def opening(self, prompt: str, final: str | None) -> SpanState:
-        """Return where output behind this prompt begins; `final` is the content of the turn that is
-        continued, None for a new turn."""
+        """Return the state in which the output after this prompt begins. `final` is the content of
+        a continued turn, None for a new turn."""
         if self.think is None:
             return "text"
         start, end = self.think.start, self.think.end
@@ -107,13 +108,14 @@ class Family:
         return "reasoning" if prompt.rstrip().endswith(start) else "text"
 
     def closing(self, *, has_tools: bool) -> str:
-        """Return what the model would write to end its thinking and begin its answer, or a call
-        where it `has_tools`; "" where thinking cannot be ended."""
+        """Return the text with which the model would end its thinking and begin its answer, or a
+        call if it `has_tools`; "" if thinking cannot be ended."""
         end = self.think.end if self.think is not None else ""
         return end and end + self.behind_thinking
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the messages as this family's templates know them: reasoning goes by two names."""
+        """Return the messages in the form of this family's templates, with reasoning under both of
+        its names."""
         return [_aliased(message) for message in messages]
 
     def reader(
@@ -125,7 +127,8 @@ class Family:
         opening: SpanState,
         stops: Automaton,
     ) -> Reader:
-        """Return the reader of one choice; what is not read is plain text."""
+        """Return the reader of one choice. Thinking or calls that it does not read stay plain
+        text."""
         return SpanReader(
             think=self.think if reads_thinking else None,
             calls=self.calls if reads_tools else None,
@@ -135,7 +138,7 @@ class Family:
         )
 
     def parser(self, tools: Sequence[Mapping[str, Any]]) -> ParseCalls:
-        """Return what reads the text between the marks of calls."""
+        """Return the parser of the text between the marks of calls."""
         parse = self.parse
         if parse is None:
             return _no_calls
@@ -147,6 +150,6 @@ def _no_calls(raw: str) -> object:
 
 
 def _aliased(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with its reasoning under the other name that templates have for it."""
+    """Return the message with its reasoning also under the name `thinking`."""
     reasoning = message.get("reasoning_content")
     return {**({} if reasoning is None else {"thinking": reasoning}), **message}

@@ -1,11 +1,11 @@
-"""Reads and opens the messages of gpt-oss, each of which has a channel: OpenAI's harmony format.
+"""Reads gpt-oss's messages, which have channels, and opens them: OpenAI's harmony format.
 
-Pure. An output is a row of messages, `<|start|>assistant<|channel|>NAME<|message|>TEXT<|end|>`: the
-channel `analysis` is thinking, `final` is the answer, `commentary` an answer's preamble, and what
-is addressed `to=functions.NAME` is a call with JSON arguments. The prompt ends with
-`<|start|>assistant`, so that the output begins within a header. Markers and headers never become
-text; a call that is none is given back as the text it was, without its header. Where a marker is
-missing or stands twice the text is kept: what a header cannot be is the message's. Source:
+Pure. An output is a sequence of `<|start|>assistant<|channel|>NAME<|message|>TEXT<|end|>`. The
+channel `analysis` is thinking, `final` is the answer, `commentary` an answer's preamble. A message
+`to=functions.NAME` is a call with JSON arguments. The prompt ends with `<|start|>assistant`, so the
+output begins within a header. Markers and headers never become text. A malformed call is returned
+as text, without its header. If a marker is missing or repeated no text is lost: the part of a
+header that cannot belong to it is the message's. Source:
 developers.openai.com/cookbook/articles/openai-harmony.
 """
 
@@ -30,7 +30,7 @@ TURN = "<|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 COMMENTARY = "<|channel|>commentary"
 HEADER_CHARACTERS = 400
-"""A header is shorter; what is longer and names no channel is an answer without one."""
+"""Longest header; longer text that names no channel is an answer without a header."""
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"(?:<\|channel\|>\s*|^\s*|assistant\s*)(analysis|commentary|final)")
 _HEADER = re.compile(
@@ -42,21 +42,22 @@ _MARKERS = re.compile("|".join(map(re.escape, MARKERS)))
 _ENDS = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
 _FUNCTIONS = "functions."
 _NO_TOOLS = ("user", "assistant", "all", "self")
-"""Recipients that are no tools."""
+"""Recipients other than tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyFamily(Family):
-    """gpt-oss and what was made of it."""
+    """gpt-oss and models derived from it."""
 
     @property
     def thinks_unasked(self) -> bool:
-        """Return True: it has no other way, but for a prompt that opens the answer."""
+        """Return True: only a prompt that opens the answer prevents thinking."""
         return True
 
     def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
-        """Open the thinking where a grammar holds the answer behind it, or the answer where no
-        thinking is wanted; with tools, whose calls have headers of their own, neither."""
+        """Return the opening of thinking if a grammar constrains the answer after it, or the
+        opening of the answer without thinking. With tools return "", because calls have their own
+        headers."""
         if has_tools:
             return ""
         if is_held:
@@ -64,19 +65,20 @@ class HarmonyFamily(Family):
         return "" if thinking else FINAL
 
     def opening(self, prompt: str, final: str | None) -> SpanState:
-        """Return "header" where the prompt ends with the beginning of a turn."""
+        """Return "header" if the prompt ends with the beginning of a turn, else as the base."""
         text = prompt.rstrip()
         if text.endswith(ANALYSIS):
             return "reasoning"
         return "header" if final is None and text.endswith(TURN) else "text"
 
     def closing(self, *, has_tools: bool) -> str:
-        """End the thinking and open the answer; with tools the channel of calls, which takes words
-        as well."""
+        """Return the text that ends thinking and opens the answer. With tools it opens the channel
+        of calls, which may also contain words."""
         return f"<|end|>{TURN}{COMMENTARY if has_tools else FINAL}"
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Join the thinking and the preamble of a turn with calls: its template takes one alone."""
+        """Return the messages with the thinking and preamble of a turn with calls joined, because
+        the template accepts only one of them."""
         made = Family.messages(self, messages)
         for message in made:
             if message.get("tool_calls") and message.get("thinking") and message.get("content"):
@@ -93,8 +95,8 @@ class HarmonyFamily(Family):
         opening: SpanState,
         stops: Automaton,
     ) -> Reader:
-        """Return the reader of one choice. Thinking has a channel, whether it was asked for or
-        not; where a raw prompt is continued, which has no turns, nothing is read as markup."""
+        """Return the reader of one choice. Thinking has its channel even if it was not requested.
+        The continuation of a raw prompt has no turns, so nothing is read as markup."""
         if not reads_thinking:
             return Family.reader(
                 self, tools, reads_thinking=False, reads_tools=False, opening="text", stops=stops
@@ -104,7 +106,7 @@ class HarmonyFamily(Family):
 
 
 def harmony() -> HarmonyFamily:
-    """Return the family. The marks serve a grammar, which holds what stands behind the second."""
+    """Return the family. Its marks are for grammars, which constrain the text after the second."""
     return HarmonyFamily(
         think=Marks(ANALYSIS, f"<|end|>{TURN}{FINAL}"),
         calls=Marks("<|channel|>commentary to=functions.", "<|call|>"),
@@ -126,7 +128,7 @@ class HarmonyReader:
         reads_calls: bool,
         tools: frozenset[str] = frozenset(),
     ) -> None:
-        """`tools` are names of tools, which a call may have without `functions.` before it."""
+        """`tools` are the names of tools; a call may omit the prefix `functions.` of a name."""
         self._tools = tools
         self._state: Literal["header", "text", "reasoning", "call"] = opening
         self._reads_calls = reads_calls
@@ -146,26 +148,27 @@ class HarmonyReader:
 
     @property
     def may_think(self) -> bool:
-        """Return whether the text so far ends in a header, which may turn out to open thinking."""
+        """Return whether the text so far ends in a header, which may open thinking."""
         return self._state == "header"
 
     def look_for(self, stops: Automaton) -> None:
-        """Look for these stop strings in the visible text from here on; there were none before."""
+        """Search the visible text for these stop strings from here on; there were none before."""
         self._stops = Scan(stops)
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text and return the spans that are certain now."""
+        """Take more text; return the spans that are certain now."""
         out: list[Span | Call] = []
         while self.stop is None:
-            clear, found, text = self._markers.feed(text)
+            clear, marker, text = self._markers.feed(text)
             self._take(clear, out)
-            if found is None or self.stop is not None:
+            if marker is None or self.stop is not None:
                 break
-            self._turn(found, out)
+            self._turn(marker, out)
         return out
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output: a call that the limit cut off is one with what there is of it."""
+        """End the output; return the rest. A call that the token limit cut off is returned as far
+        as it goes."""
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)
@@ -213,15 +216,15 @@ class HarmonyReader:
             self._header = "" if marker in _ENDS else self._header + marker
 
     def _keep_text(self, out: list[Span | Call], *, is_cut: bool = False) -> None:
-        """Enter the body of a message whose header has no end, where there is text behind it; the
-        limit (`is_cut`) may have cut off a word of the header."""
-        known = _HEADER.match(self._header)
-        assert known is not None, "all of it is optional"
-        text = _MARKERS.sub("", self._header[known.end() :])
+        """Enter the body of a message whose header has no end, if text follows the header.
+        `is_cut`: the token limit may have cut off a word of the header."""
+        match = _HEADER.match(self._header)
+        assert match is not None, "all of it is optional"
+        text = _MARKERS.sub("", self._header[match.end() :])
         bare = text.strip()
         if not bare or (is_cut and any(word.startswith(bare) for word in _WORDS)):
             return
-        self._header = self._header[: known.end()]
+        self._header = self._header[: match.end()]
         self._open_body()
         if self._state == "call":
             out.extend(self._call.take(text, self._offset))
@@ -229,7 +232,7 @@ class HarmonyReader:
             self._say(text, out)
 
     def _open_body(self) -> None:
-        """Enter the body that the header tells of."""
+        """Enter the body that the header announces."""
         assert self._state == "header"
         header, self._header = self._header, ""
         recipient, channels = _RECIPIENT.search(header), _CHANNEL.findall(header)
@@ -244,7 +247,7 @@ class HarmonyReader:
             self._state = "reasoning" if is_analysis else "text"
 
     def _end_message(self, out: list[Span | Call], *, is_cut: bool = False) -> None:
-        """End a body; what was held back for a stop string is text."""
+        """End a body; text that was held back for a stop string is emitted."""
         if self._state == "call":
             call, parse = self._call, _whole_arguments(self._name)
             if is_cut and not call.is_begun:
@@ -258,20 +261,20 @@ class HarmonyReader:
             self._emit(self._stops.flush(), self._offset, out)
 
     def _answer_without_header(self, out: list[Span | Call]) -> None:
-        """Take what was thought a header as an answer."""
+        """Treat the presumed header as an answer."""
         text, self._header, self._is_bare = self._header, "", False
         self._state = "text"
         self._say(text, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Take text of a body that ends at the current offset; stop strings end visible text."""
+        """Take text of a body, up to the current offset. A stop string ends visible text."""
         if self._state == "reasoning":
             self._emit(text, self._offset, out)
             return
-        clear, found, rest = self._stops.feed(text)
-        held = len(self._stops.held) if found is None else len(rest) + len(found)
+        clear, stop, rest = self._stops.feed(text)
+        held = len(self._stops.held_text) if stop is None else len(rest) + len(stop)
         self._emit(clear, self._offset - held, out)
-        self.stop = found
+        self.stop = stop
 
     def _emit(self, text: str, end: int, out: list[Span | Call]) -> None:
         if text:
@@ -280,5 +283,5 @@ class HarmonyReader:
 
 
 def _whole_arguments(name: str) -> ParseCalls:
-    """Return a parser of a body that is the arguments of the tool `name`."""
+    """Return a parser for a body that contains the arguments of the tool `name`."""
     return lambda raw: {"name": name, "arguments": cast(object, json.loads(raw or "{}"))}

@@ -1,9 +1,9 @@
-"""Mends JSON as models write it, once, where a call is read: what is told of a call is JSON. Pure.
+"""Repairs models' JSON, so that all reported calls have valid JSON. Pure.
 
-Mended are raw control characters, escapes that JSON does not have, halves of surrogate pairs (now
-U+FFFD), commas before an end, Python's words, brackets closed by the wrong one, and bare words,
-which become text. Text, too, becomes what clients could not send back: values nested deeper than
-`DEEPEST` levels and numbers beyond a double. Other JSON stays as it is, character by character.
+It repairs raw control characters, escapes that JSON does not have, halves of surrogate pairs (to
+U+FFFD), commas before an end, Python's words, and brackets with the wrong counterpart. Bare words
+become strings. So do values that clients could not send back: values nested deeper than `DEEPEST`
+levels, and numbers beyond a double. Other JSON stays the same, character by character.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NO_CHARACTER = "\ufffd"
 _SPACE = " \t\r\n"
 _STRUCTURE = frozenset('{}[]:,"' + _SPACE)
 _WIDEST = 1024
-"""Bits of a whole number that a double holds."""
+"""Bits of the largest whole number in a double."""
 DEEPEST = 48
-"""Levels of arguments: with what stands around them in a history, a body has at most 64."""
+"""Most levels of arguments; with the levels around them in a history, a body has at most 64."""
 
 
 class ObjectText:
-    """Follows the text of one JSON object up to its end, and mends it on the way.
+    """Repairs the growing text of one JSON object up to its end.
 
-    `behind` is what came behind its end. `is_torn`: a comma, a colon or a value is missing within
-    it, so that what was mended may not be what was meant.
+    `behind` is the text after its end. `is_torn`: a comma, a colon or a value was missing, so the
+    repaired text may not be what the model meant.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class ObjectText:
     )
 
     def __init__(self, deepest: float = DEEPEST) -> None:
-        """`deepest`: a value with so many levels around it becomes text."""
+        """`deepest`: a value with so many levels around it becomes a string."""
         self._deepest = deepest
         self._open: list[str] = []
         self._wants: list[Literal["name", "colon", "value", "comma"]] = []  # for each open one
@@ -65,11 +65,11 @@ class ObjectText:
 
     @property
     def inside_string(self) -> bool:
-        """Return whether the text so far breaks off within a string."""
+        """Return whether the text so far ends inside a string."""
         return self._inside if self._buried is None else self._buried.inside_string
 
     def take(self, text: str) -> str:
-        """Return what is certain of the object's text, which begins with the first."""
+        """Take more of the object's text; return the repaired text that is certain now."""
         out: list[str] = []
         place = 0
         while place < len(text):
@@ -92,7 +92,7 @@ class ObjectText:
         return "".join(out)
 
     def missing(self) -> str:
-        """Return what was held back, and what closes the object where the model left it open."""
+        """Return the pending text, and the text that closes the object if it is open."""
         if self.is_over:
             return ""
         out: list[str] = []
@@ -109,13 +109,13 @@ class ObjectText:
         return "".join(out)
 
     def cut(self) -> str:
-        """Return what was held back, where the limit cut the object off."""
+        """Return the pending text of an object that the token limit cut off."""
         if self.is_over or self._inside or self._buried is not None:
             return ""
         return self._waiting + (self._word if _VALUE.match(self._word) else "")
 
     def _take_buried(self, text: str, out: list[str]) -> str:
-        """Take text of a value that is nested too deep; return what stands behind it."""
+        """Take text of a value that is nested too deep; return the text after it."""
         buried = self._buried
         assert buried is not None
         out.append(_quoted(buried.take(text)))
@@ -153,7 +153,7 @@ class ObjectText:
             self._end_escape(letter, out)
 
     def _take_unit(self, out: list[str]) -> None:
-        """Take a whole `\\uXXXX`, alone or behind the first half of a pair."""
+        """Take a complete `\\uXXXX`, alone or after the first half of a pair."""
         held = self._escape
         unit = int(held[-4:], 16)
         is_low, is_high = 0xDC00 <= unit < 0xE000, 0xD800 <= unit < 0xDC00
@@ -166,8 +166,8 @@ class ObjectText:
         out.append("\\ufffd" if is_low and len(held) == 6 else held)
 
     def _end_escape(self, letters: str, out: list[str]) -> None:
-        """End an escape that is none, before these letters: half a pair of surrogates, or a
-        backslash that is text like what stands behind it."""
+        """End an invalid escape before these letters: half a surrogate pair, or a backslash, which
+        becomes text together with the letters."""
         held, self._escape = self._escape, ""
         is_half = len(held) >= 6
         out.append("\\ufffd" if is_half else "\\\\" + held[1:])
@@ -196,11 +196,11 @@ class ObjectText:
             else:
                 out.append(letter)
         elif letter != '"' and len(self._open) == self._deepest:
-            self._make_place(out, is_text=False)
+            self._begin_value(out, is_text=False)
             self._buried = ObjectText(math.inf)
             out += ('"', _quoted(self._buried.take(letter)))
         else:
-            self._make_place(out, is_text=letter == '"')
+            self._begin_value(out, is_text=letter == '"')
             self._inside = letter == '"'
             if letter in "{[":
                 self._open.append("}" if letter == "{" else "]")
@@ -211,15 +211,15 @@ class ObjectText:
         word, self._word = self._word, ""
         if not word:
             return
-        is_name = self._make_place(out, is_text=True)
+        is_name = self._begin_value(out, is_text=True)
         if is_name or not (_VALUE.fullmatch(word) and _fits(word)):
             text = json.dumps(_whole_text(word.strip("'")), ensure_ascii=False)
             word = text if is_name else _PYTHON.get(word, text)
         out.append(word)
 
-    def _make_place(self, out: list[str], *, is_text: bool) -> bool:
-        """Write what has to stand before the next value and does not; return whether that is the
-        name of a member, which only a text can be."""
+    def _begin_value(self, out: list[str], *, is_text: bool) -> bool:
+        """Write missing punctuation before the next value. Return whether the value is the name of
+        a member, which must be a string (`is_text`)."""
         if not self._wants:
             return False
         wants = self._wants[-1]
@@ -240,14 +240,14 @@ class ObjectText:
         return False
 
     def _end_member(self, out: list[str]) -> None:
-        """Give a member a value that has none."""
+        """Write null for a member without a value."""
         if self._open[-1:] == ["}"] and self._wants[-1] in ("colon", "value"):
             self.is_torn = True
             out.append(":null" if self._wants[-1] == "colon" else "null")
             self._wants[-1] = "comma"
 
     def _close(self, out: list[str]) -> str:
-        """Close what was opened last; return with what."""
+        """Close the innermost object or list; return its closing bracket."""
         self._end_member(out)
         self._waiting = ""
         self._wants.pop()
@@ -256,48 +256,56 @@ class ObjectText:
 
 
 def mended_json(text: str, *, is_cut: bool = False) -> str:
-    """Return a text with the JSON objects in it mended, and lists of such; what is left open is
-    closed, unless the limit cut it off. A text with a torn one stays as it is."""
+    """Return a text with its JSON objects repaired, and lists of objects.
+
+    Open objects are closed, unless the token limit cut them off (`is_cut`). A text with a torn
+    object is returned unchanged.
+    """
     out: list[str] = []
     left = text
     while (begun := _BEGINS.search(left)) is not None:
-        found = ObjectText()
-        out += (left[: begun.start()], found.take(left[begun.start() :]))
-        out.append(found.cut() if is_cut else found.missing())
-        if found.is_torn:
+        object_text = ObjectText()
+        out += (left[: begun.start()], object_text.take(left[begun.start() :]))
+        out.append(object_text.cut() if is_cut else object_text.missing())
+        if object_text.is_torn:
             return text
-        left = found.behind
+        left = object_text.behind
     return "".join((*out, left))
 
 
 def object_of(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is the JSON of, mended where it has to be; None where it is
-    that of none. An empty text is an empty object."""
+    """Return the object of a JSON text, repaired if necessary; None if the text is no object. An
+    empty text is an empty object."""
     if not text.strip():
         return {}
-    for told in (text, mended_json(text)):
+    for candidate in (text, mended_json(text)):
         try:
-            found: Any = json.loads(told)
+            value: Any = json.loads(candidate)
         except (ValueError, RecursionError):
             continue
-        return cast(dict[str, Any], sendable(found)) if isinstance(found, dict) else None
+        return cast(dict[str, Any], sendable(value)) if isinstance(value, dict) else None
     return None
 
 
 def sendable(value: Any, level: int = 0) -> Any:
-    """Return a value without what JSON, UTF-8 or a client cannot say: halves of surrogate pairs are
-    U+FFFD, numbers that are none their names, those beyond a double their digits, and what has
-    `DEEPEST` levels around it, `level` of them here, is JSON text."""
+    """Return a value that JSON, UTF-8 and clients can represent.
+
+    Halves of surrogate pairs become U+FFFD. NaN and infinities become their names, whole numbers
+    beyond a double their digits. A value with `DEEPEST` levels around it becomes JSON text; `level`
+    is the number of levels around `value`.
+    """
     if isinstance(value, str):
         return _whole_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        known = cast(Mapping[Any, Any], value)
-        found = {_whole_text(str(name)): sendable(one, level + 1) for name, one in known.items()}
-        return json.dumps(found, ensure_ascii=False) if level == DEEPEST else found
+        mapping = cast(Mapping[Any, Any], value)
+        members = {
+            _whole_text(str(name)): sendable(item, level + 1) for name, item in mapping.items()
+        }
+        return json.dumps(members, ensure_ascii=False) if level == DEEPEST else members
     if isinstance(value, list | tuple | set | frozenset):
-        items = [sendable(one, level + 1) for one in cast(list[Any], value)]
+        items = [sendable(item, level + 1) for item in cast(list[Any], value)]
         return json.dumps(items, ensure_ascii=False) if level == DEEPEST else items
     if value is None or isinstance(value, bool | float):
         return value
@@ -307,12 +315,12 @@ def sendable(value: Any, level: int = 0) -> Any:
 
 
 def _fits(word: str) -> bool:
-    """Return whether a word of JSON is no number beyond a double."""
+    """Return whether a word of JSON is anything but a number beyond a double."""
     return not word[-1].isdigit() or math.isfinite(float(word))
 
 
 def _quoted(text: str) -> str:
-    """Return a text as it stands within a string of JSON."""
+    """Return a text in the form that it has inside a JSON string."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

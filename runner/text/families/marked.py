@@ -1,15 +1,17 @@
 """Reads thinking, tool calls and stop strings out of a choice's text as it arrives.
 
-Pure. Text in, spans out, the same however the text was cut into pieces. Stop strings end the
-visible text, which never shows them; thinking and calls may contain them. A thinking block opens
-only before anything visible was said (or right after a tool call), so that a model may write
-about its own markers; a tool call opens wherever its marker stands outside thinking. Blank
-lines at the edges of thinking, after it and around calls are layout, not content, and are
-dropped. A marker that stands twice counts once, and a call whose end is left out ends where the
-next one opens. What opens as a call and is not one is given back as the text it was: nothing is
-lost. The arguments of a call in JSON are told as they come, from their first name on; the limit may
-cut them off. A call that it cut off before its name is whole is nothing, for markup is no answer;
-of one that is no JSON there is the name, and a brace that no reader takes for whole arguments.
+Pure. Text in, spans out; the spans do not depend on how the text was cut into pieces. A stop string
+ends the visible text and is not part of it; thinking and calls may contain stop strings. Thinking
+opens only before any visible text, or right after a tool call, so that a model may write about its
+own markers. A tool call opens wherever its marker is outside thinking. Blank lines at the edges of
+thinking, after it and around calls are layout, and are dropped. A repeated marker counts once. A
+call without an end mark ends where the next call opens. Text that opens like a call but is none is
+returned as text: nothing is lost.
+
+The arguments of a call in JSON are passed on as they arrive, from their first name on; the token
+limit may cut them off. A call that is cut off before its name is complete is dropped, because
+markup is no answer. A cut-off call in another form than JSON is returned as its name and an opening
+brace, which no reader takes for complete arguments.
 """
 
 from __future__ import annotations
@@ -33,10 +35,9 @@ _LAYOUT = " \t\r\n"
 
 
 class SpanReader:
-    """The reader of one choice. `think` and `calls` None: that kind of span is plain text.
+    """The reader of one choice. `think` or `calls` None: that kind of span is plain text.
 
-    `reasoning` says whether the text so far ends inside thinking; `stop` is the stop string
-    that ended the visible text, after which nothing more is read.
+    `stop` is the stop string that ended the visible text; nothing is read after it.
     """
 
     __slots__ = (
@@ -71,12 +72,12 @@ class SpanReader:
         self._parse = parse
         self._state: Literal["text", "reasoning", "call"] = "text"
         self._fresh = think is not None  # nothing visible yet: thinking may still open
-        self._is_begun = False  # something visible was said
+        self._is_begun = False  # visible text was emitted
         self._trim = opening == "reasoning"  # leading white space is layout
         self._blank: str = ""  # trailing white space that may turn out to be layout
         self._call = CallText(0)  # the open one
-        self._before = ""  # markers before it that stand twice
-        self._closed: str = ""  # the end marker behind which nothing visible was said yet
+        self._before = ""  # repeated markers before it
+        self._closed: str = ""  # the last end marker, while no visible text follows it
         self._offset = 0  # of the raw text taken so far
         self._stops = Scan(stops)
         self.stop: str | None = None
@@ -85,7 +86,7 @@ class SpanReader:
         self._markers = Scan(self._sought())
 
     def look_for(self, stops: Automaton) -> None:
-        """Look for these stop strings in the text from here on, where until now there were none."""
+        """Search the text for these stop strings from here on; there were none before."""
         self._stops = Scan(stops)
 
     @property
@@ -95,24 +96,26 @@ class SpanReader:
 
     @property
     def may_think(self) -> bool:
-        """Return whether thinking may still open: before visible text, or within a call, behind
-        which it may."""
+        """Return whether thinking may still open: before visible text, or after an open call."""
         return self._think is not None and (self._fresh or self._state == "call")
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text and return the spans that are certain now."""
+        """Take more text; return the spans that are certain now."""
         out: list[Span | Call] = []
         while self.stop is None:
-            clear, found, text = self._markers.feed(text)
+            clear, marker, text = self._markers.feed(text)
             self._take(clear, out)
-            if found is None or self.stop is not None:
+            if marker is None or self.stop is not None:
                 break
-            self._turn(found, out)
+            self._turn(marker, out)
         return out
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output: return what was held back, as text; an open call without an end marker of
-        its own is read, any other is given back, unless the limit cut it off (`is_cut`)."""
+        """End the output; return the rest.
+
+        An open call is parsed if it needs no end marker; otherwise it becomes text. `is_cut`: the
+        token limit cut the output off; then an open call is returned as far as it goes.
+        """
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)
@@ -169,18 +172,19 @@ class SpanReader:
             self._say(clear, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Take visible text that ends at the current offset: look for stop strings first."""
-        if self._trim and not self._blank and not self._stops.held:
+        """Take visible text, up to the current offset; search it for stop strings."""
+        if self._trim and not self._blank and not self._stops.held_text:
             text = text.lstrip(_LINES)
-        clear, found, rest = self._stops.feed(text)
-        if found is None:
-            self._settle(clear, self._offset - len(self._stops.held), out)
+        clear, stop, rest = self._stops.feed(text)
+        if stop is None:
+            self._settle(clear, self._offset - len(self._stops.held_text), out)
             return
-        self.stop = found
-        self._emit(self._blank + clear, self._offset - len(rest) - len(found), out)
+        self.stop = stop
+        self._emit(self._blank + clear, self._offset - len(rest) - len(stop), out)
 
     def _settle(self, text: str, end: int, out: list[Span | Call]) -> None:
-        """Emit text or reasoning that ends at offset `end`, less what may be layout."""
+        """Emit text or reasoning that ends at offset `end`, without white space that may be
+        layout."""
         text = self._blank + text
         if self._state == "reasoning":
             text = text.lstrip(_LAYOUT) if self._trim else text
@@ -201,44 +205,44 @@ class SpanReader:
         self._is_begun = self._is_begun or kind == "text"
         out.append(Span(kind, text, end - len(text), end))
 
-    def _turn(self, found: str, out: list[Span | Call]) -> None:
-        """Take a marker that was found: the offset passes it and the state changes."""
+    def _turn(self, marker: str, out: list[Span | Call]) -> None:
+        """Take a marker: move the offset behind it and change the state."""
         calls, think = self._calls, self._think
-        is_first = not self._is_begun and not self._stops.held.strip(_LAYOUT)
+        is_first = not self._is_begun and not self._stops.held_text.strip(_LAYOUT)
         start = self._offset
-        self._offset += len(found)
-        if self._state == "reasoning" and think is not None and found == think.end:
-            self._blank, self._trim, self._closed = "", True, found
+        self._offset += len(marker)
+        if self._state == "reasoning" and think is not None and marker == think.end:
+            self._blank, self._trim, self._closed = "", True, marker
             self._enter("text")
         elif self._state == "reasoning":
-            if not self._trim:  # else it stands twice
-                self._settle(found, self._offset, out)
-        elif self._state == "call" and found == self._marks_of_calls().end:
-            self._end_call(found, out)
+            if not self._trim:  # else it is repeated
+                self._settle(marker, self._offset, out)
+        elif self._state == "call" and marker == self._marks_of_calls().end:
+            self._end_call(marker, out)
         elif self._state == "call":
-            self._open_again(found, out)
-        elif found == self._closed and not self._stops.held:
-            self._blank = ""  # it stands twice
-        elif calls is not None and found == calls.start and (not calls.leads or is_first):
+            self._open_again(marker, out)
+        elif marker == self._closed and not self._stops.held_text:
+            self._blank = ""  # it is repeated
+        elif calls is not None and marker == calls.start and (not calls.leads or is_first):
             self._settle(self._stops.flush(), start, out)
-            self._call = CallText(start, calls.kept, passes_on=not calls.leads)
+            self._call = CallText(start, calls.visible, passes_on=not calls.leads)
             self._before = ""
             self._enter("call")
         elif (
             think is not None
-            and found == think.start
+            and marker == think.start
             and self._fresh
-            and not self._stops.held.strip(_LAYOUT)
+            and not self._stops.held_text.strip(_LAYOUT)
         ):
             self._stops.flush()
             self._blank, self._trim = "", True
             self._enter("reasoning")
         else:
-            self._say(found, out)
+            self._say(marker, out)
 
     def _open_again(self, marker: str, out: list[Span | Call]) -> None:
-        """Take a beginning of calls within an open one: it stands twice, or the end was left out;
-        any other is text of the call."""
+        """Take a start marker within an open call: it is repeated, or the end mark is missing;
+        otherwise it is text of the call."""
         call = self._call
         if not call.raw.strip():
             self._before += marker + call.raw
@@ -270,7 +274,7 @@ class SpanReader:
             self._say(opened + self._call.raw + marker, out)
 
     def _close(self, out: list[Span | Call], is_cut: bool = False) -> bool:
-        """Append the calls that the open one makes; False, and nothing, where it makes none."""
+        """Append the calls in the open call's text; return whether there are any."""
         calls = self._call.end(self._parse, self._offset, is_cut=is_cut)
         out.extend(calls)
         if calls:
@@ -280,37 +284,37 @@ class SpanReader:
         return bool(calls)
 
     def _is_readable(self, markup: tuple[str | None, bool] | None, is_cut: bool) -> bool:
-        """Return whether an open call without its end may be one; what the limit cut off is none
-        where it does not even begin as calls do."""
+        """Return whether an open call without its end may be a call. If the token limit cut it off,
+        it must at least begin like one."""
         if markup is not None:
             return not markup[1]
         if not is_cut and not self._marks_of_calls().leads:
             opened = read_cut_markup(self._call.raw)
             if opened is not None and opened[0] is not None:
-                return True  # the model left out the end mark alone
+                return True  # the model only left out the end mark
         begins = is_json_begun(self._call.raw.lstrip().removeprefix("["))
         return not self._marks_of_calls().end or self._call.is_begun or (is_cut and begins)
 
     def _close_cut(self, out: list[Span | Call]) -> bool:
-        """Append what there is of a call in JSON, the first in a list of them; False for what is
-        none."""
+        """Append a cut-off call in JSON as far as it goes, also the first in a list of calls.
+        Return False if the text is no such call."""
         raw = self._call.raw.lstrip().removeprefix("[")
         if not is_json_begun(raw):
             return False
-        found = read_cut_call(raw)
-        if self._marks_of_calls().leads and not (found and _is_callable(found[0], self._parse)):
+        call = read_cut_call(raw)
+        if self._marks_of_calls().leads and not (call and _is_callable(call[0], self._parse)):
             return False
-        self._cut_off(found, out)
+        self._cut_off(call, out)
         return True
 
-    def _cut_off(self, found: tuple[str, str] | None, out: list[Span | Call]) -> None:
-        """Append a call that the limit cut off, as far as it goes; None before its name is whole:
-        then it is nothing."""
-        if found is not None:
-            out.append(Call(*found, self._call.start, self._offset))
+    def _cut_off(self, call: tuple[str, str] | None, out: list[Span | Call]) -> None:
+        """Append a cut-off call as far as it goes. None: it is dropped, as its name is
+        incomplete."""
+        if call is not None:
+            out.append(Call(*call, self._call.start, self._offset))
         self._blank, self._trim = "", True
 
 
 def _is_callable(name: str, parse: ParseCalls) -> bool:
-    """Return whether a whole call of this name would be one."""
+    """Return whether the parser accepts a complete call with this name."""
     return bool(read_calls(json.dumps({"name": name, "arguments": {}}), parse))

@@ -9,28 +9,28 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The texts that open and close a span. An empty `end` closes with the output. `leads`: the
-    span opens only at the very beginning of what is visible, and `start` is part of it."""
+    """The texts that open and close a span. With an empty `end` the span ends with the output.
+    `leads`: the span opens only at the beginning of the visible text, and `start` is part of it."""
 
     start: str
     end: str
     leads: bool = False
 
     @property
-    def kept(self) -> str:
-        """Return what of `start` belongs to the text of the span."""
+    def visible(self) -> str:
+        """Return the part of `start` that belongs to the span's text."""
         return self.start if self.leads else ""
 
     @property
     def dropped(self) -> str:
-        """Return what of `start` does not belong to the text of the span."""
+        """Return the part of `start` that does not belong to the span's text."""
         return "" if self.leads else self.start
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Part of the output. `end` is the offset in the raw text just after it; `start` where it
-    began, held-back text included."""
+    """Part of the output. `start` and `end` are its offsets in the raw text; `start` includes text
+    that was held back."""
 
     kind: Literal["text", "reasoning"]
     text: str
@@ -40,8 +40,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool call, or part of one: `name` is None in all parts but the first, `goes_on` true in all
-    but the last. `arguments` is JSON text: joined, that of an object, or what the limit left."""
+    """A tool call, or a part of it. `name` is None in all parts but the first; `goes_on` is true in
+    all but the last. The joined `arguments` are the JSON text of an object, complete unless the
+    token limit cut it off."""
 
     name: str | None
     arguments: str
@@ -51,10 +52,11 @@ class Call:
 
 
 ParseCalls = Callable[[str], object]
-"""The text between the markers -> {name, arguments} or a list of them; raises when malformed."""
+"""Parses the text between the markers into {name, arguments} or a list of them. Raises for
+malformed text."""
 
 
 class Rest(str):
-    """What stands between marks of calls and is part of none: a parser returns it beside them."""
+    """Text between the marks of calls that belongs to no call; a parser returns it beside them."""
 
     __slots__ = ()

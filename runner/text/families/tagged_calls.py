@@ -1,8 +1,8 @@
 """Parses calls whose arguments stand between tags: Qwen3-Coder's, GLM's, MiniMax's and others'.
 
-Pure. What opens as such a call is one: a value that is not of its schema's type is told as the
-text that it is, an end that is missing is where the next tag opens, and text between the tags is
-told beside the call. mlx-lm's parsers raise at the first such value, or drop it.
+Pure. Text that opens like such a call is always a call. A value that does not fit its schema's type
+is passed on as a string. A missing end is where the next tag opens. Text between the tags is
+returned beside the call. In these cases mlx-lm's parsers raise, or drop the text.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from runner.text.families.spans import Rest
 
 @dataclass(frozen=True, slots=True)
 class TaggedForm:
-    """How calls and arguments are found, each pattern with a name and the text behind it.
-    `guesses`: a value without a schema is any JSON, else an object or a list. An argument may have
-    the `kind` that its tag tells."""
+    """Patterns for calls and arguments; each matches a name and the text after it. `guesses`: a
+    value without a schema may be any JSON, else only an object or a list. The group `kind`, if
+    present, is the type in an argument's tag."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
@@ -80,7 +80,7 @@ TAGGED: Mapping[str, TaggedForm] = {
     "laguna": _keyed(""),
     "longcat": _keyed("longcat_"),
 }
-"""By mlx-lm's name of the form."""
+"""mlx-lm's name of a form to its patterns."""
 
 _TAGS = re.compile(
     r"</?(?:\w+[:_])?(?:tool_call|function|parameter|param|invoke|arg_key|arg_value)\b[^<>\n]*>"
@@ -88,7 +88,7 @@ _TAGS = re.compile(
     r"|<\|(?:open|close)\|>(?:(?!<\|sep\|>).)*<\|sep\|>"
 )
 _SCRAPS = re.compile(r"""["'>\s]*""")
-"""What a tag leaves behind whose end stands twice."""
+"""The remains of a tag with a repeated end."""
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SYNTAX = re.compile(
@@ -114,29 +114,29 @@ _WORDS = (
     ("array", ("arr", "list", "tuple")),
     ("null", ("null", "none")),
 )
-"""What schemas call a type, by how the word begins."""
+"""Type to the prefixes of its names in schemas."""
 
 
 def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]]) -> list[object]:
-    """Return the calls in the text between the marks, and a `Rest` of what is in none; nothing
-    where it does not open as a call does."""
-    found: list[object] = []
+    """Return the calls in the text between the marks, and a `Rest` with text outside of them; empty
+    if the text does not open like a call."""
+    calls: list[object] = []
     rest: list[str] = []
     matches = [*_spread(form.call, raw, rest)]
     for match, later in zip_longest(matches, matches[1:]):
         name = _unquoted(match[1])
         is_open = match.end() == match.end(2) and not match[2].strip()
         if is_open and later is not None and later[1] == match[1]:
-            continue  # it stands twice
-        known = _properties(name, tools)
-        if known is None and "<" not in raw:
-            return []  # a word between marks is a call where it names a tool
-        schemas = dict(known or {})
+            continue  # it is repeated
+        properties = _properties(name, tools)
+        if properties is None and "<" not in raw:
+            return []  # a word between marks is a call only if it names a tool
+        schemas = dict(properties or {})
         arguments: dict[str, str] = {}
-        for said in _spread(form.argument, match[2], rest):
-            argument, text = _unquoted(said[1].strip()), _bare(form, said[said.lastindex or 2])
-            if told := said.groupdict().get("kind"):
-                schemas.setdefault(argument, {"type": told})
+        for tag in _spread(form.argument, match[2], rest):
+            argument, text = _unquoted(tag[1].strip()), _bare(form, tag[tag.lastindex or 2])
+            if kind := tag.groupdict().get("kind"):
+                schemas.setdefault(argument, {"type": kind})
             if arguments.get(argument):
                 rest.append(f"{arguments[argument]}\n")
             arguments[argument] = text or arguments.get(argument, "")
@@ -144,13 +144,13 @@ def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]])
             argument: _value(text, schemas.get(argument), guesses=form.guesses)
             for argument, text in arguments.items()
         }
-        found.append({"name": name, "arguments": values})
+        calls.append({"name": name, "arguments": values})
     left = _TAGS.sub("", "".join(rest)).strip()
-    return [*found, Rest(left)] if found and not _SCRAPS.fullmatch(left) else found
+    return [*calls, Rest(left)] if calls and not _SCRAPS.fullmatch(left) else calls
 
 
 def _spread(pattern: re.Pattern[str], text: str, rest: list[str]) -> Iterator[re.Match[str]]:
-    """Yield what a pattern finds; add what stands between to `rest`."""
+    """Yield the matches of a pattern; append the text between them to `rest`."""
     place = 0
     for match in pattern.finditer(text):
         rest.append(text[place : match.start()])
@@ -168,39 +168,39 @@ def _bare(form: TaggedForm, text: str) -> str:
     return text.strip() if form.guesses else lines
 
 
-def kept_whole(parse: Parse) -> Parse:
-    """Return a parser of which each call has all words that it read: one that drops some raises."""
+def checked_parser(parse: Parse) -> Parse:
+    """Return the same parser with a check: it raises if the calls lack a word of the text."""
 
     def read(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """Return what the parser does. Raises ValueError where a word is missing."""
-        found = parse(raw, tools)
-        said = str(found).lower()
+        """Return the parser's calls. Raises ValueError if a word is missing."""
+        calls = parse(raw, tools)
+        words_read = str(calls).lower()
         words = _WORD.findall(_SYNTAX.sub(" ", _ESCAPE.sub(" ", raw)))
-        if any(word.lower() not in said for word in words):
-            raise ValueError("the parser drops what stands between the marks")
-        return found
+        if any(word.lower() not in words_read for word in words):
+            raise ValueError("the parser drops text between the marks")
+        return calls
 
     return read
 
 
 def _unquoted(name: str) -> str:
-    """Return a name as it was before it stood between quotation marks."""
+    """Return a name without the escapes of quotation marks."""
     return name.replace("&quot;", '"').replace("&amp;", "&")
 
 
 def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the schemas of a tool's arguments; None where there is no such tool."""
+    """Return the schemas of a tool's arguments; None if there is no such tool."""
     for tool in tools:
         function: Any = tool.get("function")
         if isinstance(function, Mapping) and cast(Any, function).get("name") == name:
             schema: Any = cast(Any, function).get("parameters")
-            known = schema.get("properties") if isinstance(schema, Mapping) else None  # pyright: ignore
-            return cast(Mapping[str, Any], known) if isinstance(known, Mapping) else {}
+            properties = schema.get("properties") if isinstance(schema, Mapping) else None  # pyright: ignore
+            return cast(Mapping[str, Any], properties) if isinstance(properties, Mapping) else {}
     return None
 
 
 def _value(text: str, schema: Any, *, guesses: bool) -> Any:
-    """Return a value of its schema's type; the text where it is none."""
+    """Return a value in its schema's type; the text if it does not fit."""
     kinds = _kinds(schema)
     bare = text.strip()
     is_text = kinds == {"string"}
@@ -210,33 +210,33 @@ def _value(text: str, schema: Any, *, guesses: bool) -> Any:
         return text
     for kind, read in _READERS:
         if kind in kinds:
-            found = read(bare)
-            if found is not None:
-                return found
+            parsed = read(bare)
+            if parsed is not None:
+                return parsed
     if kinds & {"string", "integer", "number", "boolean", "null"}:
         return text
-    found: object = _json(bare)
-    if isinstance(found, dict | list) or (guesses and not kinds and found is not None):
-        return cast(object, found)
+    parsed: object = _json(bare)
+    if isinstance(parsed, dict | list) or (guesses and not kinds and parsed is not None):
+        return cast(object, parsed)
     return text
 
 
 def _kinds(schema: Any) -> set[str]:
-    """Return the types that a schema allows; none where it says nothing of them."""
+    """Return the types that a schema allows; empty if it names none."""
     if not isinstance(schema, Mapping):
         return set()
-    told = cast(Mapping[str, Any], schema)
-    types: Any = told.get("type")
+    fields = cast(Mapping[str, Any], schema)
+    types: Any = fields.get("type")
     words = cast(list[Any], types) if isinstance(types, list) else [types]
-    found = {_kind(word) for word in words if isinstance(word, str)}
-    values: Any = told.get("enum") or ([told["const"]] if "const" in told else [])
-    if not found and isinstance(values, list):
-        found = {_kind_of(value) for value in cast(list[Any], values)}
+    kinds = {_kind(word) for word in words if isinstance(word, str)}
+    values: Any = fields.get("enum") or ([fields["const"]] if "const" in fields else [])
+    if not kinds and isinstance(values, list):
+        kinds = {_kind_of(value) for value in cast(list[Any], values)}
     for name in ("anyOf", "oneOf", "allOf"):
-        others: Any = told.get(name)
+        others: Any = fields.get(name)
         if isinstance(others, list):
-            found = found.union(*map(_kinds, cast(list[Any], others)))
-    return found
+            kinds = kinds.union(*map(_kinds, cast(list[Any], others)))
+    return kinds
 
 
 def _kind(word: str) -> str:
@@ -275,17 +275,17 @@ def _truth(text: str) -> bool | None:
 
 
 def _object(text: str) -> dict[str, Any] | None:
-    found = _json(text)
-    return cast(dict[str, Any], found) if isinstance(found, dict) else None
+    value = _json(text)
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None
 
 
 def _array(text: str) -> list[Any] | None:
-    found = _json(text)
-    return cast(list[Any], found) if isinstance(found, list | tuple) else None
+    value = _json(text)
+    return cast(list[Any], value) if isinstance(value, list | tuple) else None
 
 
 def _json(text: str) -> Any:
-    """Return a value written in JSON, or as Python writes it; None where it is in neither way."""
+    """Return a value from JSON or a Python literal; None if the text is neither."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
@@ -303,4 +303,4 @@ _READERS = (
     ("object", _object),
     ("array", _array),
 )
-"""The narrowest first."""
+"""The narrowest type first."""

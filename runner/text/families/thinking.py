@@ -1,7 +1,7 @@
-"""How long a choice has thought, and how much a template is told to have it think. Pure.
+"""Counts the thinking tokens of a choice, and sets a template's variables for thinking. Pure.
 
-Thinking is counted as usage counts it: a token counts that was said within thinking, or that ended
-within it, the marks' own tokens included. What `is_due` says is exact once every token was taken.
+Thinking is counted as in the usage figures: tokens inside thinking, and tokens that end inside it,
+with the tokens of the marks. `is_due` is exact once every token was taken.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from runner.text.prepared import SpanState, ThinkingLimit
 from runner.text.stops import automaton
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""All words that there are for how much to think, the least first."""
+"""All levels of thinking effort, the least first."""
 LEVELS = ("low", "medium", "high")
-"""What a template knows that takes a level and names none, or one alone: gpt-oss's."""
+"""The levels of a template that takes a level but names at most one, such as gpt-oss's."""
 _QUOTED = re.compile(r"""["'](none|minimal|low|medium|high|xhigh|max)["']""")
 
 
 class Tokens(Protocol):
-    """The part of `runner.text.tokenizer.ModelTokenizer` that a limit is made of."""
+    """The part of `runner.text.tokenizer.ModelTokenizer` that a thinking limit needs."""
 
     family: Family
     vocabulary: int
@@ -41,10 +41,10 @@ class Tokens(Protocol):
 
 
 class ThinkingMeter:
-    """Counts one choice's thinking (`runner.text.prepared.ThinkingCount`)."""
+    """Counts the thinking of one choice (`runner.text.prepared.ThinkingCount`)."""
 
     def __init__(self, detokeniser: Detokeniser, reader: Reader, budget: int) -> None:
-        """Count from the choice's first token on; `reader` looks for no stop strings."""
+        """Count from the choice's first token on; `reader` has no stop strings."""
         self._detokeniser = detokeniser
         self._reader = reader
         self._budget = budget
@@ -57,11 +57,11 @@ class ThinkingMeter:
 
     @property
     def is_due(self) -> bool:
-        """Return whether the choice thinks, and has done so for its budget."""
+        """Return whether the choice is thinking and has used its budget."""
         return self._reader.reasoning and self.tokens >= self._budget
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether it may be due once so many more tokens are taken."""
+        """Return whether it may be due after `unread` more tokens."""
         reader = self._reader
         if not (reader.reasoning or reader.may_think):
             return False
@@ -79,41 +79,46 @@ class ThinkingMeter:
 
 
 def effort_levels(template: str) -> tuple[str, ...]:
-    """Return the levels of `reasoning_effort` that a template knows, the least first; none where it
-    takes no such variable."""
+    """Return the levels of `reasoning_effort` that a template accepts, the least first; none if it
+    has no such variable."""
     if "reasoning_effort" not in template:
         return ()
     named = set(_QUOTED.findall(template))
-    return tuple(one for one in EFFORTS if one in named) if len(named) > 1 else LEVELS
+    return tuple(level for level in EFFORTS if level in named) if len(named) > 1 else LEVELS
 
 
 def level_for(effort: str | None, levels: tuple[str, ...], *, thinking: bool) -> str | None:
-    """Return the level to tell a template: the nearest that it knows, the lesser of two; the least
-    where the model shall not think; None to leave it its own."""
+    """Return the template's level that is nearest to `effort`, the lesser of two.
+
+    Without thinking it is the least level. None keeps the template's default.
+    """
     if not thinking:
         return levels[0] if levels else None
-    asked = [one for one in levels if one != "none"]
-    if effort is None or not asked:
+    wanted_levels = [level for level in levels if level != "none"]
+    if effort is None or not wanted_levels:
         return None
     wanted = EFFORTS.index(effort)
-    return min(asked, key=lambda one: abs(EFFORTS.index(one) - wanted))
+    return min(wanted_levels, key=lambda level: abs(EFFORTS.index(level) - wanted))
 
 
 def template_variables(
     request: GenerationRequest, levels: tuple[str, ...], *, thinking: bool
 ) -> dict[str, Any]:
-    """Return what a template is told beside `enable_thinking`: what the request says itself, and
-    how much to think, by the names that templates have for it. `thinking`, which DeepSeek V3.1 and
-    Granite know, is off there unless it is told: it is where the request says so."""
-    told: dict[str, Any] = dict(request.variables or {})
+    """Return a template's variables beside `enable_thinking`.
+
+    These are the request's own variables, and the amount of thinking under the names that templates
+    use. `thinking`, for DeepSeek V3.1 and Granite, is off by default; it is set only if the request
+    mentions thinking or effort.
+    """
+    variables: dict[str, Any] = dict(request.variables or {})
     if request.thinking is not None or request.effort is not None:
-        told["thinking"] = thinking
+        variables["thinking"] = thinking
     level = level_for(request.effort, levels, thinking=thinking)
     if level is not None:
-        told["reasoning_effort"] = level
+        variables["reasoning_effort"] = level
     if thinking and request.thinking_budget is not None:
-        told["thinking_budget"] = request.thinking_budget
-    return told
+        variables["thinking_budget"] = request.thinking_budget
+    return variables
 
 
 def thinking_limit(
@@ -123,8 +128,11 @@ def thinking_limit(
     tools: Sequence[Mapping[str, Any]],
     opening: SpanState,
 ) -> ThinkingLimit | None:
-    """Return how thinking is ended after `budget` tokens; None where there is no budget, or the
-    family has no words for it, or none that end thinking and nothing else."""
+    """Return the limit that ends thinking after `budget` tokens.
+
+    None if there is no budget, if the family has no text that ends thinking, or if that text would
+    not end it or would also end the output.
+    """
     if budget is None:
         return None
     family = tokenizer.family
@@ -134,7 +142,7 @@ def thinking_limit(
         return None
 
     def count(opening: SpanState = opening) -> ThinkingMeter:
-        """Return a new count of one choice's thinking."""
+        """Return a new counter for one choice."""
         reader = family.reader(
             tools,
             reads_thinking=True,

@@ -12,15 +12,15 @@ SIDECAR = "chat_template.json"
 def sidecar_template(path: Path) -> str | None:
     """Return the chat template in the folder's `chat_template.json`; None if there is none, or if
     the folder has one at the tokenizer's place."""
-    if (path / "chat_template.jinja").is_file() or _told(
+    if (path / "chat_template.jinja").is_file() or _template_in(
         path / "tokenizer_config.json"
     ) is not None:
         return None
-    template = _told(path / SIDECAR)
+    template = _template_in(path / SIDECAR)
     return template if isinstance(template, str) else None
 
 
-def _told(file: Path) -> object:
+def _template_in(file: Path) -> object:
     if not file.is_file():
         return None
     content: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -1,14 +1,14 @@
-"""Talks to the runner that started it: renders what comes over its standard input, one at a time.
+"""Talks to its parent, a runner: renders chat templates from standard input, one at a time.
 
-Run as a script, so that it loads Jinja and nothing of shoal. Jinja's environment is the one
-in which transformers renders (a test compares the two): Jinja's own sandbox, a few functions more.
-Limits are set for each render and kept by the system, for code in C cannot be interrupted
-otherwise: the address space (a MemoryError; Linux alone has it) and an alarm by processor time,
-which ends the process even where its runner is gone. An idle one ends when its standard input does.
+It runs as a script, so that it loads Jinja but nothing of shoal. Its Jinja environment equals that
+of transformers (a test compares the two): Jinja's sandbox with some further functions. Each render
+has limits, which the system enforces, because code in C cannot be interrupted otherwise. The
+address space is limited on Linux (a MemoryError). An alarm by CPU time ends the process, even if
+its runner is gone. An idle process ends at the end of its standard input.
 
 A question is `QUESTION` (length, bytes of memory and of text, seconds), then marshal of
-(template, variables). An answer is `ANSWER` (what it is, processor seconds so far,
-length), then text in UTF-8, in which a lone surrogate stands as it is.
+(template, variables). An answer is `ANSWER` (kind, CPU seconds so far, length), then text in UTF-8,
+in which lone surrogates are kept.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ TEMPLATES_KEPT = 16
 
 
 class Generation(Extension):
-    """`{% generation %}`: marks what an assistant says, for training; here it is its contents."""
+    """`{% generation %}`: marks an assistant's text for training; here it renders its contents."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Return the block as a call, which gives its variables a scope of their own."""
+        """Return the block as a call, so that its variables have their own scope."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("said"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("contents"), [], [], body).set_lineno(line)
 
-    def said(self, caller: Callable[[], str]) -> str:
-        """Return the contents."""
+    def contents(self, caller: Callable[[], str]) -> str:
+        """Return the rendered contents of the block."""
         return caller()
 
 
 class TemplateDict:
-    """`dict` without the attributes of the type, through which a template could reach others."""
+    """`dict` without the type's attributes, which would give a template access to other types."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
 
     def fromkeys(self, *args: Any) -> dict[Any, Any]:
-        """Return what `dict.fromkeys` does."""
+        """Return a new dict, as `dict.fromkeys` does."""
         return dict.fromkeys(*args)
 
 
 class TemplateNamespace(Namespace):
-    """`namespace` that takes no name with an underscore in front: those are Python's own."""
+    """`namespace` that refuses names with a leading underscore, which are Python's own."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *given = args
@@ -83,13 +83,13 @@ class TemplateNamespace(Namespace):
 
     @staticmethod
     def check(name: object) -> None:
-        """Raise SecurityError for a name that is not a template's to set."""
+        """Raise SecurityError for a name that a template may not set."""
         if isinstance(name, str) and name.startswith("_"):
             raise SecurityError(f"a template may not set {name!r}")
 
 
 def environment() -> ImmutableSandboxedEnvironment:
-    """Return the environment that chat templates are written for."""
+    """Return the Jinja environment that chat templates expect."""
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
     )
@@ -110,7 +110,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return JSON as it is: Jinja's own filter escapes it for HTML."""
+    """Return plain JSON, unlike Jinja's own filter, which escapes it for HTML."""
     return json.dumps(
         x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -125,38 +125,38 @@ def _strftime_now(format: str) -> str:
 
 
 def reader() -> Callable[[str], Template]:
-    """Return what reads templates, and keeps the last ones."""
+    """Return a function that compiles templates and caches the latest."""
     return lru_cache(TEMPLATES_KEPT)(environment().from_string)
 
 
 def main() -> None:
-    """Answer until the runner is gone."""
+    """Answer questions until the runner is gone."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     read = reader()
     _send(READY)
-    while _served(read):
+    while _answer_next(read):
         pass
 
 
-def _served(read: Callable[[str], Template]) -> bool:
-    """Answer the next question; False when there is none any more."""
+def _answer_next(read: Callable[[str], Template]) -> bool:
+    """Answer the next question; return False at the end of the input."""
     head = _receive(QUESTION.size)
     size, memory_bytes, text_bytes, seconds = QUESTION.unpack(head) if head else (0, 0, 0, 0.0)
-    asked = _receive(size)
-    if not head or asked is None:
+    question = _receive(size)
+    if not head or question is None:
         return False
     _limit_memory(memory_bytes)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    kind, said = _rendered(read, asked)
+    kind, data = _render(read, question)
     signal.setitimer(signal.ITIMER_PROF, 0.0)
-    _send(*((kind, said) if len(said) <= text_bytes else (TOO_LONG, b"")))
+    _send(*((kind, data) if len(data) <= text_bytes else (TOO_LONG, b"")))
     return True
 
 
-def _rendered(read: Callable[[str], Template], asked: bytearray) -> tuple[bytes, bytes]:
+def _render(read: Callable[[str], Template], question: bytearray) -> tuple[bytes, bytes]:
     try:
-        template, variables = marshal.loads(asked)
+        template, variables = marshal.loads(question)
         text = read(template).render(variables)
         return TEXT, text.encode("utf-8", "surrogatepass")
     except MemoryError:
@@ -167,25 +167,25 @@ def _rendered(read: Callable[[str], Template], asked: bytearray) -> tuple[bytes,
 
 
 def _limit_memory(size: int) -> None:
-    """Hold the address space to so many bytes, where the system can."""
+    """Limit the address space in bytes, if the system can."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_AS, (size, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _receive(size: int) -> bytearray | None:
-    """Return so many bytes of standard input, None at its end."""
-    found = bytearray(size)
-    left = memoryview(found)
+    """Return `size` bytes of standard input; None at its end."""
+    data = bytearray(size)
+    left = memoryview(data)
     while left:
         count = os.readv(0, [left])
         if not count:
             return None
         left = left[count:]
-    return found
+    return data
 
 
-def _send(kind: bytes, said: bytes = b"") -> None:
-    for part in (ANSWER.pack(kind, time.process_time(), len(said)), said):
+def _send(kind: bytes, data: bytes = b"") -> None:
+    for part in (ANSWER.pack(kind, time.process_time(), len(data)), data):
         left = memoryview(part)
         while left:
             left = left[os.write(1, left) :]

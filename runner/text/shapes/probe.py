@@ -119,7 +119,7 @@ _TOOL = ToolSpec(
 )
 
 
-def _said(role: str, text: str, **fields: Any) -> ChatMessage:
+def _message(role: str, text: str, **fields: Any) -> ChatMessage:
     parts = (TextPart(text=text),) if text else ()
     return ChatMessage.model_validate({"role": role, "parts": parts, **fields})
 
@@ -135,24 +135,28 @@ def _talk(*messages: ChatMessage) -> ChatPrompt:
 def _called(*calls: ToolCall, text: str = "", results: Sequence[str]) -> ChatPrompt:
     pairs = zip(calls, results, strict=True)
     return _talk(
-        _said("user", "qvxfirstx"),
-        _said("assistant", text, tool_calls=calls),
-        *(_said("tool", result, tool_call_id=call.call_id) for call, result in pairs),
-        _said("assistant", "qvxanswerx"),
-        _said("user", "qvxlastx"),
+        _message("user", "qvxfirstx"),
+        _message("assistant", text, tool_calls=calls),
+        *(_message("tool", result, tool_call_id=call.call_id) for call, result in pairs),
+        _message("assistant", "qvxanswerx"),
+        _message("user", "qvxlastx"),
     )
 
 
-_TALK = _talk(_said("user", "qvxonex"), _said("assistant", "qvxtwox"), _said("user", "qvxthreex"))
-_IN_A_ROW = _talk(
-    _said("user", "qvxonex"),
-    _said("user", "qvxtwox"),
-    _said("assistant", "qvxthreex"),
-    _said("assistant", "qvxfourx"),
-    _said("user", "qvxfivex"),
+_TALK = _talk(
+    _message("user", "qvxonex"), _message("assistant", "qvxtwox"), _message("user", "qvxthreex")
 )
-_SYSTEM = _talk(_said("system", "qvxsystemx"), *_TALK.messages)
-_SYSTEM_LATE = _talk(*_SYSTEM.messages[:-1], _said("system", "qvxlatersystemx"), _TALK.messages[-1])
+_IN_A_ROW = _talk(
+    _message("user", "qvxonex"),
+    _message("user", "qvxtwox"),
+    _message("assistant", "qvxthreex"),
+    _message("assistant", "qvxfourx"),
+    _message("user", "qvxfivex"),
+)
+_SYSTEM = _talk(_message("system", "qvxsystemx"), *_TALK.messages)
+_SYSTEM_LATE = _talk(
+    *_SYSTEM.messages[:-1], _message("system", "qvxlatersystemx"), _TALK.messages[-1]
+)
 _ONE = _call(1, "qvxfunctionx", f'{{"{_KEY}": "{_VALUE}"}}')
 _OTHER = _call(2, "qvxotherx", '{"a": "qvxothervaluex"}')
 _UNMARKED = _call(3, "a_function", '{"a": "b"}')

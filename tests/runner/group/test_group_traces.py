@@ -50,9 +50,9 @@ class Play:
             if isinstance(message, RankPing):
                 there_at = message.sent_at + WAY_S + AHEAD_S
                 back_at = self.at - WAY_S + AHEAD_S
-                self.traces.heard(rank, RankPong(message.sent_at, there_at, back_at), self.at)
+                self.traces.take_answer(rank, RankPong(message.sent_at, there_at, back_at), self.at)
             elif isinstance(message, AskTrace):
-                self.traces.heard(rank, RankTrace(message.request_id, SPANS), self.at)
+                self.traces.take_answer(rank, RankTrace(message.request_id, SPANS), self.at)
         return answered
 
 
@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_answer_keeps_the_others_from_nothing() -> None:
     assert [one.rank for one in play.told] == [0, 2]
     play.at += WAITS_S + 0.1
     play.traces.beat(play.at)
-    play.traces.heard(1, RankTrace(RID, SPANS), play.at)
+    play.traces.take_answer(1, RankTrace(RID, SPANS), play.at)
     assert [one.rank for one in play.told] == [0, 2], "it is too late"
 
 
@@ -113,8 +113,8 @@ def test_two_requests_that_end_at_once_are_both_asked_for() -> None:
 
 def test_what_was_not_asked_for_is_not_told() -> None:
     play = Play()
-    play.traces.heard(1, RankTrace(RID, SPANS), play.at)
+    play.traces.take_answer(1, RankTrace(RID, SPANS), play.at)
     play.ask()
     play.answer()
-    play.traces.heard(2, RankTrace(RID, SPANS), play.at)
+    play.traces.take_answer(2, RankTrace(RID, SPANS), play.at)
     assert [one.rank for one in play.told] == [0, 1, 2]

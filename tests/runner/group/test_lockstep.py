@@ -46,7 +46,7 @@ def test_other_tokens_than_the_leads_are_noticed_at_the_next_plan_that_covers_th
     follower = Lockstep(hears=True)
     follower.take(plan(1))
     follower.take(plan(2))
-    follower.made(1, [sampled(7, 40)])
+    follower.add_tokens(1, [sampled(7, 40)])
     with pytest.raises(OutOfStep, match="tokens differ"):
         follower.take(plan(3, 1, digested(0, RowId(7), 41)))
 
@@ -54,7 +54,7 @@ def test_other_tokens_than_the_leads_are_noticed_at_the_next_plan_that_covers_th
 def test_a_rank_that_tokens_do_not_reach_checks_numbers_alone() -> None:
     follower = Lockstep(hears=False)
     follower.take(plan(1))
-    follower.made(1, [sampled(7, 0)])
+    follower.add_tokens(1, [sampled(7, 0)])
     follower.take(plan(2, 1, digested(0, RowId(7), 41)))
     with pytest.raises(OutOfStep):
         follower.take(plan(4))
@@ -63,7 +63,7 @@ def test_a_rank_that_tokens_do_not_reach_checks_numbers_alone() -> None:
 def test_tokens_of_a_row_that_failed_in_their_step_do_not_count() -> None:
     follower = Lockstep(hears=True)
     follower.take(plan(1))
-    follower.made(1, [sampled(7, 40), sampled(8, 50)])
+    follower.add_tokens(1, [sampled(7, 40), sampled(8, 50)])
     follower.take(plan(2, 1, digested(0, RowId(7), 40), 8))
 
 
@@ -82,7 +82,7 @@ def test_a_follower_keeps_step_with_a_lead_that_reads_when_it_likes(made, data) 
                 digest = digested(digest, RowId(row), token)
             covers = at + 1
         while follower.read < covers:
-            follower.made(follower.read + 1, [sampled(*one) for one in made[follower.read]])
+            follower.add_tokens(follower.read + 1, [sampled(*one) for one in made[follower.read]])
         follower.take(plan(step, covers, digest))
     assert follower.issued == len(made)
 

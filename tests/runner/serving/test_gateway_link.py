@@ -6,17 +6,17 @@ from bus.wire.data_frames import pack_to_gateway, unpack_to_gateway
 from bus.wire.ids import NodeId, RequestId
 from bus.wire.messages.tokens import Accepted, ChoiceEnd, StepEntries, Traced
 from bus.wire.messages.traces import RankTraced
-from runner.serving.gateway_link import known_to
+from runner.serving.gateway_link import convert
 
 RID = RequestId("r")
 
 
 def test_what_has_no_effect_is_told_from_version_6_on_and_left_out_where_it_is_nothing() -> None:
     said = Accepted(RID, 1, 2, ("tools.strict",))
-    assert known_to(said, 6) is said
-    assert known_to(said, 5) == Accepted(RID, 1, 2)
+    assert convert(said, 6) is said
+    assert convert(said, 5) == Accepted(RID, 1, 2)
     plain = Accepted(RID, 1, 2)
-    assert known_to(plain, 5) is plain
+    assert convert(plain, 5) is plain
     assert unpack_to_gateway(pack_to_gateway(said)) == said
     assert pack_to_gateway(plain)[0] == 0x94, "an array of four, as before"
     assert unpack_to_gateway(pack_to_gateway(plain)) == plain
@@ -28,8 +28,8 @@ def test_an_end_for_want_of_memory_is_one_at_a_limit_for_versions_before_10() ->
         for seq, reason in enumerate(("stop", "memory_pressure", "length"))
     )
     said = StepEntries(7, ends)
-    assert known_to(said, 10) is said
-    older = known_to(said, 9)
+    assert convert(said, 10) is said
+    older = convert(said, 9)
     assert isinstance(older, StepEntries) and older.step == 7
     assert [one.finish_reason for one in older.entries if isinstance(one, ChoiceEnd)] == [
         "stop",
@@ -41,12 +41,12 @@ def test_an_end_for_want_of_memory_is_one_at_a_limit_for_versions_before_10() ->
 
 def test_ranks_tell_of_a_traced_request_from_version_11_on() -> None:
     said = Traced(RID, 1.0, 2.0, 3.0, 1, (), (NodeId("n1"), NodeId("n2")))
-    assert known_to(said, 11) is said
+    assert convert(said, 11) is said
     alone = Traced(RID, 1.0, 2.0, 3.0, 1, ())
-    assert known_to(said, 10) == alone
+    assert convert(said, 10) == alone
     assert pack_to_gateway(alone)[0] == 0x97, "an array of seven, as before"
     assert unpack_to_gateway(pack_to_gateway(said)) == said
     rank = RankTraced(RID, 1, 0.5, 0.25, None)
-    assert known_to(rank, 11) is rank
-    assert known_to(rank, 10) is None
+    assert convert(rank, 11) is rank
+    assert convert(rank, 10) is None
     assert unpack_to_gateway(pack_to_gateway(rank)) == rank

@@ -33,7 +33,7 @@ from bus.wire.messages.tokens import (
 )
 from runner.engine import RowId, SampledToken
 from runner.schedule import RowCost, RowFinished
-from runner.serving.giving_back import given_back, gone_on
+from runner.serving.giving_back import given_back, resume_request
 from runner.serving.open_request import OpenRequest, Outgoing
 from runner.text import ModelTokenizer, PreparedRequest, Text
 from tests.harness.engine import facts
@@ -120,7 +120,7 @@ def said(
                 frame = given_back(request, ends)
                 assert isinstance(frame, Suspended)
                 so_far = unpack_to_gateway(pack_to_gateway(frame)).so_far
-                again = gone_on(replace(prepared, tokens=(TokenId(9),)), so_far, facts())
+                again = resume_request(replace(prepared, tokens=(TokenId(9),)), so_far, facts())
                 assert again == prepared, "the prompt is that which was read first"
                 later = [credit for at, credit in cuts if at > place]
                 request = opened(again, later[0] if later else 10_000, so_far)
@@ -196,12 +196,12 @@ def test_a_copy_with_less_context_gives_what_it_has_and_refuses_what_it_has_not(
     assert isinstance(prepared, PreparedRequest)
     made = ChoiceSoFar(1, tuple(range(20)), 0)
     so_far = AnswerSoFar(tuple(range(100)), 400, (made,), Usage())
-    less = gone_on(prepared, so_far, facts(context_tokens=300))
+    less = resume_request(prepared, so_far, facts(context_tokens=300))
     assert isinstance(less, PreparedRequest)
     assert less.max_tokens == 200 and len(less.tokens) == 100
-    refused = gone_on(prepared, so_far, facts(context_tokens=120))
+    refused = resume_request(prepared, so_far, facts(context_tokens=120))
     assert isinstance(refused, Refusal) and refused.reason == "context_length"
-    none = gone_on(prepared, AnswerSoFar((1,), 400, (made, made), Usage()), facts())
+    none = resume_request(prepared, AnswerSoFar((1,), 400, (made, made), Usage()), facts())
     assert isinstance(none, Refusal) and none.reason == "bad_request"
 
 

@@ -40,9 +40,9 @@ def test_half_a_character_is_held_back_and_flushed_as_a_replacement() -> None:
     parts = [tokenizer._backend.token_to_id(letter) for letter in "ðŁĲ"]  # 3 of 4 bytes
     detokeniser = tokenizer.detokeniser(begins=True)
     assert [detokeniser.add(part) for part in parts] == ["", "", ""]
-    assert detokeniser.held
+    assert detokeniser.is_incomplete
     assert detokeniser.flush() == "\ufffd"
-    assert not detokeniser.held
+    assert not detokeniser.is_incomplete
 
 
 def test_special_tokens_and_padding_of_the_vocabulary_say_nothing_but_markers_do() -> None:

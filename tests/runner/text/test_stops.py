@@ -51,7 +51,7 @@ def test_only_text_that_may_begin_a_stop_is_held_back(text: str, stops: list[str
         _, found, _ = scan.feed(letter)
         if found is not None:
             return
-        held = scan.held
+        held = scan.held_text
         assert not held or any(stop.startswith(held) and stop != held for stop in stops)
 
 
