@@ -30,7 +30,7 @@ def test_a_card_dated_ahead_hides_none_of_its_nodes_later_ones() -> None:
     for second, (at_s, name) in enumerate([(NOW_S + 400 * 86_400, "ahead"), (NOW_S + 1, "right")]):
         heard = cards.as_received(card(at_s, name), NOW_S + second)
         readings.heard(CardReading(card=heard), float(second))
-        sources.heard(heard, float(second))
+        sources.take_card(heard, float(second))
     assert [one.name for one in readings.cards(1.0)] == ["right"]
     assert sources.cards[NodeId("n1")][0].name == "right"
 
@@ -67,7 +67,7 @@ def test_all_who_hear_two_cards_of_one_stamp_keep_the_same() -> None:
         readings, sources, observations = ClusterReadings(), Sources(NodeId("me")), Observations()
         for name in (first, second):
             readings.heard(CardReading(card=card(NOW_S, name)), 0.0)
-            sources.heard(card(NOW_S, name), 0.0)
+            sources.take_card(card(NOW_S, name), 0.0)
             observations.hear(CardReading(card=card(NOW_S, name)), 0.0)
         assert [one.name for one in readings.cards(0.0)] == ["b"]
         assert sources.cards[NodeId("n1")][0].name == "b"

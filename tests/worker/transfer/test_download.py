@@ -243,7 +243,7 @@ def test_a_window_opens_with_quick_answers_and_no_further() -> None:
         return answer(message)
 
     world = World({A: counted})
-    heard = world.fetch.heard
+    heard = world.fetch.receive
 
     def heard_and_counted(
         s: StoreAddress, m: Message, content: bytes, now: float
@@ -252,7 +252,7 @@ def test_a_window_opens_with_quick_answers_and_no_further() -> None:
             waiting.discard((m.path, m.offset))
         return heard(s, m, content, now)
 
-    world.fetch.heard = heard_and_counted  # type: ignore[method-assign]
+    world.fetch.receive = heard_and_counted  # type: ignore[method-assign]
     world.run(30.0)
     assert world.fetch.phase == "done"
     assert most == MAX_WINDOW
