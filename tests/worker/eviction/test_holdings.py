@@ -102,7 +102,10 @@ def test_what_lies_in_a_folder_that_the_settings_name_stays() -> None:
         ({"seated": {M}}, "has not ended yet"),
         ({"verifying": {M}}, "is being verified"),
         ({"keeps_all": True}, "store = true"),
-        ({"stay_reasons": {CARD.path: "card.toml in its folder was added by a person"}}, "card.toml"),
+        (
+            {"stay_reasons": {CARD.path: "card.toml in its folder was added by a person"}},
+            "card.toml",
+        ),
         ({"others": {}}, "no other connected node"),
         ({"others": {N2: node(N2)}}, "no other connected node"),
         (
