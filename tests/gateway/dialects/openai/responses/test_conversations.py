@@ -170,7 +170,9 @@ def test_the_items_of_a_conversation_come_before_those_of_the_body(desk: Any) ->
 def test_a_response_says_its_conversation_back(desk: Any, named: Any) -> None:
     parsed = desk.parse(RESPONSES, {**BODY, "conversation": named})
     assert parsed.echoed_fields["conversation"] == {"id": "conv_x"}
-    assert desk.parse(RESPONSES, {**BODY, "conversation": None}).echoed_fields["conversation"] is None
+    assert (
+        desk.parse(RESPONSES, {**BODY, "conversation": None}).echoed_fields["conversation"] is None
+    )
 
 
 def test_what_is_not_to_be_kept_still_has_items_for_its_conversation(desk: Any) -> None:
