@@ -24,7 +24,7 @@ REASONING = "messages.reasoning"
 """The name of earlier thinking in the list of ignored fields. A provider accepts only thinking that
 it signed itself, or none."""
 _NAMES = {"variables": "chat_template_kwargs"}
-_OWN_ALONE = ("ignore_eos", "min_tokens", "variables")
+OUR_FIELDS = ("ignore_eos", "min_tokens", "variables")
 """Fields that only models of the cluster support."""
 
 
@@ -66,7 +66,7 @@ def unheeded_of(
         for name in sampling.model_fields_set
         if name not in supported and getattr(sampling, name) != getattr(plain, name)
     ]
-    unheeded += [_NAMES.get(name, name) for name in _OWN_ALONE if getattr(request, name)]
+    unheeded += [_NAMES.get(name, name) for name in OUR_FIELDS if getattr(request, name)]
     if any(turn.reasoning for turn in prompt.messages):
         unheeded.append(REASONING)
     return sorted(unheeded)

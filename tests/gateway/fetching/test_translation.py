@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +25,26 @@ from bus.wire.messages.requests import (
 from bus.wire.tasks import Provider, ProviderModel
 from gateway.dialects.collect import CollectedChoice, Collector
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.fetching import providers
 from gateway.fetching.providers import ProviderFailed, events_in, hearing_of, translated
+from gateway.fetching.providers.asking import OUR_FIELDS
 
 REQUEST = RequestId("req-n-h0-b-1")
 OPENAI = ProviderModel("cloud", "m", Provider(kind="openai", base_url="https://api.openai.com/v1"))
 CLAUDE = ProviderModel("claude", "m", Provider(kind="anthropic", base_url="https://a.example.org"))
 REGEX = OutputFormat(kind="regex", rule="a", field="guided_regex")
+NOT_FOR_PROVIDERS = {
+    "request_id": "providers make their own",
+    "model": "the task table names the provider's model",
+    "prompt_logprobs": "of raw prompts alone, which providers refuse",
+    "priority": "for the queues of this cluster",
+    "client_id": "for the queues of this cluster",
+    "key_id": "for the prefix cache of a runner",
+    "question": "answered by runners alone",
+    "template": "of earlier builds",
+    "adapter": "part of the name of a model of this cluster",
+    "trace": "for runners",
+}
 texts = st.text(min_size=1, max_size=12)
 arguments = st.dictionaries(texts, st.one_of(st.integers(), texts, st.none()), max_size=3)
 Piece = tuple[str, Any]
@@ -213,3 +229,12 @@ def test_calls_without_an_index_are_told_apart_by_their_ids() -> None:
 def test_an_event_that_is_no_object_is_a_broken_answer(data: str) -> None:
     with pytest.raises(ProviderFailed, match="not a JSON object"):
         list(events_in(f"data: {data}\n\n".encode(), "cloud"))
+
+
+def test_every_field_of_a_request_is_translated_or_reported_as_ignored() -> None:
+    assert providers.__file__ is not None
+    files = Path(providers.__file__).parent.glob("*.py")
+    source = "\n".join(file.read_text() for file in files)
+    translated_fields = set(re.findall(r"\brequest\.(\w+)", source))
+    accounted = {*translated_fields, *OUR_FIELDS, *NOT_FOR_PROVIDERS}
+    assert set(GenerationRequest.model_fields) - accounted == set()
