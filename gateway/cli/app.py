@@ -24,9 +24,9 @@ with silent_interrupts():
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """A verb: its help line, the module of its function under `gateway.cli`, and the function's
-    name if it differs from the verb's. `here`: the verb works on this machine's files and processes
-    only, so it refuses `--url`."""
+    """A verb of the command line. `module` is the module of its function, under `gateway.cli`.
+    `function` is the name of that function if it differs from the name of the verb. `here`: the
+    verb works only on files and processes of this machine, so it refuses `--url`."""
 
     about: str
     module: str
@@ -157,7 +157,7 @@ VERBS: Mapping[str, Verb | Group] = {
     }),
 }
 # fmt: on
-"""All verbs, in the order of `shoal --help`."""
+"""All verbs, in the order in which `shoal --help` lists them."""
 MEANT = {
     "start": "up",
     "quit": "down",
@@ -188,8 +188,9 @@ MEANT = {
     "config get": "show",
     "config list": "show",
 }
-"""Other tools' words for our verbs, where a spelling guess cannot help. `GROUP WORD` applies within
-that group only."""
+"""Verbs that other tools have, each with the shoal verb that does the same. It covers only words
+that a search for similar spelling would not find. A key `GROUP WORD` applies only inside that
+group."""
 LATER = {
     "drain": "use `shoal nodes drain NODE` to drain a node",
 }
@@ -202,7 +203,8 @@ EPILOG = (
 
 
 class Commands(Mapping[str, Any]):
-    """The commands of a table. A command is created, and its module loaded, on first access."""
+    """The commands of a table of verbs, as a mapping. The first access to a command loads its
+    module."""
 
     def __init__(self, rows: Mapping[str, Verb | Group]) -> None:
         self.rows = rows
@@ -228,8 +230,8 @@ class Commands(Mapping[str, Any]):
 
 
 class Verbs(TyperGroup):
-    """A group of verbs. Listing them loads no module. An unknown word is answered with our verb for
-    it."""
+    """A group of verbs. Listing the verbs loads no module. If the user types a verb that shoal does
+    not have but other tools do, the error names the shoal verb that does the same."""
 
     def __init__(self, *, commands: Any = None, **more: Any) -> None:
         super().__init__(**more)
@@ -241,13 +243,12 @@ class Verbs(TyperGroup):
         return list(self.table)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the list of verbs."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, row.about) for name, row in self.table.rows.items()])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Return the remaining arguments. Turns `help VERB` into `VERB --help`, and `--version`
-        into `version`."""
+        """Return the arguments that click has not parsed. Before parsing, `help VERB` is replaced
+        by `VERB --help`, and `--version` by `version`."""
         if args[:1] == ["help"]:
             args = [*args[1:], "--help"]
         elif args[:1] == ["--version"]:

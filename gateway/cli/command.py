@@ -1,10 +1,11 @@
 """Talks to typer: options that all verbs share, and failures as messages with an exit code.
 
 `command_of` makes a command from a function whose first parameter is the `Invocation`. The shared
-options (`--home`, `--url`, `--ca`, `--json`, `-v`, `-q`) may stand before or after the verb. A
-parameter whose type is a dataclass stands for several options: its fields. Expected failures are
-`CliError`s, shown with their remedy and without a traceback. Functions import at run time what only
-a running verb needs, so that `shoal --help` is fast.
+options (`--home`, `--url`, `--ca`, `--json`, `-v`, `-q`) may stand before or after the verb. If a
+parameter's type is a dataclass, each field of that dataclass becomes an option of the command. An
+expected failure is a `CliError`. The command shows its message and remedy, without a traceback.
+Modules that only a running verb needs are imported inside functions, so that `shoal --help` is
+fast.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class Invocation:
     output: Output
 
     def settings(self) -> Settings:
-        """Return the settings of the node's home. Raises ConfigError if they are invalid. If a node
-        is running there, warns instead and returns the settings that it started with."""
+        """Return the settings of the node's home. Raises ConfigError if they are invalid, unless a
+        node is running in that home. In that case this warns, and returns the settings that the
+        node started with."""
         from conf.settings import load_settings
 
         settings = load_settings(home=self.home)
@@ -170,7 +172,7 @@ def command_of(act: Callable[..., None], name: str, *, is_here: bool) -> Any:
 
     @functools.wraps(act)
     def run(ctx: typer.Context, **given: Any) -> None:
-        """Build the invocation from the shared options and run `act` with it."""
+        """Build the invocation from the shared options, then call `act` with the invocation."""
         invocation = _invocation(ctx.obj, given)
         for value, kind in values.items():
             given[value] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
@@ -206,8 +208,8 @@ def _parameters(of: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _invocation(before: Invocation, given: dict[str, Any]) -> Invocation:
-    """Return the verb's invocation. Takes the shared options out of `given`; missing ones come from
-    `before`, the options before the verb."""
+    """Return the invocation of a verb. Removes the shared options from `given`. A shared option
+    that is missing in `given` is taken from `before`, the options that stood before the verb."""
     from gateway.cli.output.terminal import QUIET, Output
 
     home, url = given.pop("home") or before.home, given.pop("url") or before.url

@@ -1,5 +1,7 @@
-"""The exit code of an interrupt. It has a module of its own because `app` imports it before all
-else."""
+"""The exit code of an interrupted command.
+
+The constant has its own small module, because `app` imports it before any slow import.
+"""
 
 INTERRUPTED = 130
-"""After Ctrl-C, as in shells."""
+"""The exit code after Ctrl-C, the same as in shells."""

@@ -45,7 +45,7 @@ MIN_FILES = 1024
 
 
 def run_checks(settings: Settings) -> Iterable[Finding]:
-    """Yield the finding of every check, causes before effects."""
+    """Yield the finding of every check. Checks of causes come before checks of their effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
         name = check.__name__.strip("_").replace("_", " ")
@@ -62,7 +62,8 @@ def _python(_settings: Settings, _running: bool) -> Finding:
 
 
 def _packages(_settings: Settings, _running: bool) -> Finding:
-    """Check that all our packages come from one folder, because their names are common."""
+    """Check that all our packages come from one folder. Their names are common, so another
+    installed program may have packages of the same names."""
     places: dict[str, list[str]] = {}
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
@@ -76,7 +77,7 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
 
 
 def _code(settings: Settings, running: bool) -> Finding:
-    """Check that every process of the node runs the installed code, for example after an update."""
+    """Check that every process of the node runs the installed code. After an update they do not."""
     mixed = code_mix.mix(settings.paths) if running else ""
     if mixed:
         return Finding("code", "warn", mixed, code_mix.REMEDY)
@@ -346,8 +347,8 @@ def _gateway(settings: Settings, running: bool) -> Finding:
 
 
 def _diagnosis(settings: Settings, running: bool) -> Finding:
-    """Check py-spy. A running node reports whether it works; without a node only its presence is
-    checked."""
+    """Check that py-spy works. A running node reports that itself. If no node runs, only check that
+    py-spy is installed."""
     if running:
         try:
             diagnostics = own_api(settings).get("/v1/diagnostics/node", timeout_s=10.0)

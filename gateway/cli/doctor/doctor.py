@@ -1,4 +1,4 @@
-"""Talks to the node and the terminal: `shoal doctor`, each finding with its remedy.
+"""Talks to the node and the terminal: `shoal doctor` shows each finding with its remedy.
 
 Exits with 1 if a check found an error.
 """
@@ -28,7 +28,8 @@ MARKS = {"ok": "ok", "warn": "!", "error": "x"}
 
 
 def doctor(invocation: Invocation) -> None:
-    """Check the node and its machine for problems. Warnings alone leave the exit code at 0."""
+    """Check the node and its machine for problems. Exits with 1 if a check found an error, and with
+    0 if there are only warnings."""
     settings, output = invocation.settings(), invocation.output
     with output.err.status("looking") if output.live else contextlib.nullcontext():
         state = _state(settings)

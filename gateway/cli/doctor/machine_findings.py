@@ -15,7 +15,7 @@ from gateway.cli.doctor.check import Finding
 from gateway.cli.doctor.sleep_tools import MacSleep, is_masked
 
 RDMA_GIGABITS = 80
-"""Thunderbolt 5. A slower cable or port supports the ring backend, but no RDMA."""
+"""Speed of Thunderbolt 5. Over a slower cable or port MLX can use its ring backend, but no RDMA."""
 SUSPENDING = ("suspend", "hibernate", "hybrid-sleep", "suspend-then-hibernate", "sleep", "poweroff")
 SLEEP_TARGETS = ("sleep.target", "suspend.target", "hibernate.target", "hybrid-sleep.target")
 _AWAKE = "sudo systemctl mask " + " ".join(SLEEP_TARGETS)
@@ -26,7 +26,7 @@ _RECOVERY = (
 
 
 def mac_sleep_check(sleep: MacSleep) -> Finding:
-    """Check whether a Mac goes to sleep when it has no user."""
+    """Check whether a Mac falls asleep when nobody uses it."""
     if sleep.disabled or sleep.after_min == 0:
         return Finding("sleep", "ok", "this machine does not go to sleep on its own")
     if sleep.after_min is None:
@@ -42,11 +42,9 @@ def mac_sleep_check(sleep: MacSleep) -> Finding:
 def linux_sleep_check(
     targets: Sequence[Mapping[str, str]], logind: Mapping[str, str], *, has_battery: bool
 ) -> Finding:
-    """Check whether a Linux machine goes to sleep by itself.
-
-    `targets` are systemd's sleep targets (empty: not reported), `logind` its settings. A machine
-    with a battery counts as a laptop with a lid.
-    """
+    """Check whether a Linux machine goes to sleep without a command from a user. `targets` are
+    systemd's sleep targets (empty: systemd did not report them). `logind` has the settings of
+    systemd-logind. A machine with a battery is treated as a laptop with a lid."""
     if targets and all(is_masked(target) for target in targets):
         return Finding("sleep", "ok", "sleep targets are masked")
     idle = logind.get("IdleAction", "ignore")
@@ -80,12 +78,10 @@ def rdma_check(
     bridge: str | None,
     addressed: Collection[str] | None = None,
 ) -> Finding:
-    """Check whether this Mac can use JACCL.
-
-    `enabled` None: there is no `rdma_ctl` (macOS before 26.2). `bridge` is the name of the
-    Thunderbolt Bridge's service while it is on. `addressed` are the interfaces with an IPv4 address
-    (None: unknown); without one MLX cannot use an RDMA port.
-    """
+    """Check whether this Mac can use JACCL, MLX's backend for RDMA. `enabled` is None if the Mac
+    has no `rdma_ctl` (macOS before 26.2). `bridge` is the name of the Thunderbolt Bridge's service
+    while that service is on. `addressed` are the interfaces with an IPv4 address (None: unknown).
+    MLX cannot use an RDMA port whose interface has no IPv4 address."""
     name = "rdma"
     if enabled is None:
         return Finding(

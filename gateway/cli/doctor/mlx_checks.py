@@ -1,6 +1,7 @@
-"""Talks to MLX, in a separate process, and to the BLAS measurements: the checks of computation.
+"""Talks to MLX and to the BLAS measurements: the checks of computation.
 
-Only runners import MLX, and a broken MLX may crash. BLAS matters only if MLX computes on the CPU.
+MLX runs in a separate process, because a broken MLX may crash and because only runners import MLX.
+The BLAS library matters only if MLX computes on the CPU.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _PROBE = (
 
 @dataclass(frozen=True, slots=True)
 class MlxHere:
-    """MLX on this machine. `trouble` says why it cannot compute, with a `remedy`; both are empty if
-    it can."""
+    """MLX on this machine. If MLX cannot compute, `trouble` says why and `remedy` says what to do.
+    Both are empty if MLX can compute."""
 
     version: str = ""
     device: str = ""
@@ -42,7 +43,7 @@ class MlxHere:
 
 
 def mlx(_settings: Settings, _running: bool) -> Finding:
-    """Check that MLX computes, and uses the NVIDIA GPU if there is one."""
+    """Check that MLX computes. If the machine has an NVIDIA GPU, also check that MLX uses that GPU."""
     here = mlx_here()
     if here.trouble:
         return Finding("mlx", "error", here.trouble, here.remedy)

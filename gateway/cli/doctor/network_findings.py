@@ -21,15 +21,17 @@ CLOCK_S = 1.0
 """Largest clock difference of a peer: logs of several nodes are merged by time."""
 GREETING_BYTES = 64
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
-"""Signature and major version: a ZMTP 3 socket answers them with its whole greeting."""
+"""The first bytes of a ZMTP greeting: the signature and the major version. A ZMTP 3 socket that
+receives these bytes replies with its whole greeting."""
 Outcome = Literal["open", "closed", "silent", "unknown", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True)
 class PeerLook:
-    """The check of one dialled address. `problem` is the running node's report of it (empty: no
-    problem, or no node runs). `linked`: the node is linked through it. `outcome` and `greeting`
-    describe a connection made just now; `why` is the system's error if it failed."""
+    """The check of one address that this node dials. `problem` is what the running node reports
+    about the address (empty: no problem, or no node runs). `linked`: the node has a link through
+    this address. `outcome` and `greeting` describe a connection that doctor made just now. If that
+    connection failed, `why` is the system's error."""
 
     address: str
     linked: bool
@@ -90,11 +92,8 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
 
 
 def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
-    """Check the cluster key.
-
-    `beyond`: the settings let this node meet nodes on other machines. `trouble`: why the key file
-    cannot be used.
-    """
+    """Check the cluster key. `beyond`: the settings let this node connect to nodes on other
+    machines. `trouble` says why the key file cannot be used."""
     name = "cluster key"
     if trouble:
         return Finding(name, "error", trouble, "correct it, then check with `shoal keys show`")
@@ -115,7 +114,8 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
 
 
 def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
-    """Check whether the ports that other nodes dial are free; `taken` is use to problem."""
+    """Check whether the ports that other nodes dial are free. `taken` maps the use of each port
+    that is not free to the problem."""
     name = "cluster ports"
     if not taken:
         return Finding(name, "ok", f"{span} are free at {listen}")
@@ -129,7 +129,8 @@ def ports_check(taken: Mapping[str, str], listen: str, span: str) -> Finding:
 
 
 def door_check(address: str, closed: Mapping[str, str]) -> Finding:
-    """Check whether this running node listens where others dial it; `closed` is use to problem."""
+    """Check whether this running node listens on the ports that other nodes dial. `closed` maps the
+    use of each port without a listener to the problem."""
     name = "cluster port"
     if not closed:
         return Finding(name, "ok", f"other nodes reach it at {address}")
@@ -212,8 +213,8 @@ def _judge_answer(name: str, look: PeerLook, *, has_key: bool) -> Finding:
 
 
 def clock_check(peers: Iterable[PeerReading]) -> Finding | None:
-    """Check whether the clocks of linked peers are near this one; None if no peer reports its
-    clock."""
+    """Check whether the clocks of linked peers agree with this node's clock. Returns None if no
+    peer reports its clock."""
     offsets = [
         (peer, peer.clock_offset_s)
         for peer in peers

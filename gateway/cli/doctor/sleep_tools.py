@@ -49,7 +49,8 @@ def is_masked(unit: Mapping[str, str]) -> bool:
 
 
 def logind_settings(*files: str) -> dict[str, str]:
-    """Return the settings of logind.conf and its drop-ins; a later file wins."""
+    """Return the settings of logind.conf and of its drop-in files. If two files set the same name,
+    the later file wins."""
     settings: dict[str, str] = {}
     for text in files:
         settings.update(re.findall(r"^\s*([A-Za-z]+)\s*=\s*(\S+)\s*$", text, re.MULTILINE))

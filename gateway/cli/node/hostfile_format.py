@@ -56,7 +56,7 @@ def parse_hostfile(text: str) -> tuple[Host, ...]:
 
 
 def cables(size: int) -> int:
-    """Return the number of cables of a full mesh of `size` machines."""
+    """Return the number of cables that connect each of `size` machines with every other one."""
     return size * (size - 1) // 2
 
 
@@ -73,19 +73,17 @@ def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
 
 
 def device_matrix(hosts: Sequence[Host]) -> str:
-    """Return the contents of MLX_IBV_DEVICES. Raises BadHostfile if the hostfile has no RDMA
-    devices."""
+    """Return the device matrix, which MLX reads from the file named in MLX_IBV_DEVICES. Raises
+    BadHostfile if the hostfile has no RDMA devices."""
     if len(hosts) < 2 or not hosts[0].rdma:
         raise BadHostfile("the hostfile has no RDMA devices")
     return json.dumps([[_as_mlx_has_it(devices) for devices in host.rdma] for host in hosts])
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
-    """Return the contents of MLX_HOSTFILE, with the port numbers of `mlx.launch`.
-
-    Each rank has all its addresses; ports count up from `port` over all ranks. Raises BadHostfile
-    if a rank has no IPv4 address, because a ring uses IPv4 only.
-    """
+    """Return the addresses of a ring, which MLX reads from the file named in MLX_HOSTFILE. The port
+    numbers are those of `mlx.launch`: they count up from `port` over all addresses of all ranks.
+    Raises BadHostfile if a rank has no IPv4 address, because a ring uses IPv4 only."""
     if len(hosts) < 2:
         raise BadHostfile("a ring needs at least two ranks")
     addresses: list[list[str]] = []
@@ -99,10 +97,9 @@ def ring(hosts: Sequence[Host], port: int) -> str:
 
 
 def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mapping[str, str]:
-    """Return the environment variables of a rank's process.
-
-    For JACCL if the hostfile has RDMA devices (`path` is then the matrix), else for the ring.
-    """
+    """Return the environment variables of a rank's process. If the hostfile has RDMA devices, the
+    variables select JACCL and `path` is the file of the device matrix. Otherwise they select the
+    ring, and `path` is the file of the ring's addresses."""
     if hosts[0].rdma:
         coordinator = f"{hosts[0].ips[0]}:{port}"
         return {
@@ -114,7 +111,8 @@ def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mappi
 
 
 def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
-    """Return the devices of a host that are missing or down, by `ibv_devinfo` on it."""
+    """Return the RDMA devices of a host that are missing or down, according to the output of
+    `ibv_devinfo` on that host."""
     states = {port.device: port.state for port in ports}
     return [
         f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"
@@ -142,7 +140,8 @@ def _host(rank: int, entry: Any) -> Host:
 
 
 def _row(rank: int, name: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """Return the entries of a row, each as a list of names; an empty list for null."""
+    """Return the entries of a row of the device matrix, each as a list of device names. An entry of
+    null becomes an empty list."""
     row: Any = fields.get(name, [])
     if not isinstance(row, list):
         raise BadHostfile(f"rank {rank}: {name} is not a list")

@@ -37,11 +37,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `facts` are by the names of FACTS; facts that the node does not report are missing.
-
-    `link` is `this node` or the status of the link from the answering node. `why` says why the node
-    is unreachable. `clock_offset_s` is how far its clock is ahead of the answering node's.
-    `fingerprint` is equal for nodes with equal compared facts.
+    """One node of the cluster. `facts` is keyed by the names in FACTS, without facts that the node
+    does not report. `link` is `this node`, or the status of the link from the answering node. `why`
+    says why the node is unreachable. `clock_offset_s` is how far the node's clock is ahead of the
+    answering node's clock. Two nodes have the same `fingerprint` if their compared facts are equal.
     """
 
     node: str
@@ -62,7 +61,8 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A fact in which reachable nodes differ. `values` is value to node names, most nodes first."""
+    """A fact in which reachable nodes differ. `values` maps each value to the names of its nodes;
+    the value of most nodes comes first."""
 
     field: str
     weight: Weight
@@ -93,8 +93,8 @@ class ClusterReport:
 
 @dataclass(frozen=True, slots=True)
 class ComparedFact:
-    """A compared fact. `read` returns it from a card (empty: not reported); `compared` returns the
-    part that must be equal."""
+    """A fact that is compared between nodes. `read` returns the fact from a node card (empty: the
+    node does not report it). `compared` returns the part of the fact that must be equal."""
 
     name: str
     weight: Weight
@@ -122,7 +122,7 @@ FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("memory", "noted", lambda card: size(card.memory_bytes)),
     ComparedFact("launch", "noted", lambda card: card.launched_by),
 )
-"""In display order."""
+"""The compared facts, in the order in which they are shown."""
 UNTOLD = "not reported"
 _PACKAGES = {"mlx": "mlx", "mlx_lm": "mlx-lm"}
 _NOTES = {
@@ -152,14 +152,15 @@ def report(state: NodeState) -> ClusterReport:
 
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
-    """Return misaligned for any required difference, mixed for others, else aligned."""
+    """Return misaligned if a required fact differs, mixed if only other facts differ, else aligned."""
     if any(difference.weight == "required" for difference in differences):
         return "misaligned"
     return "mixed" if differences else "aligned"
 
 
 def facts_of(card: NodeCard) -> dict[str, str]:
-    """Return the card's facts by name, in the order of FACTS, without unreported ones."""
+    """Return the facts of a node card by name, in the order of FACTS. Facts that the card lacks are
+    left out."""
     return {field.name: value for field in FACTS if (value := field.read(card))}
 
 

@@ -1,7 +1,7 @@
-"""The links of the node that answers to other nodes: medium, latency and rate, and their age.
+"""The measured links from the answering node to other nodes: medium, latency, rate and age.
 
-Pure: `now_s` is the wall clock. A node measures its links itself. A reading contains the age of
-each measurement at the time of the reading.
+Pure: `now_s` is the wall clock. Each node measures its own links. A reading contains the age that
+each measurement had when the reading was made.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def kind_of(state: NodeState, node: str, host: str) -> str:
 
 
 def best_way(ways: list[dict[str, Any]], host: str) -> dict[str, Any] | None:
-    """Return the measurement of the address in use, else the fastest; None without any."""
+    """Return the measurement of the address in use. If no address in use was measured, return the
+    fastest measurement; None without measurements."""
     return max(ways, key=lambda way: (way["host"] == host, way["bytes_per_s"]), default=None)
 
 
@@ -111,6 +112,7 @@ def in_a_line(link: dict[str, Any]) -> str:
 
 
 def figures(way: dict[str, Any]) -> tuple[str, str]:
-    """Return latency and rate of a measurement, for people; `+`: the rate may be higher."""
+    """Return the latency and the rate of a measurement, for people. A `+` after the rate means that
+    the link may be faster than measured."""
     more = "+" if way["at_least"] else ""
     return f"{way['latency_s'] * 1e6:.0f} us", f"{size(int(way['bytes_per_s']))}/s{more}"

@@ -31,24 +31,23 @@ NO_ROOM_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PUT_TIMEOUT_S = 90.0
-"""Deadline of a write: every node must answer."""
+"""Deadline of a write. It is long, because every node of the cluster must answer."""
 GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
-"""Errors of the HTTP server itself, before any API."""
+"""Content type of errors that the HTTP server itself sends, before any dialect is chosen."""
 SOCKET = "unix://"
-"""Prefix of the address of a node without a port: the path of its socket follows."""
+"""Prefix of the address of a node without a port. The path of the node's socket follows the prefix.
+"""
 KEEP_ALIVE = "keep-alive"
-"""Server-sent comment that keeps a connection open."""
+"""Text of the server-sent comment that keeps a connection open."""
 
 
 class NodeApi:
-    """The HTTP API of one node. Every method raises CliError if there is no valid answer.
-
-    `own_key` returns the owner's token; it is called for each request. Without one, SHOAL_API_KEY
-    is sent. Fields of a body that are None are left out, so that the node applies its default.
-    `trusted` are the trusted certificates of an https address; by default those of this system. A
-    `url` may be `unix://` and the path of a socket.
-    """
+    """The HTTP API of one node. Every method raises CliError if the node gives no valid answer.
+    `own_key` returns the owner's token and is called for each request; if it returns none,
+    SHOAL_API_KEY is sent. Body fields that are None are left out, so that the node applies its
+    defaults. `trusted` are the certificates that are trusted for an https address; the default is
+    this system's certificates. `url` may also be `unix://` and the path of a socket."""
 
     def __init__(
         self,
@@ -76,10 +75,9 @@ class NodeApi:
             raise CliError(f"invalid address {url!r}: {error}") from error
 
     def node_id(self) -> str | None:
-        """Return the id of the node that answers; None if another program answers.
-
-        A node that requires a key reports its id only with a key: raises CliError without one.
-        """
+        """Return the id of the node that answers; None if another program answers. If the node
+        requires an API key and none was sent, the node does not report its id, and this raises
+        CliError."""
         with self._translated():
             health = self.http.get("/health")
         with contextlib.suppress(ValueError, AttributeError):
@@ -105,8 +103,8 @@ class NodeApi:
         return None
 
     def no_room(self, model: str) -> str:
-        """Return why no node has memory for a model, with the figures; empty if one has, or if
-        unknown."""
+        """Return why no node has enough free memory for a model, with the figures. Empty if a node
+        has enough, or if the node does not know."""
         with contextlib.suppress(CliError), self._translated():
             query = {"model": model}
             response = self.http.get("/instance/placement", params=query, timeout=NO_ROOM_S)
@@ -133,12 +131,12 @@ class NodeApi:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """Delete the resource at `path`, or the entries that a JSON body names; return the JSON
-        answer."""
+        """Delete the resource at `path`, or only the entries that the JSON body names. Return the
+        JSON answer."""
         return self._answer("DELETE", path, body, timeout_s)
 
     def put_text(self, path: str, text: str, *, tag: str) -> Any:
-        """Replace the text at `path` if it still has this ETag. Return the JSON answer."""
+        """Replace the text at `path` if its ETag is still the given one. Return the JSON answer."""
         with self._translated():
             response = self.http.put(
                 path,
@@ -249,8 +247,9 @@ def own_api(settings: Settings) -> NodeApi:
 
 
 def home_api(url: str, paths: Paths, *, trusted: ssl.SSLContext | None = None) -> NodeApi:
-    """Return the HTTP API of a home's own node. The owner's token is sent only while this home's
-    gateway runs, so that no other program that listens there receives it."""
+    """Return the HTTP API of a home's own node. The owner's token is sent only while the gateway of
+    this home runs. Otherwise another program that listens at the address could receive the token.
+    """
 
     def own_key() -> str | None:
         is_up = lock_holder(paths.runtime / GATEWAY_LOCK) is not None
@@ -260,8 +259,8 @@ def home_api(url: str, paths: Paths, *, trusted: ssl.SSLContext | None = None) -
 
 
 def check_is_of(api: NodeApi, paths: Paths) -> None:
-    """Check that the node of this home answers. Raises CliError if no node runs there, or another
-    one answers at its address."""
+    """Check that the node of this home answers. Raises CliError if no node runs in this home, or if
+    another node answers at its address."""
     own = known_node_id(paths.state)
     if own is None:
         raise no_node_in(paths.home, chosen=paths.chosen)
@@ -319,7 +318,8 @@ def _refused(response: httpx.Response) -> CliError:
 
 
 def is_given_up(body: Mapping[str, Any]) -> bool:
-    """Return whether an error says that the node gave up loading the model; waiting cannot help."""
+    """Return whether an error says that the node gave up loading the model. The caller can then
+    stop waiting."""
     return bool(_error_of(body).get("given_up"))
 
 

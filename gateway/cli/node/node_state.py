@@ -98,7 +98,8 @@ class NodeState:
 
     @property
     def models(self) -> dict[str, ModelCard]:
-        """Return the models on any disk by name, each with the first node's card of it."""
+        """Return the models on the disks of all nodes, by name. If several nodes have a model,
+        return the model card of the first one."""
         return dict(sorted(models_of(self.cards).items()))
 
     @property
@@ -114,17 +115,19 @@ class NodeState:
 
     @property
     def passed_over(self) -> list[tuple[str, PassedOver]]:
-        """Return (node name, entry) for entries in model folders that are no model or have no
+        """Return (node name, entry) for each entry of a model folder that is not a model or has no
         effect. Sorted by node name and path."""
         entries = [(card.name, entry) for card in self.cards for entry in card.passed_over]
         return sorted(entries, key=lambda row: (row[0], row[1].path))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """Return the reading of the instance's lead runner, newest generation; None without one."""
+        """Return the reading of the instance's lead runner, for the newest generation of the
+        instance; None if no such reading arrived."""
         return next((reading for reading in self.ranks_of(instance) if reading.rank == 0), None)
 
     def ranks_of(self, instance: Instance) -> list[RunnerReading]:
-        """Return the readings of the instance's ranks, newest generation, by rank."""
+        """Return the readings of the instance's ranks, by rank, for the newest generation of the
+        instance."""
         mine = [runner for runner in self.runners if runner.instance == instance.instance]
         newest = max((reading.generation for reading in mine), default=0)
         return sorted(
@@ -166,8 +169,8 @@ class NodeState:
         return self.lies_here(name) or self.find_model(name)
 
     def lies_here(self, name: str) -> ModelCard | PartialModel | None:
-        """Return the model with that name on this node's disk, complete or in part; None without
-        one."""
+        """Return the model with that name on this node's disk, complete or in part; None if this
+        node has no such model."""
         names, here = (name, name.removesuffix(":latest")), self.here
         lying = (*(m for c in here for m in c.models), *(p for c in here for p in c.parts))
         return next((model for model in lying if model.model in names), None)
@@ -192,14 +195,15 @@ class NodeState:
         return name if model is None else str(model)
 
     def answering(self, name: str) -> ModelCard:
-        """Return the model on disk that answers a request for this name; for an adapter, its base
-        model. Raises CliError with the names of all models."""
+        """Return the model on disk that answers a request for this name. For the name of an
+        adapter, that is the adapter's base model. Raises CliError, which lists the names of all
+        models."""
         model = self.resolve(name)
         beside = None if model in self.models else adapter_named(self, model)
         return self.find_model(model) if beside is None else beside[0]
 
     def find_model(self, name: str) -> ModelCard:
-        """Return the model with that name. Raises CliError with the names of all models."""
+        """Return the model with that name. Raises CliError, which lists the names of all models."""
         models = self.models
         plain = name.removesuffix(":latest")
         aliases = {str(alias): model for model, card in models.items() for alias in card.aliases}
@@ -228,7 +232,8 @@ class NodeState:
         return sorted(self.names.get(node, node) for node in nodes)
 
     def last_used_s(self, model: str) -> int:
-        """Return when any node used the model last, in seconds since the epoch; 0: unknown."""
+        """Return when a node last used the model, in seconds since the epoch. The latest use on any
+        node counts; 0 means unknown."""
         cards = (card for node in self.cards for card in node.models if card.model == model)
         return max((card.last_used_at_s for card in cards), default=0)
 
@@ -239,8 +244,8 @@ class NodeState:
 
     @property
     def unlisted_count(self) -> int:
-        """Return how many ignored entries the nodes' cards leave out, because a card has a
-        limit."""
+        """Return how many ignored entries are missing from the nodes' cards. The length of a card
+        is limited, so a card may leave entries out."""
         return sum(max(0, card.passed_over_count - len(card.passed_over)) for card in self.cards)
 
 

@@ -1,7 +1,8 @@
 """Talks to the operating system: processes, ports and locks of one home.
 
-Each role's lock file contains the pid of the process that holds the lock. So a locked file names a
-live process of this home; an unlocked file is stale. No process is found by its name alone.
+Each process of a node locks a file of its own, and writes its pid into the file. So a locked file
+names a live process of this home, and an unlocked file is left over from an earlier process. No
+process is found by its name alone.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from conf.settings import Settings
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
 IN_USE = "in use"
-"""Part of a port problem's text if another program uses the port."""
+"""These words are part of the description of a port's problem if another program uses the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,16 @@ def tool_says(*command: str, timeout_s: float = 20.0) -> str:
 
 
 def last_words(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the last line of a command's error output, or its exit code."""
+    """Return the last line of a command's error output. If the command wrote no error, return its
+    exit code."""
     return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
 
 
 def leftovers(paths: Paths) -> list[Leftover]:
-    """Return the live processes of this home.
-
-    supervisord is found by its pid file, other processes by their locks. Children are included,
-    because gunicorn's HTTP processes hold no lock. An HTTP process whose parent was killed is found
-    by its title, which contains the node's id.
-    """
+    """Return the live processes of this home. supervisord is found by its pid file, other processes
+    by their locks. Their child processes are included, because gunicorn's HTTP processes hold no
+    lock. If the parent of an HTTP process was killed, that process is found by its title, which
+    contains the node's id."""
     roles = {path.stem: lock_holder(path) for path in sorted(paths.runtime.glob("*.role"))}
     roles = {"supervisord": our_supervisord(paths), **roles}
     processes: dict[int, Leftover] = {}
@@ -112,8 +112,8 @@ def _orphans(paths: Paths) -> Iterable[Leftover]:
 
 
 def our_supervisord(paths: Paths) -> int | None:
-    """Return the pid in the pid file, if that process runs our supervisord configuration; a stale
-    pid may belong to another process."""
+    """Return the pid in the pid file, if that process runs our supervisord configuration. The pid
+    file may be old, and its pid may belong to another process by now."""
     pid = read_supervisor_pid(paths.supervisord_pid)
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         # supervisord sets a title on Linux, so that its command line is one string
@@ -124,8 +124,8 @@ def our_supervisord(paths: Paths) -> int | None:
 
 
 def no_node(paths: Paths) -> CliError:
-    """Return the error for a home whose supervisord does not answer: nothing runs, or supervisord
-    hangs or lost its socket."""
+    """Return the error for a home whose supervisord does not answer. The error says either that
+    nothing runs, or that supervisord hangs or lost its socket."""
     pid = our_supervisord(paths)
     if pid is None:
         return no_node_in(paths.home, chosen=paths.chosen)
@@ -150,7 +150,7 @@ def lock_holder(path: Path) -> int | None:
 
 
 def alive(leftover: Leftover) -> bool:
-    """Return whether this process still runs; a later process with its pid does not count."""
+    """Return whether this process still runs. A later process with the same pid does not count."""
     process = leftover.process
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
@@ -224,10 +224,9 @@ def _problem_at(host: str, port: int) -> str | None:
 
 
 def unusable_ports(settings: Settings) -> dict[str, str]:
-    """Return the ports of a stopped node that cannot be used: port use to problem.
-
-    Includes ports that are opened later (runners' data, a ring), if other machines connect to them.
-    """
+    """Return the ports of a stopped node that cannot be used, as a map from the port's use to its
+    problem. Ports that the node opens only later (runners' data, a ring) are checked too if other
+    machines connect to them."""
     listen = settings.cluster.listen
     unusable: dict[str, str] = {}
     for use, row in PORTS.items():
@@ -241,8 +240,9 @@ def unusable_ports(settings: Settings) -> dict[str, str]:
 
 
 def closed_ports(settings: Settings) -> dict[str, str]:
-    """Return the ports at which a running node of this home should listen but does not: port use to
-    problem. Another node may answer there, and look the same."""
+    """Return the ports on which a running node of this home should listen but does not, as a map
+    from the port's use to its problem. A check by connecting would not find these ports, because
+    another node may answer on them."""
     problems: dict[str, str] = {}
     for use, row in PORTS.items():
         if not row.process or not (settings.api if use == "http" else settings.cluster.listen):
@@ -256,7 +256,7 @@ def closed_ports(settings: Settings) -> dict[str, str]:
 
 
 def free_base_port(settings: Settings) -> int | None:
-    """Return a base port from which all ports of a node are free now; None without one."""
+    """Return a base port such that all ports of a node are free now; None if the search finds none."""
     hosts = (settings.http_host, settings.cluster.listen or settings.http_host)
     for base in range(DEFAULT_BASE_PORT + SPAN, HIGHEST_BASE_PORT, SPAN):
         uses = [(hosts[use != "http"], port_of(use, base), row.count) for use, row in PORTS.items()]

@@ -1,8 +1,9 @@
 """Decide when a node that was just started is up, and when waiting longer cannot help.
 
-Pure: looks in, verdicts out. The steps come in order: every service runs, the HTTP API answers, the
-cluster has a leader, the preloaded models are ready. A service that ended three times, or that
-supervisord gave up, is reported at once.
+Pure: a `Look` at the node goes in, a verdict comes out. A start has four steps, in this order:
+every service runs, the HTTP API answers, the cluster has a leader, the preloaded models are ready.
+If a service ended three times, or if supervisord no longer restarts it, that is reported
+immediately.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 MAX_LIVES = 3
 """A service that starts this often during one start of the node counts as stuck."""
 OLD_LOOKS = 20
-"""Checks (about 5 s) during which a model may stay failed if it was failed at first. It may have
-failed before this start, and the leader places it again when the node joins."""
+"""Checks (about 5 s) during which a model may stay failed if the first check found it failed. The
+failure may be older than this start. The leader places such a model again when the node joins."""
 
 
 NO_ROOM = "no memory"
 NO_ROOM_LOOKS = 4
-"""Consecutive checks (1 s each) without memory for a model, after which `up` stops waiting."""
+"""Consecutive checks (1 s each) that find no node with enough memory for a model, before `up` stops
+waiting."""
 NO_ROOM_REMEDY = (
     "the node runs without it; free memory, or choose a smaller model with `shoal up --model` "
     "after `shoal down`"
@@ -43,9 +45,9 @@ class ModelLook:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The node's state at one moment. `services` None: supervisord does not answer (yet). `http`
-    None: the HTTP API does not answer; else the missing part, "" for none. `stranger`: the other
-    node that answers at this one's address."""
+    """The node's state at one moment. `services` is None while supervisord does not answer. `http`
+    is None while the HTTP API does not answer; otherwise it names the part that is missing, or is
+    "" if none is. `stranger` is another node that answers at this node's address."""
 
     services: tuple[SupervisedProcess, ...] | None
     http: str | None = None
@@ -55,12 +57,13 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """Verdict: the node is up."""
+    """A verdict: the node is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Verdict: not up yet. `done` of `total` steps; `text` says what is missing."""
+    """A verdict: the node is not up yet. `done` of `total` steps are finished; `text` says what is
+    missing."""
 
     done: int
     total: int
@@ -70,7 +73,7 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Verdict: waiting cannot help. `process` is the cause; its log says why."""
+    """A verdict: waiting cannot help. `process` is the cause, and the log of that process says why."""
 
     why: str
     process: str | None = None
@@ -82,7 +85,7 @@ Verdict = Up | Starting | Stuck
 
 @dataclass(slots=True)
 class StartWatch:
-    """One start of a node; judges its looks in order."""
+    """One start of a node. It judges each look at the node, together with the looks before."""
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
@@ -90,7 +93,8 @@ class StartWatch:
     _roomless_looks: dict[str, int] = field(default_factory=dict[str, int])
 
     def judge(self, look: Look) -> Verdict:
-        """Return the verdict on this look, given the previous ones."""
+        """Return the verdict on this look at the node. Models that failed or lacked memory in
+        earlier looks are counted."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
             return Starting(0, total, "supervisord starts")
@@ -122,7 +126,8 @@ class StartWatch:
         return Up()
 
     def _failed_now(self, model: ModelLook) -> bool:
-        """Return whether a model failed during this start, or stays failed since before it."""
+        """Return whether a model failed during this start. A model that had failed before counts
+        too if it is still failed after `OLD_LOOKS` checks."""
         looks = self._failed_looks.get(model.model, 0)
         if model.status != "failed":
             looks = OLD_LOOKS
@@ -159,7 +164,7 @@ def _runs(service: SupervisedProcess | None) -> bool:
 def overdue(
     verdict: Starting, by_name: Mapping[str, SupervisedProcess], deadline_s: float
 ) -> Stuck:
-    """Return the verdict after the deadline. It names the likeliest process."""
+    """Return the verdict after the deadline. It names the process that is most likely the cause."""
     culprit = next((name for name, look in by_name.items() if not _runs(look)), None)
     if culprit is None:
         culprit = "worker" if verdict.model is not None else "gateway"

@@ -62,7 +62,7 @@ SETTINGS = {
     "namespace": "cluster.namespace",
     "max_rows": "runner.max_rows",
 }
-"""Flag to setting, for flags whose name differs."""
+"""For flags whose name differs from the name of their setting: flag to setting."""
 
 
 def flag_of(key: str, value: Any) -> str:

@@ -27,7 +27,7 @@ OPEN_FILES = 65_536
 
 
 class NotAUnit(ValueError):
-    """The file cannot hold a value, or the system cannot start a node this way."""
+    """The system cannot start a node this way, or a value cannot be written into the unit's file."""
 
 
 @dataclass(frozen=True, slots=True)

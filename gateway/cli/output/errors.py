@@ -101,9 +101,10 @@ PULLED_IN_VAIN = {
     ),
     "offline": "set offline = false in shoal.toml, or copy the model's folder into <data>/models",
 }
-"""Remedies for a failed pull or hub search, by error code."""
+"""Remedies for a failed pull or a failed search on the hub, by error code."""
 OF_CARDS = ("card_kept", "card_changed")
-"""Codes of refused card changes. Their messages already contain the remedy."""
+"""Error codes of refused changes to model cards. Messages with these codes already contain the
+remedy."""
 
 
 def refusal(status: int, message: str, error_code: str = "") -> CliError:

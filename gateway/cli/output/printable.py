@@ -1,8 +1,8 @@
-"""Escape text from others, so that it cannot control the terminal.
+"""Escape text from other programs and people, so that it cannot control the terminal.
 
-Pure. Names of clients and nodes, errors and answers may contain escape sequences. These move the
-cursor, overwrite text or type input. Other characters turn the direction of letters or break lines.
-Each is shown as Python writes it: `\\x1b`.
+Pure. Names of clients and nodes, errors and answers may contain escape sequences. Those can move
+the cursor, overwrite text or send input. Other control characters reverse the direction of text or
+break lines. Each such character is shown as Python writes it: `\\x1b`.
 """
 
 from __future__ import annotations

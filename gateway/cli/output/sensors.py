@@ -1,7 +1,7 @@
-"""Format a node's sensor readings: one full line, or a few words for a table.
+"""Format a node's sensor readings, as one full line or as a few words for a table.
 
-Pure. The line names the missing figures of an accelerator. Without any figure the text is
-"unknown".
+Pure. The full line names the figures that an accelerator does not report. If there is no figure at
+all, the text is "unknown".
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def _figures(reading: AcceleratorReading) -> list[str]:
 
 
 def _memory(reading: AcceleratorReading) -> list[str]:
-    """Return the memory in use, of its own memory or the machine's: whichever is larger."""
+    """Return the memory in use: of the accelerator's own memory or of the machine's memory,
+    whichever is larger."""
     own = (reading.vram_used_bytes, reading.vram_total_bytes)
     mapped = (reading.gtt_used_bytes, reading.gtt_total_bytes)
     used, total = max(own, mapped, key=lambda pair: -1 if pair[0] is None else pair[0])

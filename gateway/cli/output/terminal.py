@@ -48,17 +48,18 @@ class Output:
         return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
 
     def say(self, text: str) -> None:
-        """Write a line of the result; not with `--json`."""
+        """Write a line of the result. With `--json` this writes nothing."""
         if not self.as_json:
             self.out.print(escape(text))
 
     def note(self, text: str) -> None:
-        """Write a remark; not when quiet or with `--json`."""
+        """Write a remark. When quiet or with `--json` this writes nothing."""
         if self.verbosity >= NORMAL and not self.as_json:
             self.err.print(escape(text), style="dim")
 
     def warn(self, text: str) -> None:
-        """Write a warning, once, even when quiet or with `--json`."""
+        """Write a warning, even when quiet or with `--json`. A repeated warning is not written
+        again."""
         if text not in self.warned:
             self.warned.add(text)
             self.err.print(f"[bold yellow]warning:[/] {escape(text)}")
@@ -80,7 +81,7 @@ class Output:
         sys.stdout.flush()
 
     def styled(self, text: str, style: str) -> None:
-        """Write a line of the result in a style of `rich`; "" is no style."""
+        """Write a line of the result in a style of `rich`. An empty style means plain text."""
         self.out.print(escape(text), style=style or None)
 
     def write(self, text: str) -> None:
@@ -119,8 +120,9 @@ class Output:
 
     @contextlib.contextmanager
     def waiting(self) -> Generator[Callable[[str], None]]:
-        """Yield a function that shows the reason for a wait. On a terminal one line changes;
-        elsewhere the first remark is a note and the others need -v. An empty text ends the wait."""
+        """Yield a function that shows why the command waits. On a terminal, each new reason
+        overwrites the line before. Elsewhere the first reason is written as a note, and further
+        reasons are written only with -v. An empty text ends the wait."""
         line = self.err.status("") if self.live else None
         remarks = 0
 
@@ -177,7 +179,8 @@ class Output:
 
 
 def escape(text: str) -> str:
-    """Return a text that `rich` writes literally, made printable."""
+    """Return a text with control characters escaped, which `rich` writes without interpreting
+    markup."""
     return without_markup(printable(text))
 
 
