@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of an API and its line in the reference."""
+    """A path of an API, and its line in the reference of the API."""
 
     path: str
     summary: str
@@ -58,8 +58,9 @@ class Generates(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ReadsPrompt(Endpoint):
-    """`POST path` reports a prompt as the model reads it. `body` is the model that parses the body,
-    `answer` the type of the answer. Its requests carry a question and generate nothing."""
+    """`POST path` reports a prompt as the model reads it, and generates nothing. `body` is the
+    model that parses the body, `answer` the type of the answer. Each request that the parser makes
+    carries a question about the prompt."""
 
     dialect: WholeDialect
     body: type[BaseModel]
@@ -106,8 +107,8 @@ class ShowsModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """A body about one model: its name, whether the answer is verbose or a stream, and the paths of
-    fields without effect (`Extras.ignored`)."""
+    """A parsed body about one model: its name, whether the client wants a verbose answer or a
+    stream, and the paths of fields without effect (`Extras.ignored`)."""
 
     name: str
     verbose: bool = False
@@ -117,8 +118,8 @@ class AskedModel:
 
 @dataclass(frozen=True, slots=True)
 class AsksOfModel(Endpoint):
-    """A path whose body names a model. `body` is the model that parses the body; `parse` returns
-    the name."""
+    """`POST path` does something with the model that the body names. `body` is the model that
+    parses the body; `parse` returns the name."""
 
     parse: Callable[[bytes, Limits], AskedModel]
     body: type[BaseModel]
@@ -134,9 +135,9 @@ class ShowsAsked(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class FetchesModel(AsksOfModel):
-    """`POST path` pulls a model. `answer` reports that it is here. `line` reports progress in a
-    line of a stream, `error_line` a failure. `shown` is the type of the answer, `event` the type of
-    a line."""
+    """`POST path` pulls a model. `answer` renders the final report that the model is on the disk.
+    `line` renders progress as a line of a stream, `error_line` a failure. `shown` is the type of
+    the answer, `event` the type of a line."""
 
     answer: Callable[[], bytes]
     line: Callable[[PullState], bytes]
@@ -153,12 +154,10 @@ class DeletesModel(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class AskedDerivation:
-    """A body about a new derived model: its name, its source, and its changes to the source
-    (`DerivedModel`).
-
-    `system`: None keeps the source's. `adapter` names an adapter of the base model; empty keeps the
-    source's. `is_copy`: the model equals its source and only has another name.
-    """
+    """A parsed body about a new derived model: its name, its source, and its changes to the source
+    (`DerivedModel`). If `system` is None, the new model keeps the source's system prompt. `adapter`
+    names an adapter of the base model; if empty, the new model keeps the source's adapter.
+    `is_copy`: the model equals its source and only has another name."""
 
     name: ModelId
     source: str
@@ -173,14 +172,14 @@ class AskedDerivation:
 
 
 Derive = Callable[[AskedDerivation, ModelId, DerivedModel | None, float], DerivedModel]
-"""Makes a derived model from the body, the base model, the source if that is itself derived, and
-the time in seconds since 1970. Raises BadRequest."""
+"""Makes a derived model from four values: the body, the base model, the source if the source is
+itself a derived model, and the time in seconds since 1970. Raises BadRequest."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivesModel(Endpoint):
-    """`POST path` makes a derived model. `lines` are the lines of a stream; the last is also the
-    whole answer. Without lines the answer is empty. `shown` is the type of a line."""
+    """`POST path` makes a derived model. `lines` are the lines of a stream; the last one is also
+    the whole answer. If there are no lines, the answer is empty. `shown` is the type of a line."""
 
     parse: Callable[[bytes, Limits], AskedDerivation]
     body: type[BaseModel]
@@ -192,12 +191,10 @@ class DerivesModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class MadeInBackground:
-    """How to render answers that are made in the background.
-
-    `stands` renders an answer with the state and the error of its job. `is_made` reports whether an
-    answer is complete. `last_event` renders the last event, with its number, of a stream whose
-    answer was never made.
-    """
+    """How to render answers that are made in the background. `stands` renders an answer with the
+    current state and error of its job. `is_made` reports whether an answer is complete.
+    `last_event` renders the last event of a stream whose answer was never completed, with the
+    event's number."""
 
     stands: Callable[[bytes, str, Mapping[str, Any] | None], bytes]
     is_made: Callable[[bytes], bool]
@@ -206,9 +203,9 @@ class MadeInBackground:
 
 @dataclass(frozen=True, slots=True)
 class KeptShapes:
-    """The types of the answers about stored answers. `deleted` is for a deletion, `items` for a
-    list of items. `event` is an event of a stream; None without streams. `listing` is for a list of
-    answers; None if they are not listed."""
+    """The types of the answers about stored answers. `deleted` is the type for a deletion, `items`
+    for a list of items. `event` is the type of an event of a stream; None if there are no streams.
+    `listing` is the type of a list of answers; None if answers are not listed."""
 
     answer: Any
     deleted: Any
@@ -248,8 +245,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class AskedList:
-    """A query about a list of answers: at most `limit`, after the answer with the id `after`, of
-    this model, with these labels."""
+    """A query about a list of stored answers: at most `limit` answers, after the answer with the id
+    `after`, of this model, with these labels."""
 
     limit: int
     descends: bool
@@ -260,13 +257,11 @@ class AskedList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepsListed(KeepsAnswers):
-    """Stored answers that `GET path` lists. Their path is also a `Generates`. `POST` below it sets
-    an answer's labels; none is cancelled.
-
+    """Stored answers that `GET path` lists. `POST path` generates them, so the same path is also in
+    a `Generates` row. `POST` below the path sets an answer's labels. No answer can be cancelled.
     Each listed answer has `created`, `id` and `model`. `asked` parses the query; `listing` renders
     a page. `labels` parses the labels of a body; `body` is the model that parses the body. `asked`
-    and `labels` raise `BadRequest`.
-    """
+    and `labels` raise `BadRequest`."""
 
     asked: Callable[[Mapping[str, str]], AskedList]
     listing: Callable[[Sequence[KeptAnswer], bool], bytes]
@@ -276,8 +271,9 @@ class KeepsListed(KeepsAnswers):
 
 @dataclass(frozen=True, slots=True)
 class AskedItems:
-    """A body about a conversation: items as JSON, with ids made from `request`; `named` as in
-    `ToKeep`; labels as a JSON object; paths without effect (`Extras.ignored`)."""
+    """A parsed body about a conversation. It has the items as JSON, with ids made from `request`;
+    `named`, as in `ToKeep`; the labels as a JSON object; and the paths of fields without effect
+    (`Extras.ignored`)."""
 
     request: RequestId
     items: tuple[bytes, ...]
@@ -288,8 +284,8 @@ class AskedItems:
 
 @dataclass(frozen=True, slots=True)
 class AskedPage:
-    """A query about a list: at most `limit`, after the item with the id `after` (empty: from the
-    first). `includes` names optional parts of the items."""
+    """A query about a list of items: at most `limit`, after the item with the id `after` (empty:
+    from the first item on). `includes` names optional parts of the items."""
 
     limit: int
     descends: bool
@@ -346,17 +342,16 @@ class Says(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """The shape of an API's failures: `shape` is the type of their bodies, `body` makes one.
-
-    `id_key` is the key of the request's id in a body, beside the failure; empty: none.
-    """
+    """The shape of an API's failures. `shape` is the type of their bodies, and `body` makes such a
+    body. `id_key` is the key of the request's id in that body, next to the failure; empty if the
+    body has no request id."""
 
     shape: type
     body: Callable[[HttpFault], Mapping[str, Any]]
     id_key: str = ""
 
     def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
-        """Return the answer to a failure before any bytes were sent."""
+        """Return the HTTP answer to a failure, for a request of which no byte was answered yet."""
         id_field = {self.id_key: request_id} if self.id_key and request_id else {}
         body = json_bytes({**self.body(fault), **id_field})
         return ErrorAnswer(fault.status, headers_of(fault), body)

@@ -1,9 +1,10 @@
 """From bytes to a closed model: JSON, limits, `x_*` fields, and errors that name the field.
 
-Pure. Every dialect parses its bodies here, so all refuse alike. The error reports the first fault
-with its path in the client's terms (`messages[2].content[0].text`). The dialect's own table lists
-the fields that are accepted without effect, each with the reason. Unknown fields are refused if
-they look like misspellings; the others are named to the client (`unknown_fields`).
+Pure. Every dialect parses its bodies with this module, so that all dialects refuse alike. An error
+reports the first fault with its path in the client's terms (`messages[2].content[0].text`). Each
+dialect has a table of the fields that are accepted without effect, with the reasons. Unknown fields
+that look like misspellings are refused. Other unknown fields are accepted, and the response reports
+them as ignored (`unknown_fields`).
 
 Functions choose a union's member. Their tags begin with `~`, so that paths never show them.
 """
@@ -32,9 +33,11 @@ from gateway.dialects.unknown_fields import (
 )
 
 _BY_FIELD = "union_by_"
-"""Begins the error type of a field that distinguishes a union's members."""
+"""A prefix of error types. An error of such a type concerns the field that decides which member of
+a union an object is."""
 MAX_PATH = 200
-"""Most characters of a path in a refusal. Field names are the client's and may be of any length."""
+"""Most characters of a path in a refusal. Clients choose the names of fields, so that a path may be
+of any length."""
 EXTRAS: Mapping[str, str] = {
     "x_client_id": "the client, 1 to 200 characters; rows are shared between keys, then clients",
     "x_cooldown": "seconds for which the client's next request is refused; at most 7 days",
@@ -46,7 +49,8 @@ EXTRAS: Mapping[str, str] = {
 """Descriptions of shoal's own fields, which every body may have."""
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
-"""The bytes of JSON that neither separate values nor open a text, an array or an object."""
+"""All bytes of JSON text, except the bytes that separate values or open a text, an array or an
+object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class FieldTable:
     empty_asks_nothing: bool = False
 
     def asks(self, value: Any) -> bool:
-        """Return whether the value of a refused field requests anything."""
+        """Return whether this value of a refused field requests anything. If it requests nothing,
+        the field passes."""
         return bool(value) if self.empty_asks_nothing else value is not None
 
 
@@ -105,7 +110,8 @@ def no_effect(why: str) -> Any:
 
 
 def refused(why: str) -> Any:
-    """Make a field whose object is refused once its kind is clear."""
+    """Make the field that shows an object's kind, for a kind of object that is refused. `why` is
+    the reason."""
     return Field(description=why, json_schema_extra={ACCEPTED: []})
 
 
@@ -120,8 +126,8 @@ Model = TypeVar("Model", bound=Closed)
 
 
 def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> Discriminator:
-    """Distinguish a union's members by the value of one of their fields. `also` maps values that
-    refusals do not mention to the tags of their members."""
+    """Distinguish a union's members by the value of one of their fields. `also` maps further
+    values, which refusals do not mention, to the tags of their members."""
     tags = {**{choice: f"~{choice}" for choice in values}, **(also or {})}
 
     def tag(value: Any) -> str | None:
@@ -217,12 +223,10 @@ def validate(
     known_fields: Iterable[str] = (),
     strict: bool = False,
 ) -> tuple[Model, tuple[str, ...]]:
-    """Return `fields` as `model` without the harmless ones, and the paths of ignored unknown
-    fields, at most `MAX_NAMED`.
-
-    Raises BadRequest for the first fault, and for any unknown field if `strict`. `within` is the
-    path of the object if it is not the body itself. `known_fields` are further valid names.
-    """
+    """Validate `fields` as `model`. Return the model and the paths of ignored unknown fields, at
+    most `MAX_NAMED`. Harmless fields are removed first. Raises BadRequest for the first fault, and
+    for any unknown field if `strict`. `within` is the path of the object if the object is not the
+    body itself. `known_fields` are further valid names."""
     for name in [name for name in fields if name in model.table.harmless]:
         del fields[name]
     for name in [name for name in fields if name in model.table.refused]:
@@ -251,8 +255,8 @@ def validate(
 
 
 def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) -> Extras:
-    """Return the extras with more paths of fields without effect. `text` says why. Raises
-    BadRequest for the first if unknown fields are refused."""
+    """Return the extras with further paths of fields that have no effect. `text` says why. If
+    unknown fields are refused, raises BadRequest for the first of these paths."""
     if not paths:
         return extras
     if limits.strict_fields:
@@ -261,7 +265,8 @@ def ignoring(extras: Extras, paths: Sequence[str], text: str, limits: Limits) ->
 
 
 def path_of(location: tuple[int | str, ...]) -> str:
-    """Return a location as a path: `("messages", 2, "~parts", "text")` -> `messages[2].text`."""
+    """Return a pydantic location as a path: `("messages", 2, "~parts", "text")` ->
+    `messages[2].text`."""
     path = ""
     for step in location:
         if isinstance(step, int):
@@ -316,8 +321,8 @@ def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
 
 
 def _odd_number(value: Any) -> str | None:
-    """Return the path of the first NaN or infinity, or None. Iterative, since bodies may be nested
-    deep."""
+    """Return the path of the first NaN or infinity, or None. The search is a loop, not a recursion,
+    since bodies may be nested deep."""
     waiting: list[tuple[tuple[int | str, ...], Any]] = [((), value)]
     while waiting:
         location, node = waiting.pop()

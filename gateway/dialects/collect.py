@@ -1,8 +1,8 @@
-"""Folds entries into whole answers, for clients that do not stream.
+"""Collects entries of the data plane into whole answers, for clients that do not stream.
 
-Pure. It holds the same entries that a stream renders, in order of arrival, so the two answers
-agree. It refuses entries of unknown requests. A raw prompt has no reasoning channel: all its output
-is text.
+Pure. A collector takes the same entries that a stream renders, in order of arrival, so the whole
+answer agrees with the streamed one. It refuses entries of unknown requests. A raw prompt has no
+reasoning channel: all its output is text.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CollectedCall:
     arguments: str = ""
 
     def add(self, delta: ToolCallDelta) -> None:
-        """Add a part of the call: id and name come once, arguments in fragments."""
+        """Add a part of the call. The id and the name come once, the arguments in fragments."""
         self.call_id = self.call_id or delta.call_id or ""
         self.name = self.name or delta.name or ""
         self.arguments += delta.arguments
@@ -61,9 +61,9 @@ class CollectedChoice:
 
 @dataclass(slots=True)
 class Collected:
-    """One complete request. `failed` is set if it ended early, `prompt` if the request had a
-    question about its prompt. `vectors` has one vector per input; `cut` are the numbers of
-    truncated inputs."""
+    """One complete request. `failed` is set if the request ended early, `prompt` if the request had
+    a question about its prompt. `vectors` has one vector for each input; `cut` has the numbers of
+    the inputs that were truncated."""
 
     request_id: RequestId
     choices: list[CollectedChoice]
@@ -75,7 +75,7 @@ class Collected:
 
 
 class Collector:
-    """Folds the entries of several requests. Done when each has had its terminal."""
+    """Collects the entries of several requests. It is done once each request has ended."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
         self._open = {
@@ -90,7 +90,7 @@ class Collector:
 
     @property
     def ended(self) -> bool:
-        """Return whether every request has ended, well or not."""
+        """Return whether every request has ended, successfully or not."""
         return not self._open
 
     @property
@@ -108,7 +108,8 @@ class Collector:
         return next((request.failed for request in self._all if request.failed is not None), None)
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Fold these entries in. Raises KeyError for an ended or unknown request."""
+        """Add these entries to the answers of their requests. Raises KeyError for an ended or
+        unknown request."""
         for entry in entries:
             whole = self._open[entry.request_id]
             match entry:

@@ -1,12 +1,12 @@
-"""The seam between HTTP and the bus: the input and output of every dialect.
+"""The interface between HTTP and the bus: the input and output of every dialect.
 
 Pure. A dialect parses a body into `GenerationRequest`s and renders data-plane entries into its own
-shapes. It knows no sockets, models or clock. The shell draws request ids, passes the time, submits
-the requests and sends the bytes.
+shapes. A dialect knows no sockets, models or clock. Its caller, the shell, makes request ids,
+passes the time, submits the requests and sends the bytes.
 
 Order of a stream: `open` once, then `render` and `comment` in any order, then `close` once. A
 rendered error (a `Failed` entry or `error`) ends the stream: all later calls return no bytes.
-`ended` becomes true once every request has had its terminal.
+`ended` becomes true once the last entry of every request has been rendered.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from gateway.dialects.collect import Collected
 from gateway.dialects.faults import HttpFault
 
 RETRIED = frozenset((409, 501, 507))
-"""Statuses that OpenAI's and Anthropic's libraries retry unless `x-should-retry` is false. Here
-they mean failures that a retry cannot mend."""
+"""Statuses that OpenAI's and Anthropic's libraries retry unless `x-should-retry` is false. shoal
+sends these statuses for failures that a retry cannot mend."""
 
 Intent = Literal["generate", "load", "unload"]
-"""`load` and `unload` have no requests: the answer is rendered without collected entries."""
+"""The purpose of a body. A body that only loads or unloads a model has no requests, so its answer
+is rendered without entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one body beside its size in bytes.
-
-    `values` counts the values of all arrays and objects, `keys` all names in objects, `objects` all
-    arrays and objects. A prompt given as token numbers counts one value per token. Parsing a body
-    at these limits holds the interpreter for less than 0.25 s. `strict_fields` refuses unknown
-    fields.
-    """
+    """Limits of one body, in addition to its size in bytes. `values` counts the values of all
+    arrays and objects, `keys` all names in objects, `objects` all arrays and objects. A prompt
+    given as token numbers counts one value per token. Parsing a body at these limits blocks the
+    process for less than 0.25 s. `strict_fields` refuses unknown fields."""
 
     depth: int = 64
     values: int = 300_000
@@ -55,11 +53,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """A parser's input beside the body.
-
-    The parser draws one of `ids` per request. `context_tokens` maps known text models to the
-    context on their cards.
-    """
+    """A parser's input in addition to the body. The parser takes one of `ids` for each request.
+    `context_tokens` maps known text models to the context length on their model cards."""
 
     ids: Iterator[RequestId]
     now_s: float
@@ -91,7 +86,7 @@ class Extras:
 
     @property
     def wish_s(self) -> float | None:
-        """Return how long to keep the model loaded; None if the body does not say."""
+        """Return how long to keep the model loaded, in seconds; None if the body does not say."""
         return self.stay_warm_s if self.keep_alive_s is None else self.keep_alive_s
 
 
@@ -111,14 +106,14 @@ class KeptAnswer:
 
 
 NamedItem = tuple[str, bytes]
-"""An item's id, and the item as JSON."""
+"""The id of an item, and the item as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
-    """The items that a request adds to its conversation. `items` are from the request. `said`
-    returns the answer's items from its JSON, or None if neither the answer nor the request adds
-    anything."""
+    """The items that a request adds to its conversation. `items` are the items of the request.
+    `said` takes the answer as JSON and returns the items of the answer. It returns None if nothing
+    is to be added, not even the request's items."""
 
     conversation: str
     said: Callable[[bytes], tuple[NamedItem, ...] | None]
@@ -127,13 +122,11 @@ class ConversationTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToKeep:
-    """The data to store with an answer if `keep` is true.
-
-    `previous` names the answer that this one continues. `items` are as in `KeptAnswer`; those of
-    `previous` are missing until it has been read. `named` are ids of stored items that the body
-    refers to, each with its request. `listed` and `labels` are as in `KeptAnswer`. `turn` is None
-    outside a conversation; its items are the body's once the conversation has been read.
-    """
+    """The data to store with an answer if `keep` is true. `previous` names the answer that this one
+    continues. `items` are as in `KeptAnswer`, but without those of `previous` until `previous` has
+    been read. `named` has the ids of stored items that the body refers to, each with the request
+    that made the item. `listed` and `labels` are as in `KeptAnswer`. `turn` is None outside a
+    conversation. Its items are those of the body once the conversation has been read."""
 
     items: tuple[bytes, ...]
     previous: str | None = None
@@ -221,8 +214,8 @@ def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
 
 
 class StreamRenderer(Protocol):
-    """One streamed answer. Holds only the state that rendering needs; the shell holds the
-    socket."""
+    """One streamed answer. A renderer holds only the state that rendering needs; the shell holds
+    the socket."""
 
     @property
     def ended(self) -> bool:
@@ -234,7 +227,7 @@ class StreamRenderer(Protocol):
         ...
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Return the bytes of these entries together; may be empty. The hot path."""
+        """Return the bytes of these entries together; they may be empty. This is the hot path."""
         ...
 
     def comment(self, text: str) -> bytes:
@@ -246,13 +239,13 @@ class StreamRenderer(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Return the last bytes of a complete stream; empty after an error."""
+        """Return the last bytes of a complete stream. After an error there are none."""
         ...
 
 
 @runtime_checkable
 class DatedRenderer(StreamRenderer, Protocol):
-    """A streamed answer that dates each of its pieces. Other renderers get no time."""
+    """A streamed answer in which each piece has a date. Only these renderers are given the time."""
 
     def at(self, now_s: float) -> None:
         """Set the time of all pieces rendered from now on, in seconds since 1970."""
@@ -304,7 +297,7 @@ class RecallingDialect(Protocol):
     """A dialect whose bodies may continue stored answers or refer to their items."""
 
     def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a stored answer or of its input; None without it."""
+        """Return an item of a stored answer or of its input; None if neither has the item."""
         ...
 
     def continued(
@@ -315,15 +308,16 @@ class RecallingDialect(Protocol):
         named: Mapping[str, bytes],
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the body continued from `previous` with its input, or from a conversation's items.
-        `named` are the stored items that the body refers to by id. Raises `BadRequest` if the items
-        together exceed a limit or an item is there twice."""
+        """Return the request with earlier items before its own: those of the answer `previous` and
+        its input, or those of a conversation. `named` are the stored items that the body refers to
+        by id. Raises `BadRequest` if the items together exceed a limit, or if an item occurs twice.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedCopy:
-    """One instance of a model. `expires_at_s`: None or infinite if it does not expire."""
+    """One instance of a model. `expires_at_s` is None or infinite if the instance does not expire."""
 
     size_bytes: int
     accelerator_bytes: int

@@ -1,8 +1,9 @@
-"""JSON bytes without characters that some client takes for a line break.
+"""JSON bytes without characters that some clients take for a line break.
 
 Pure. JSON allows U+0085, U+2028 and U+2029 unescaped in strings. Clients that split a stream with
-`str.splitlines`, such as the official `ollama`, break lines there, so this module escapes them. It
-also clamps log-probabilities to finite numbers, since JSON has no infinities.
+`str.splitlines`, such as the official `ollama`, take these characters for line breaks. So this
+module escapes them. It also clamps log-probabilities to finite numbers, since JSON has no
+infinities.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pydantic_core import CoreSchema, from_json
 from bus.wire.messages.tokens import TokenLogprob
 
 LEAST_LOGPROB = -9999.0
-"""The value for "impossible" in OpenAI's reference."""
+"""The log-probability that stands for "impossible" in OpenAI's reference."""
 
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
 """A number with fewer consecutive digits fits into 64 bits."""
@@ -69,7 +70,8 @@ def _escaped(match: re.Match[bytes]) -> bytes:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return `text` as a JSON string with its quotes, and without bytes that could end a line."""
+    """Return `text` as a JSON string in quotes, without any character that a client could take for
+    a line break."""
     # the three characters are neither ASCII nor printable, and both checks are cheap
     if text.isascii() or text.isprintable():
         return orjson.dumps(text)
@@ -129,7 +131,7 @@ def finite_logprob(logprob: float) -> float:
 
 
 def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return a text's log-probabilities in the shape of all dialects but one."""
+    """Return a text's log-probabilities in the shape that all dialects but one use."""
     return [
         {
             "token": token.text,
@@ -145,5 +147,5 @@ def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
 
 
 def token_bytes(text: str) -> list[int] | None:
-    """Return a token's UTF-8 bytes, or None if it is only part of a character."""
+    """Return a token's UTF-8 bytes, or None if the token is only part of a character."""
     return None if "\ufffd" in text else list(text.encode())

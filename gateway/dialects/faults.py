@@ -1,7 +1,7 @@
 """Failures as HTTP sees them: one table from our reasons to statuses and codes.
 
-Pure. An `HttpFault` belongs to no dialect; each dialect puts it in its own envelope. Its message is
-for the client and says what to do now. `Retry-After` is set exactly if a retry may help.
+Pure. An `HttpFault` belongs to no dialect; each dialect puts the fault into its own envelope. The
+message is for the client and says what to do. `Retry-After` is set if and only if a retry may help.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
-"""The retry time for a full queue if the refusal has none."""
+"""The retry time for a full queue if the refusal itself names none."""
 UNAVAILABLE_RETRY_S = 5.0
 """The retry time for a model that is loading, draining or lost."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpFault:
-    """A failure. `code` is stable and for programs; `field` is in the client's terms.
-
-    `facts` are numbers that explain it (position, prompt_tokens, limit_tokens, ...).
-    """
+    """A failure. `code` is stable, so that programs can rely on it. `field` is named in the
+    client's terms. `facts` are numbers that explain the failure (position, prompt_tokens,
+    limit_tokens, ...)."""
 
     status: int
     code: str
@@ -101,7 +100,8 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
     "broken": _Row(500, "internal_error"),
 }
-"""A hub's refusal is not ours: a 401 or 403 would refer to the client's API key."""
+"""A failed pull is never a 401 or 403, even if the hub refused access. Those statuses would blame
+the client's API key for shoal."""
 
 _OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 
@@ -118,7 +118,8 @@ FAILURES: Mapping[errors.FailReason, _Row] = {
 
 
 def of_refusal(refusal: errors.Refusal) -> HttpFault:
-    """Return the fault for a refusal, with its retry time and queue position if it has them."""
+    """Return the fault for a refusal, with the retry time and the queue position if the refusal has
+    them."""
     facts = dict(refusal.facts)
     if refusal.position is not None:
         facts["position"] = refusal.position
@@ -135,7 +136,7 @@ def of_pull(state: PullState | SearchRefused) -> HttpFault:
 
 
 def of_failed(failed: Failed) -> HttpFault:
-    """Return the fault for a request that ended early; `details` may contain the retry time and
+    """Return the fault for a request that ended early. `details` may contain the retry time and the
     field."""
     row = FAILURES[failed.reason]
     facts = dict(failed.details)
@@ -152,7 +153,7 @@ def of_bad_request(error: errors.BadRequest) -> HttpFault:
 
 
 def of_overflow(error: errors.ContextOverflow) -> HttpFault:
-    """Return the 400 for a prompt that does not fit, in the wording that clients parse."""
+    """Return the 400 for a prompt that is too long, in the wording that clients parse."""
     return HttpFault(
         400,
         "context_length_exceeded",
@@ -162,8 +163,8 @@ def of_overflow(error: errors.ContextOverflow) -> HttpFault:
 
 
 def of_error(error: Exception) -> HttpFault | None:
-    """Return the fault for an error; None for an error that nothing raises on purpose: our own
-    failure."""
+    """Return the fault for an error. Returns None for an error that no code raises on purpose,
+    which is a failure of shoal itself."""
     match error:
         case HttpFaultRaised():
             return error.fault
@@ -178,11 +179,9 @@ def of_error(error: Exception) -> HttpFault | None:
 def unknown_model(
     model: str, names: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
 ) -> HttpFault:
-    """Return the 404 for an unknown model. It names the download command; nothing is downloaded.
-
-    `names` are the known models. `seen` is a node and an unusable file of that name on its disk, or
-    a file whose card was refused and has that name.
-    """
+    """Return the 404 for an unknown model. The message names the command that downloads the model;
+    nothing is downloaded now. `names` are the known models. `seen` is a node and a file on its
+    disk: an unusable file with the name of the model, or a refused card with that name."""
     if seen is not None:
         node, file = seen
         if file.taken:
@@ -354,7 +353,8 @@ def packed_body(encoding: str) -> HttpFault:
 
 
 def internal(reference: str) -> HttpFault:
-    """Return the 500 for our own failure. Its text only names the reference in the log."""
+    """Return the 500 for a failure of shoal itself. The text only names a reference that can be
+    found in the log."""
     return HttpFault(500, "internal_error", f"internal error; see reference {reference} in the log")
 
 
@@ -365,11 +365,9 @@ def records_unavailable(why: str) -> HttpFault:
 
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
-    """Return a field in the client's terms.
-
-    `words` maps its first step, or a list and its member (`tools[].parameters`). Runners name
-    fields in OpenAI's terms, whichever API the request came through.
-    """
+    """Return the name of a field in the client's terms. Runners name fields in OpenAI's terms,
+    whatever API the request used. `words` maps the first step of a path, or a list and its member
+    (`tools[].parameters`), to the client's name."""
     if field is None:
         return None
     listed = _OF_LIST.match(field)
@@ -380,8 +378,8 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
 
 
 def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
-    """Return (prompt tokens, limit) of a prompt that does not fit; None for every other failure.
-    Each dialect has its own wording, which its clients search for."""
+    """Return (prompt tokens, limit) of a prompt that is too long; None for every other failure.
+    Each dialect uses these in its own wording, which its clients search for."""
     prompt = fault.facts.get("prompt_tokens")
     limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
     if fault.code != "context_length_exceeded":
@@ -394,6 +392,7 @@ def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
 def _by_row(
     row: _Row, message: str, field: str | None, retry_after_s: float | None, facts: dict[str, Any]
 ) -> HttpFault:
-    """Return a fault of the row's kind. A given retry time replaces the row's."""
+    """Return a fault from a row of the table. If a retry time is given, it replaces the row's retry
+    time."""
     again_s = row.retry_after_s if retry_after_s is None else retry_after_s
     return HttpFault(row.status, row.code, message, field, again_s, facts)

@@ -1,7 +1,7 @@
 """All HTTP APIs by name. No other module lists them.
 
-Pure. To add an API, write a folder beside the others with its bodies, its renderer and its table
-`Api`, and add a line to `APIS`.
+Pure. To add an API, write a folder like those of the other APIs, with bodies, a renderer and a
+table `Api`. Then add a line to `APIS`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_ENVELOPE = OPENAI.envelope
 
 
 def never(_header: str) -> bool:
-    """Report that a request has no such header."""
+    """Say that a request does not have this header. For callers that have no request."""
     return False
 
 
@@ -40,7 +40,7 @@ def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
 
 
 def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
-    """Return the API of a request by its path, else by its headers; None outside every API."""
+    """Return the API of a request, by its path or else by its headers; None outside every API."""
     owners = (api for api in APIS if path.startswith(api.prefixes))
     return next(owners, None) or _marked(path, has)
 
@@ -51,7 +51,8 @@ def _marked(path: str, has: Callable[[str], bool]) -> Api | None:
 
 
 def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
-    """Return the endpoint that answers a `POST` of this path with a model; None if none does."""
+    """Return the endpoint that answers a `POST` to this path with a model; None if there is no such
+    endpoint."""
     for api in APIS:
         own = path.removeprefix(api.also_under) if api.also_under else path
         for endpoint in api.endpoints:
@@ -61,7 +62,7 @@ def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
 
 
 def request_id_of(answer_id: str) -> RequestId:
-    """Return the request id in an answer's id, with or without an API's prefix."""
+    """Return the request id that an answer's id contains, with or without an API's prefix."""
     for prefix in (prefix for api in APIS for prefix in api.id_prefixes):
         if answer_id.startswith(prefix):
             return RequestId(answer_id.removeprefix(prefix))

@@ -1,4 +1,4 @@
-"""Fields with the same meaning in every dialect, checked alike.
+"""Fields with the same meaning in every dialect, checked by the same rules.
 
 Pure. Each function returns a field's value or raises `BadRequest` naming the field.
 """
@@ -23,9 +23,10 @@ from gateway.dialects.dialect import Extras, Limits
 
 MAX_STOP_CHARACTERS = 1000
 LEAST_TOP_P = 1e-9
-"""A nucleus this small holds only the likeliest token, which is the meaning of `top_p: 0`."""
+"""A nucleus this small holds only the likeliest token. That is the meaning of `top_p: 0`."""
 LEAST_TEMPERATURE = 1e-3
-"""Below it every draw is the likeliest token, and its inverse soon leaves float32's range."""
+"""The least temperature for sampling. Below this value every draw is the likeliest token, and the
+inverse of a still smaller value leaves float32's range."""
 LEAST_REPETITION = 0.01
 TEXT_ONLY = "the models read only text"
 NO_SUCH_TOOL = "only function tools are supported"
@@ -57,8 +58,8 @@ def sampling_of(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = 
 
 
 def temperature_of(temperature: float) -> float:
-    """Return the temperature to sample with: 0, the likeliest token, for all values that amount to
-    it."""
+    """Return the temperature to sample with. A value so small that the likeliest token is always
+    drawn becomes 0."""
     return temperature if temperature >= LEAST_TEMPERATURE else 0.0
 
 
@@ -110,7 +111,8 @@ def tools_of(
 def foreign_in(
     tools: Sequence[object] | None, foreign: type, field: str = "tools"
 ) -> tuple[str, ...]:
-    """Return the paths of the tools of another kind, which are not offered to the model."""
+    """Return the paths of the tools that the client does not run. They are not offered to the
+    model."""
     return tuple(f"{field}[{n}]" for n, tool in enumerate(tools or ()) if isinstance(tool, foreign))
 
 
@@ -121,11 +123,10 @@ def unseen(kind: str) -> TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingAsked:
-    """The amount of thinking that a body requests, in one field or in several that agree.
-
-    `effort` is None if thinking is only on or off. `unheeded` are the paths of fields without
-    effect because thinking is off; `for_thinking` those with an effect only in thinking models.
-    """
+    """The amount of thinking that a body requests, in one field or in several that agree. `effort`
+    is None if the body only turns thinking on or off. `unheeded` are the paths of fields that have
+    no effect because thinking is off. `for_thinking` are the paths of fields that have an effect
+    only in thinking models."""
 
     thinking: bool | None
     effort: Effort | None
@@ -143,7 +144,7 @@ class ThinkingAsked:
         return request.model_copy(update=fields)
 
     def report_in(self, extras: Extras, limits: Limits) -> Extras:
-        """Return the extras with the fields that have no effect, or possibly none. Raises
+        """Return the extras, with the fields that have no effect or might have none. Raises
         BadRequest if fields without effect are refused."""
         extras = ignoring(extras, self.unheeded, NO_THINKING, limits)
         return replace(extras, for_thinking=self.for_thinking) if self.for_thinking else extras
@@ -156,8 +157,8 @@ def thinking_asked(
     budgets: Mapping[str, int | None] | None = None,
 ) -> ThinkingAsked:
     """Return the amount of thinking. Each mapping has paths of a body with their values, all for
-    the same setting. A budget below 0 counts as none. Raises BadRequest for two that differ, naming
-    the second."""
+    the same setting. A budget below 0 means that the body sets no budget. If two values differ,
+    raises BadRequest naming the second."""
     switch_path, switch = _agreed(switches)
     effort_path, effort = _agreed(efforts)
     budget_path, budget = _agreed(budgets or {})
@@ -178,7 +179,7 @@ def thinking_asked(
 
 
 def _agreed(values: Mapping[str, Value | None]) -> tuple[str, Value | None]:
-    """Return the first path with a value, and the value. All values must agree."""
+    """Return the first path that has a value, and the value. All values must be equal."""
     present = [(path, value) for path, value in values.items() if value is not None]
     for path, value in present[1:]:
         if value != present[0][1]:

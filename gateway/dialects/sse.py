@@ -11,7 +11,7 @@ HEADERS: tuple[tuple[str, str], ...] = (
     ("cache-control", "no-cache"),
     ("x-accel-buffering", "no"),
 )
-"""Keep proxies from buffering a stream."""
+"""Headers of a stream. They keep proxies from buffering it."""
 
 LAST = "[DONE]"
 """The data of the event that ends an OpenAI stream."""

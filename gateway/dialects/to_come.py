@@ -1,7 +1,8 @@
-"""Paths that clients know but shoal does not answer. Their 404 says why, unlike a misspelt path's.
+"""Paths that clients know but shoal does not answer. Their 404 says why, unlike the 404 of a
+misspelt path.
 
-Pure. `TO_COME` has planned paths: delete a row once its path is answered; `docs/plans.md` lists
-them. `NOT_OFFERED` has paths that no engine supports, and paths that shoal never offers.
+Pure. `TO_COME` has planned paths, which `docs/plans.md` lists. Delete a row once shoal answers its
+path. `NOT_OFFERED` has paths that no engine supports, and paths that shoal will never offer.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ HISTORY = "send the whole conversation each time, to /v1/chat/completions"
 
 
 class ToCome(NamedTuple):
-    """A planned path, with all paths below it: its purpose, what to use today, and its error
-    envelope."""
+    """A planned path, including all paths below it. The row has the purpose of the path, what
+    clients can use today, and the error envelope."""
 
     offers: str
     instead: str
@@ -41,8 +42,8 @@ TO_COME: Mapping[str, ToCome] = {
 
 
 class NotOffered(NamedTuple):
-    """An unsupported path, with all paths below it: its error code, the reason, what to do instead,
-    and its error envelope."""
+    """An unsupported path, including all paths below it. The row has the error code, the reason,
+    what clients can use instead, and the error envelope."""
 
     code: Literal["no_such_engine", "not_offered"]
     why: str

@@ -1,10 +1,11 @@
-"""Fields of a body that its type does not have: misspellings are refused, the others are reported.
+"""Fields of a body that its type does not have. Misspellings are refused, and other fields are
+reported.
 
 Pure. A misspelling is one letter away from a known name of at least five letters, or two letters
 away from one of at least nine. A name in a published schema (`published_fields`) is never a
-misspelling: the client meant it. Neither are keys of a conversation's turns, since clients send
-back every key that they received. A response header names the fields without effect. A null
-requests nothing and is not reported.
+misspelling, because the client meant that name. Keys of a conversation's turns are never
+misspellings either, since clients send back every key that they received. A response header names
+the fields without effect. A field whose value is null requests nothing and is not reported.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from gateway.dialects.published_fields import PUBLISHED_FIELDS
 CONVERSATION = ("messages", "input", "system")
 """The fields that hold a conversation."""
 ONE_LETTER_FROM, TWO_LETTERS_FROM = 5, 9
-"""Least letters of a known name for misspellings by one letter and by two."""
+"""The least number of letters of a known name, for a misspelling by one letter and by two letters.
+"""
 MAX_NAMED = 64
 """Most ignored fields of one body that are reported by name."""
 HEADER = "x-shoal-ignored"
 HEADER_BYTES = 1024
 MORE = "+more"
-"""Ends a header that has no room for all names. `quote` escapes plus signs, so no name contains
-one."""
+"""The end of a header that is too short for all names. `quote` escapes plus signs, so no name
+contains one."""
 
 _PLAIN = frozenset((str, int, float, bool, dict, type(None)))
 """Types of values without typed objects inside: most of a body, and cheap to check."""
@@ -56,8 +58,9 @@ def slip_of(name: str, names: Iterable[str]) -> str | None:
 
 
 def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]]]:
-    """Yield the location and type of each unknown key, unless null, in the objects inside a
-    validated object; not in the object itself. In order, not recursive."""
+    """Yield the location and the type of each unknown key whose value is not null, in the order of
+    the body. Searches the objects inside a validated object, but not the object itself. The search
+    is a loop, not a recursion."""
     waiting: list[tuple[Location, object]] = [((), model)]
     while waiting:
         location, value = waiting.pop()
@@ -100,8 +103,8 @@ def header_of(names: Sequence[str]) -> str:
 
 
 def labels_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Return the number of ignored fields per counter label: a published field's last key, else
-    `other`."""
+    """Return the number of ignored fields for each label of a counter. The label of a published
+    field is its last key; the label of any other field is `other`."""
     counts: dict[str, int] = {}
     for name in names:
         key = name.rpartition(".")[2]

@@ -86,7 +86,9 @@ def test_mlx_is_told_of_fast_synchronisation_before_it_is_imported(node: Node) -
     )
     examined = json.loads(node.shoal("doctor", "--json").stdout)
     (found,) = [one for one in examined["checks"] if one["name"] == "metal_fast_synch"]
-    assert found["level"] == "warn" and f"on for {M}: their card.toml turns it on" in found["found"]
+    assert (
+        found["level"] == "warn" and f"on for {M}: turned on by their card.toml" in found["found"]
+    )
     assert loaded_with(node, "") == {"0"}
     examined = json.loads(node.shoal("doctor", "--json").stdout)
     assert "metal_fast_synch" not in {one["name"] for one in examined["checks"]}

@@ -75,7 +75,7 @@ def test_models_make_way_and_come_back(node: Node) -> None:
     owner.send_signal(signal.SIGTERM)
     _, said = owner.communicate(timeout=30)
     assert owner.returncode == 128 + signal.SIGTERM
-    assert f"the memory is asked back, for {MODEL}" in said
+    assert f"release the memory: {MODEL} needs it" in said
     answered(lambda: leases(node), lambda found: not found, "it is given back at once")
     reply = node.chat("hi")
     assert reply.status_code == 200, reply.text
@@ -130,7 +130,7 @@ def test_the_signal_that_was_asked_for_is_sent_once(node: Node) -> None:
     assert asked.stdout == f"job is asked for {held['lease']} at its next renewal\n", asked.stderr
     out, said = owner.communicate(timeout=90)
     assert out == "1\n" and owner.returncode == 0
-    assert "the memory is asked back, for an operator" in said
+    assert "release the memory: an operator needs it" in said
 
 
 @pytest.mark.proof

@@ -48,11 +48,11 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
     """Yield a warning for each source (node or card) that turns on Metal's fast synchronisation."""
     texts = {
         "node": (
-            "this node's settings turn it on",
+            "turned on by this node's settings",
             'set `metal_fast_synch = "card"` or `"off"` in [runner]',
         ),
         "card": (
-            "their card.toml turns it on",
+            "turned on by their card.toml",
             "if the GPU hangs, remove the line with `shoal card edit`",
         ),
     }
@@ -64,5 +64,5 @@ def _fast_synchs(card: NodeCard) -> Iterator[Finding]:
         ]
         if on:
             names = ", ".join(on[:NAMED]) + (f" and {len(on) - NAMED} more" if on[NAMED:] else "")
-            text = f"on for {names}: {why}; MLX warns that it may hang the GPU"
+            text = f"on for {names}: {why}; MLX warns that this may hang the GPU"
             yield Finding("metal_fast_synch", "warn", text, remedy)

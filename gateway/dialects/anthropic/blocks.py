@@ -1,8 +1,8 @@
 """Messages from Anthropic's clients: the closed types of blocks and of turns.
 
-Pure. Shapes only. Clients send shoal's own answers back with extra fields; a field without meaning
-in a prompt is typed `Unused`, with the reason. Blocks and documents that text models cannot read
-have types here, so that the parser can refuse them with a message.
+Pure. This module has only shapes. Clients send shoal's own answers back with extra fields. A field
+that means nothing in a prompt has the type `Unused`, with the reason. Blocks and documents that
+text models cannot read have types too, so that the parser can refuse them with a message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ProvidedType = Literal[
     "mcp_tool_result",
     "container_upload",
 ]
-"""Types of the blocks in which Anthropic's server tools are called and answer."""
+"""Types of the blocks that belong to Anthropic's server tools: their calls and their results."""
 _PROVIDED = dict.fromkeys(get_args(ProvidedType), "~provided")
 
 # --- content ------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class AnthropicMediaBlockBody(Closed):
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole block is refused"
-    type: Literal["image"] = refused("the models read only text; send its text instead")
+    type: Literal["image"] = refused("the models read only text; send the content as text")
 
 
 class AnthropicThinkingBlockBody(Closed):
@@ -60,15 +60,15 @@ class AnthropicThinkingBlockBody(Closed):
 
 
 class AnthropicRedactedBlockBody(Closed):
-    """Thinking that only its provider can read; dropped."""
+    """Thinking that only the provider can read. It is dropped."""
 
     type: Literal["redacted_thinking"]
     data: Unused = no_effect("only its provider can read it")
 
 
 class AnthropicProvidedBlockBody(Closed):
-    """A call or a result of the provider's server tools: dropped, and reported as ignored. The
-    assistant's own text is in the blocks beside it."""
+    """A call or a result of the provider's server tools. It is dropped and reported as ignored. The
+    assistant's own text is in other blocks of the same message."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the block is dropped"
@@ -118,7 +118,7 @@ class AnthropicUnreadSourceBody(Closed):
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole document is refused"
     type: Literal["base64", "url", "file"] = refused(
-        "the models read only text; send its text instead"
+        "the models read only text; send the content as text"
     )
 
 

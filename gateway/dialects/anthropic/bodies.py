@@ -1,8 +1,8 @@
 """Bodies of Anthropic's clients that create a message or count its tokens, as closed types.
 
-Pure. It has only shapes and ranges, which also make the OpenAPI document; the parser decides what a
-combination of fields means. Messages are in `blocks`. A field typed `Unused` is accepted there
-without effect; its description is the reason.
+Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parser
+decides what a combination of fields means. The types of messages are in `blocks`. A field of the
+type `Unused` is accepted in a body but has no effect; the field's description says why.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HARMLESS = {
     "user_profile_id": "concerns the provider's accounts",
     "workspace_id": "as user_profile_id",
 }
-"""Fields without effect on the text, each with the reason."""
+"""Fields that do not change the text, each with the reason."""
 
 HARMLESS_COUNT = {
     **HARMLESS,
@@ -50,7 +50,8 @@ HARMLESS_COUNT = {
     "top_p": "nothing is generated",
     "top_k": "nothing is generated",
 }
-"""The same for token counts: clients send the body of the message that they are about to create."""
+"""Fields that do not change a token count, each with the reason. Clients ask for a count with the
+body of the message that they are about to create, so a count accepts all of that body's fields."""
 
 REFUSED = {
     "prompt": "send 'messages'",
@@ -165,7 +166,7 @@ class AnthropicThinkingBody(Closed):
 
 
 class AnthropicFormatBody(Closed):
-    """JSON that obeys a schema; enforced."""
+    """The answer is JSON that obeys a schema. The schema is enforced while the model writes."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")

@@ -14,8 +14,8 @@ from typing import Any
 
 KIND = re.compile(r"(bash|text_editor|memory)_(\d{8})")
 NEW_TEXT_FROM, UNDO_UNTIL = 20250728, 20250124
-"""Versions of the editor: from the first, inserted text is `insert_text`; until the second, edits
-could be undone."""
+"""Versions of the editor. From the first version on, inserted text is named `insert_text`. Until
+the second version, edits could be undone."""
 
 _TEXT, _LINE = {"type": "string"}, {"type": "integer", "minimum": 0}
 _AFTER = {**_LINE, "description": "For insert: the line after which to add; 0: at the top."}
@@ -25,7 +25,7 @@ _VIEW_RANGE = {**_RANGE, "description": "For view: the first and the last line, 
 
 @dataclass(frozen=True, slots=True)
 class ClientTool:
-    """Such a tool's description and parameters for the model."""
+    """A tool's description and parameters, as the model reads them."""
 
     description: str
     parameters: Mapping[str, Any]
@@ -109,8 +109,8 @@ _MEMORY = ClientTool(
             "new_str": {**_TEXT, "description": "For str_replace: the text in its place."},
             "insert_line": _AFTER,
             "insert_text": {**_TEXT, "description": "For insert: the text to add."},
-            "old_path": {**_TEXT, "description": "For rename: the path that there is."},
-            "new_path": {**_TEXT, "description": "For rename: the path to be."},
+            "old_path": {**_TEXT, "description": "For `rename`: the existing path."},
+            "new_path": {**_TEXT, "description": "For `rename`: the new path."},
         },
         ("command",),
     ),

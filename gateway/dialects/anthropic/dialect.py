@@ -1,10 +1,10 @@
 """Anthropic's messages: takes a conversation, returns one assistant turn or its token count.
 
-Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
-reasons. A conversation that ends with the assistant's turn is continued there. As in Anthropic's
-API, a model does not think without `thinking`; `adaptive` leaves it to the model's card. Server
-tools, which the provider would run, are not offered to the model, but reported. Client tools are
-offered; tools that Anthropic defines get their known schemas.
+Pure. Every field is honoured or refused by name, except the fields that `bodies` lists as having no
+effect, with reasons. If a conversation ends with the assistant's turn, the model continues that
+turn. As in Anthropic's API, a model does not think without `thinking`; with `adaptive` the model
+card decides. Server tools, which the provider would run, are not offered to the model but reported
+as ignored. Client tools are offered; tools that Anthropic defines get their known schemas.
 """
 
 from __future__ import annotations
@@ -176,8 +176,9 @@ def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
 def _deferred_last(
     body: bodies.AnthropicPromptBody, tools: Mapping[str, ToolSpec]
 ) -> tuple[ToolSpec, ...]:
-    """Return the tools, those with `defer_loading` last. A client may add more of them later; the
-    prompt before them stays the same, so the prefix cache still has it."""
+    """Return the tools. Tools with `defer_loading` come last, because a client may add more such
+    tools later. The prompt before them then stays the same, so the prefix cache can still be used.
+    """
     deferred = {
         tool.name
         for tool in body.tools or ()
@@ -240,7 +241,7 @@ def _check_budget(body: bodies.AnthropicMessagesBody) -> None:
 
 
 def _thinking_of(body: bodies.AnthropicPromptBody) -> ThinkingAsked:
-    """Return the amount of thinking; none if the body does not say."""
+    """Return the amount of thinking. If the body does not say, the model does not think."""
     settings = body.thinking or bodies.AnthropicThinkingBody(type="disabled")
     config = body.output_config
     asks = thinking_asked(

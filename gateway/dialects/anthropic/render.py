@@ -2,13 +2,15 @@
 
 Pure. Clients rely on these promises:
 - Every event is named.
-- A block opens before its deltas and closes before the next one opens. Their indexes ascend by one.
-- Thinking is signed before its block closes.
+- A block opens before its deltas and closes before the next block opens. Block indexes ascend
+  by one.
+- A thinking block has a signature before it closes.
 - A call's input comes in fragments of JSON text.
-- One event before the last has both the stop reason and the usage.
+- The second-to-last event has both the stop reason and the usage.
 
-The number of cached prompt tokens is known only at the end, so the first event counts none as
-cached. Text deltas are the hot path: a JSON string between bytes made when the block opened.
+The number of cached prompt tokens is known only at the end, so the first event reports none. Text
+deltas are the hot path. The bytes around the text are prepared once, when the block opens. Each
+delta only encodes its text as a JSON string and puts it between those bytes.
 """
 
 from __future__ import annotations
@@ -81,11 +83,11 @@ class MessagesStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal or an error has been rendered."""
+        """Return whether the end of the stream or an error has been rendered."""
         return self._closed or self._usage is not None
 
     def open(self) -> bytes:
-        """Return the message, still empty."""
+        """Return the first event: the message without content."""
         usage = Usage(prompt_tokens=self._parsed.prompt_tokens)
         message = message_object(self._parsed, [], NOT_ENDED, usage)
         return _event("message_start", {"message": message})
@@ -155,7 +157,7 @@ class MessagesStream:
         return start + self._head + text_bytes(entry.arguments) + _DELTA_TAIL
 
     def _begin(self, block: Channel | int, start: dict[str, Any], head: bytes) -> bytes:
-        """Return the end of the open block and the start of this one."""
+        """Return the end of the open block and the start of a block for this channel or call."""
         end = self._end_block()
         self._index += 1
         self._block = block

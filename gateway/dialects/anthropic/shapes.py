@@ -16,8 +16,8 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, in_words, overflow_of
 
 SIGNATURE = "shoal"
-"""Takes the place of the provider's signature of its thinking. Clients require one and send it
-back."""
+"""The signature of every thinking block. Clients require a signature and send it back. A provider
+would sign here; this text carries no information."""
 
 _OUR_CALL, _CALL = "call_", "toolu_"
 """Prefixes of call ids: inside shoal, and in Anthropic's API."""
@@ -100,7 +100,7 @@ def message_object(
     end: Mapping[str, str | None],
     usage: Usage,
 ) -> dict[str, Any]:
-    """Return a message: complete, or still empty."""
+    """Return a message, complete or still without content."""
     return {
         "id": parsed.answer_id,
         "type": "message",
@@ -113,8 +113,8 @@ def message_object(
 
 
 def _message_of(fault: HttpFault) -> str:
-    """Return a failure's message. If a prompt does not fit, it has the wording that clients
-    parse."""
+    """Return the message of a failure. For a prompt that does not fit, the message has the wording
+    that clients parse."""
     overflow = overflow_of(fault)
     if overflow is not None:
         prompt, limit = overflow

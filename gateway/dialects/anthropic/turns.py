@@ -1,10 +1,11 @@
 """Anthropic's conversation as turns: a message of many blocks becomes one turn or several.
 
-Pure. A tool's result is a turn of its own; text beside it keeps its place in the order. Earlier
-thinking goes where every dialect puts it; redacted thinking is dropped. The model reads text
-documents and search results after a title. Images and other documents are refused by their path. In
-a tool's result they are not, since the client cannot change it: the model reads a note instead
-(`unseen_of`). Calls and results of the provider's server tools are dropped (`provided_in`).
+Pure. A tool's result is a turn of its own, and text before or after the result keeps its place in
+the order. Earlier thinking becomes part of the assistant's turn, as in every dialect; redacted
+thinking is dropped. The model reads text documents and search results after their title. Images and
+other documents are refused, and the error names their path. In a tool's result they are accepted,
+since the client cannot change that result: the model reads a note instead (`unseen_of`). Calls and
+results of the provider's server tools are dropped (`provided_in`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.shared_fields import TEXT_ONLY, unseen
 
 BILLING = "x-anthropic-billing-header:"
-"""Begins a line that a client puts before its system prompt for the provider's billing. It changes
-with each prompt, so no cached prefix would match."""
+"""The start of a line that a client puts before its system prompt for the provider's billing. The
+line is removed. It changes with each prompt, so with it no cached prefix would match."""
 PROVIDED = "about server tools of the provider; no model reads it"
 """Why blocks of server tools are dropped."""
 FAILED = "Error:"
@@ -169,7 +170,8 @@ def _results_of(
 
 
 def _assistant_turns(content: str | Sequence[blocks.AssistantBlock]) -> Iterator[ChatMessage]:
-    """Yield the turn; none for an answer without content, which shoal itself may send."""
+    """Yield the assistant's turn. An answer without content, which shoal itself may have sent,
+    yields nothing."""
     if isinstance(content, str):
         if content:
             yield ChatMessage(role="assistant", parts=_texts_of(content))

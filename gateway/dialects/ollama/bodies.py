@@ -1,7 +1,8 @@
 """Bodies of Ollama's clients, as closed types.
 
-Pure. Shapes only. Options that change the text are honoured. Options about a llama.cpp process, and
-options that Ollama's own engine ignores, are accepted without effect, each with the reason.
+Pure. This module has only shapes. Options that change the text are honoured. Options about a
+llama.cpp process, and options that Ollama's own engine ignores, are accepted without effect, each
+with the reason.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ollama's `create` and `copy`: the bodies that make derived models, and the derived models.
 
-Pure. A model made from a derived model inherits its defaults. The body may replace each of them;
-turns are replaced all at once. Parameters without effect in a request have none here, either, but
-are shown.
+Pure. A model made from a derived model inherits that model's defaults. The body may replace each of
+them, but it replaces turns only all together. Parameters that have no effect in a request have no
+effect in a derived model either, but listings show them.
 """
 
 from __future__ import annotations

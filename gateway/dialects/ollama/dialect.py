@@ -1,10 +1,10 @@
 """Ollama's chat and generate: one choice, streamed by default.
 
-Pure. A body without anything to answer loads the model, or unloads it if `keep_alive` is 0. `raw`
-and `suffix` prompts are tokenised unchanged; all others go through the model's template. A tool's
-result is matched to its call by id, else by name, else by order, since older clients send no ids. A
-whole generate answer without `raw` and `suffix` returns its tokens as `context`; a later request
-can continue from them.
+Pure. A body with nothing to answer loads the model, or unloads it if `keep_alive` is 0. `raw` and
+`suffix` prompts are tokenised unchanged; all other prompts go through the model's template. A
+tool's result is matched to its call by id, else by name, else by order, since older clients send no
+ids. A whole generate answer without `raw` and `suffix` returns its tokens as `context`, so that a
+later request can continue from these tokens.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Ollama's fields with the same meaning in chat and generate.
 
 Pure. Missing options get Ollama's documented defaults (temperature 0.8, top_k 40, top_p 0.9).
-`repeat_penalty` is an exception: it defaults to 1.0, since here it covers the whole prompt and
-output instead of the last 64 tokens. A name may end with Ollama's `:latest`, which has no meaning.
+`repeat_penalty` is an exception: its default is 1.0, since shoal applies the penalty to the whole
+prompt and output, and Ollama only to the last 64 tokens. A name may end with Ollama's `:latest`,
+which has no meaning.
 """
 
 from __future__ import annotations
@@ -46,11 +47,9 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 
 def model_of(name: str) -> ModelId:
-    """Return the requested model, without `:latest` and `library/`.
-
-    Raises BadRequest for an invalid name. Raises the 404 of an unknown model for a registry's name
-    (`hf.co/a/b:Q4`), which no model here can have.
-    """
+    """Return the requested model, without `:latest` and `library/`. Raises BadRequest for an
+    invalid name. For a name from another registry (`hf.co/a/b:Q4`), raises the 404 of an unknown
+    model, because no model of shoal can have such a name."""
     if not name:
         raise BadRequest("model is required", field="model")
     plain = plain_name(name)

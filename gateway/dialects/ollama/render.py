@@ -1,11 +1,11 @@
 """Renders Ollama's answers: newline-delimited JSON, or one object.
 
-Pure. Every line has `message` (chat) or `response` (generate). The last has also `done: true`, a
-reason and durations in nanoseconds. A tool call is sent whole once it is complete, with its
-arguments as an object. A truncated call is omitted, since its arguments are no valid object; the
-reason shows the truncation. The API has no comments. A raw prompt has no channel for thinking: all
-its output is the response. Each line has its time, set by the shell with `at`. A whole answer has
-the time of its request plus its duration.
+Pure. Every line has `message` (chat) or `response` (generate). The last line also has `done: true`,
+a reason and durations in nanoseconds. A tool call is sent whole once it is complete, with its
+arguments as an object. A truncated call is omitted, since its arguments are not a valid object; the
+reason of the end shows the truncation. The API has no comments. A raw prompt has no channel for
+thinking, so all its output is the response. Each line has a time, which the shell sets with `at`. A
+whole answer has the time of its request plus its duration.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class OllamaStream:
         return b""
 
     def render(self, entries: Sequence[Entry]) -> bytes:
-        """Return the lines of these entries; nothing once the stream has ended."""
+        """Return the lines of these entries. Returns nothing once the stream has ended."""
         out: list[bytes] = []
         start = self._line_start()
         for entry in entries:

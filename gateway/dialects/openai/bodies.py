@@ -1,8 +1,8 @@
 """Bodies of OpenAI's chat completions and completions, as closed types.
 
-Pure. It has only shapes and ranges, which also make the OpenAPI document; the parsers decide what a
-combination of fields means. Messages are in `messages`. A field typed `Unused` is accepted there
-without effect; its description is the reason.
+Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parsers
+decide what a combination of fields means. The types of messages are in `messages`. A field of the
+type `Unused` is accepted in a body but has no effect; the field's description says why.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ REFUSED_BY_SERVERS = {
     "prompt_logprobs": "send 'echo' with 'logprobs' to /v1/completions instead",
     "truncate_prompt_tokens": "prompts are never truncated here",
 }
-"""Fields of other servers with this dialect that would change the answer."""
+"""Fields of other servers with OpenAI's API that would change the answer, so that they are refused.
+"""
 
 REFUSED_CHAT = {
     **REFUSED_BY_SERVERS,

@@ -6,7 +6,8 @@ Pure. Clients rely on these promises:
 - A tool call's id and name come once, its arguments in fragments of text, always with `index`.
 - A finish reason comes in a chunk of its own.
 
-Text deltas are the hot path: a JSON string between bytes made at the start.
+Text deltas are the hot path. The bytes around the text are prepared once, when the stream begins.
+Each delta only encodes its text as a JSON string and puts it between those bytes.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _DELTA_TAIL = b'},"finish_reason":null}]}\n\n'
 
 
 class ChatStream(OpenAIStream):
-    """The stream of one request's answer. If the answer is to be stored, `answer` has it whole once
-    the stream has ended well."""
+    """The stream of one request's answer. If the answer is to be stored, `answer` has the whole
+    answer once the stream has ended successfully."""
 
     def __init__(self, parsed: Parsed) -> None:
         super().__init__(parsed, CHUNK)
@@ -57,7 +58,7 @@ class ChatStream(OpenAIStream):
         self._reasonings = [start + b'"reasoning_content":' for start in self._starts]
 
     def open(self) -> bytes:
-        """Return each choice's role."""
+        """Return the first delta of each choice, which has only the role."""
         role = b'"role":"assistant"'
         return b"".join(start + role + _DELTA_TAIL for start in self._starts)
 
@@ -128,7 +129,7 @@ class _CustomInputs:
         self._open: dict[tuple[int, int], InputText] = {}
 
     def delta(self, entry: ToolCallDelta) -> CallDelta | CustomCallDelta | None:
-        """Return a fragment of a call; None if it has no more input text yet."""
+        """Return a fragment of a call; None if this fragment completes no further input text."""
         place = (entry.choice, entry.call)
         if entry.name and is_custom(self._parsed, entry.name):
             self._open[place] = text = InputText()

@@ -1,9 +1,10 @@
 """OpenAI's completions: takes plain prompts, returns their continuations.
 
-Pure. Several prompts make several requests, answered together. As in OpenAI's API, `max_tokens`
-defaults to 16. `echo` puts the prompt before its continuation, with `logprobs` also the
-log-probabilities of its tokens; `max_tokens` 0 then returns only the prompt. `best_of` must equal
-`n`, since answers are not ranked. `suffix` fills the middle.
+Pure. Several prompts make several requests, which are answered together. As in OpenAI's API,
+`max_tokens` defaults to 16. `echo` puts the prompt before its continuation; with `logprobs` the
+prompt's tokens have log-probabilities too. If `max_tokens` is 0, `echo` returns only the prompt.
+`best_of` must equal `n`, since answers are not ranked. `suffix` is the text after the gap that the
+model fills.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def _check_combination(body: CompletionsBody) -> None:
 
 
 def _reads_prompt(body: CompletionsBody, prompt: Prompt) -> bool:
-    """Return whether the runner must report the prompt's tokens: their log-probabilities, their
-    text, or nothing else."""
+    """Return whether the runner must report the prompt's tokens. It must if the client wants their
+    log-probabilities, their text, or no continuation at all."""
     if not body.echo:
         return False
     reads = body.logprobs is not None or isinstance(prompt, TokensPrompt) or body.max_tokens == 0

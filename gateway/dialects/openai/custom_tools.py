@@ -1,8 +1,9 @@
 """Custom tools, whose input is text instead of a JSON object: their shapes and their calls.
 
-Pure. A model gets such a tool as a function with one text argument, `input`; its call is rendered
-as the custom tool's. The model reads a grammar in the description. The grammar is not enforced, so
-the format is reported as ignored.
+Pure. The model gets a custom tool as a function with one text argument, `input`. A call of that
+function is rendered as a call of the custom tool. If the tool has a grammar, the model reads the
+grammar in the function's description. The grammar is not enforced, so the format is reported as
+ignored.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ class InputText:
         return self._take(_WHOLE) if self._state == "inside" else ""
 
     def end(self) -> str:
-        """Return the text held back; for arguments of another form, all of them."""
+        """Return the text that was held back. If the arguments have another form, return all of the
+        arguments."""
         if self._state == "inside":
             return self._take(_LOOSE)
         other, self._rest = self._rest.strip(), ""

@@ -1,9 +1,9 @@
-"""The form of an answer's text, by any of the field names that clients use.
+"""The form of an answer's text, under any of the field names that clients use.
 
 Pure. OpenAI has `response_format`; vLLM has `structured_outputs` and, before it, `guided_json` and
 others; llama.cpp's server has `json_schema`, `grammar` and a schema in `response_format`; SGLang
-has `regex` and `ebnf`. All become one `OutputFormat`, which remembers the field. Two at a time are
-refused.
+has `regex` and `ebnf`. Each field becomes an `OutputFormat`, which remembers the field's name. A
+body with two such fields is refused.
 """
 
 from __future__ import annotations

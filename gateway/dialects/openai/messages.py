@@ -1,7 +1,7 @@
 """Messages from OpenAI's clients: the closed types of content and of turns.
 
-Pure. Shapes only. Clients send shoal's own answers back with extra fields; a field without meaning
-in a prompt is typed `Unused`, with the reason.
+Pure. This module has only shapes. Clients send shoal's own answers back with extra fields. A field
+that means nothing in a prompt has the type `Unused`, with the reason.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Shapes shared by OpenAI's two text APIs: errors, usage, timing, finish reasons, framing.
 
-Pure. `timing` is shoal's own and stands beside `usage`. `seconds` is the time from entering the
-queue to the last token; other fields are its parts. `tokens_per_sec` divides all completion tokens
-by `seconds`; `decode_tokens_per_sec` divides those after the first by `decode_seconds`.
+Pure. `timing` is shoal's own object, next to `usage`. `seconds` is the time from entering the queue
+to the last token; the other times are parts of it. `tokens_per_sec` divides all completion tokens
+by `seconds`; `decode_tokens_per_sec` divides the tokens after the first by `decode_seconds`.
 
-A stream has usage only on request, last, with `choices: []`. Every stream ends with `[DONE]`. Its
-`timing` is in its last chunk, which has the usage or else ends the last choice. That chunk is held
-back until its request has ended.
+A stream has usage only if the client requests it, in the last chunk, with `choices: []`. Every
+stream ends with `[DONE]`. `timing` is in the last chunk: the chunk with the usage or, without
+usage, the chunk that ends the last choice. That chunk is held back until its request has ended.
 """
 
 from __future__ import annotations
@@ -269,8 +269,8 @@ class OpenAIStream:
         return chunk + members + _CHUNK_TAIL if chunk else b""
 
     def _of_request(self, entry: PrefillProgress | Finished | Failed) -> bytes:
-        """Return the bytes of an entry that belongs to no single choice; empty if it shows
-        nothing."""
+        """Return the bytes of an entry that belongs to no single choice. They are empty if the
+        stream does not show such an entry."""
         match entry:
             case PrefillProgress():
                 return sse.comment(f"prefill {entry.done}/{entry.total}")

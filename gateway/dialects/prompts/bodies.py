@@ -27,7 +27,7 @@ REFUSED_TOKENIZE = {**REFUSED_CHAT, "return_token_strs": PIECES, "with_pieces": 
 
 
 class AskedModelBody(Closed):
-    """The body's model; may be missing if there is only one."""
+    """The model that the body names. The name may be missing if the cluster has only one model."""
 
     model: str | None = None
 

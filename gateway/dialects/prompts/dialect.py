@@ -1,7 +1,8 @@
-"""Questions about prompts: a body becomes one request with a question, its answer becomes JSON.
+"""Questions about prompts: a body becomes one request with a question, and the result becomes JSON.
 
-Pure. Answers have the fields of both servers with these paths. As in those servers, a text gets the
-special tokens around a prompt, unless it came as llama.cpp's `content`.
+Pure. Both vLLM's and llama.cpp's servers have these paths, so answers have the fields of both. As
+in those servers, a text gets the special tokens that begin and end a prompt, unless the text came
+in llama.cpp's field `content`.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ def _parsed(
 
 
 def _model_of(body: bodies.AskedModelBody, context: ParseContext) -> str:
-    """Return the requested model; without a name, the only one there is."""
+    """Return the requested model. Without a name, return the only model of the cluster."""
     if body.model is not None:
         return body.model
     models = sorted(context.context_tokens)

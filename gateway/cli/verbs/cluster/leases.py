@@ -73,7 +73,7 @@ def run(
         typer.Option(
             "--on-ask-back",
             metavar="SIGNAL",
-            help="Signal to send when the memory is asked back: TERM, USR1.",
+            help="Signal to the program when it must release memory: TERM, USR1.",
         ),
     ] = "",
 ) -> None:
@@ -180,7 +180,7 @@ class _HeldLease:
             return ""
         self._renewed_at = time.monotonic()
         claimant = str(answer["yields_to"])
-        self._say(f"the memory is asked back, for {claimant}" if claimant else "")
+        self._say(f"release the memory: {claimant} needs it" if claimant else "")
         return claimant
 
     def give_back(self) -> None:

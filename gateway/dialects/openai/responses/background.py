@@ -1,7 +1,9 @@
-"""Responses in the background: their state before they are complete, and if they never are.
+"""Responses made in the background: their state while they are made, and the last event of a
+response that failed.
 
-Pure. A complete response equals that in its stream's last event. A job that was cancelled or cut
-off earlier has no such event; its last event is made here, numbered after the events that it sent.
+Pure. A complete response equals the response in the last event of its stream. If a job was
+cancelled or cut off before that event, this module makes the last event. Its number follows the
+numbers of the events that the job sent.
 """
 
 from __future__ import annotations
@@ -52,5 +54,5 @@ def last_event(answer: bytes, number: int) -> bytes:
 
 
 def is_made(shown: bytes) -> bool:
-    """Return whether a response is complete, as in its stream's last event."""
+    """Return whether a response is complete."""
     return cast(dict[str, Any], orjson.loads(shown))["status"] != "queued"

@@ -1,8 +1,8 @@
 """Bodies of OpenAI's clients that create a response, as closed types.
 
-Pure. It has only shapes and ranges, which also make the OpenAPI document; the parser decides what a
-combination of fields means. Items are in `items`. A field typed `Unused` is accepted there without
-effect; its description is the reason.
+Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parser
+decides what a combination of fields means. The types of items are in `items`. A field of the type
+`Unused` is accepted in a body but has no effect; the field's description says why.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HARMLESS = {
     "prompt_cache_options": "as prompt_cache_retention",
     "litellm_metadata": "labels of a proxy",
 }
-"""Fields without effect on the answer, each with the reason."""
+"""Fields that do not change the answer, each with the reason."""
 
 HARMLESS_COUNT = {
     **HARMLESS,
@@ -53,8 +53,8 @@ HARMLESS_COUNT = {
     ),
     "truncation": "all of a prompt is counted",
 }  # fmt: skip
-"""The same for token counts: clients send the body of the response that they are about to create.
-"""
+"""Fields that do not change a token count, each with the reason. Clients ask for a count with the
+body of the response that they are about to create, so a count accepts all of that body's fields."""
 
 REFUSED = {
     "prompt": "prompts are not stored here; send 'instructions' and 'input'",

@@ -1,8 +1,8 @@
 """OpenAI's responses: takes items, returns one answer that later requests may continue.
 
-Pure. Every field is honoured or refused by name; `bodies` lists the fields without effect, with
-reasons. Only functions and custom tools are offered to the model. A continued answer passes on its
-items, but not its instructions.
+Pure. Every field is honoured or refused by name, except the fields that `bodies` lists as having no
+effect, with reasons. Only functions and custom tools are offered to the model. A request that
+continues an answer gets the items of that answer, but not its instructions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ from gateway.dialects.shared_fields import (
 
 NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` for log-probabilities. Other parts that it may name are not made here."""
+"""The value of `include` that requests log-probabilities. shoal makes none of the other parts that
+`include` may name."""
 
 
 class OpenAIResponses:
@@ -126,7 +127,7 @@ class OpenAIResponses:
         return in_background(parsed, read_object(body, context.limits))
 
     def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a stored answer or of its input; None without it."""
+        """Return an item of a stored answer or of its input; None if neither has the item."""
         return item_named(stored, item_id)
 
     def continued(
@@ -137,7 +138,7 @@ class OpenAIResponses:
         named: Mapping[str, bytes] = NONE_NAMED,
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the items that it continues before its own."""
+        """Return the request with earlier items before its own items."""
         return _continued(parsed, previous, limits, named, conversation)
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
@@ -185,7 +186,7 @@ class OpenAIInputTokens:
         )
 
     def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
-        """Return an item of a stored answer or of its input; None without it."""
+        """Return an item of a stored answer or of its input; None if neither has the item."""
         return item_named(stored, item_id)
 
     def continued(
@@ -196,8 +197,8 @@ class OpenAIInputTokens:
         named: Mapping[str, bytes] = NONE_NAMED,
         conversation: Sequence[bytes] = (),
     ) -> Parsed:
-        """Return the request with the items that it continues before its own. A count adds nothing
-        to its conversation."""
+        """Return the request with earlier items before its own items. A count adds nothing to its
+        conversation."""
         return replace(_continued(parsed, previous, limits, named, conversation), to_keep=None)
 
     def render_whole(
@@ -215,12 +216,10 @@ def _continued(
     named: Mapping[str, bytes],
     conversation: Sequence[bytes],
 ) -> Parsed:
-    """Return the request with earlier items before its own, and with references replaced by
-    `named`.
-
-    The earlier items are a previous answer's input and output, or a conversation's. Raises
-    BadRequest for no items, too many, or one twice.
-    """
+    """Return the request with earlier items before its own, and with references replaced by the
+    items in `named`. The earlier items are a previous answer's input and output, or a
+    conversation's items. Raises BadRequest if the request has no items or too many, or if an item
+    occurs twice."""
     to_keep, request = parsed.to_keep, parsed.requests[0]
     prompt = request.prompt
     if to_keep is None or not isinstance(prompt, ChatPrompt):

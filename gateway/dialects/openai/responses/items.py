@@ -1,8 +1,8 @@
 """Items from OpenAI's clients: the closed types of a response's input.
 
-Pure. Shapes only. Clients send shoal's own items back with extra fields; a field without meaning in
-a prompt is typed `Unused`, with the reason. Parts that text models cannot read have types here, so
-that the parser can refuse them with a message.
+Pure. This module has only shapes. Clients send shoal's own items back with extra fields. A field
+that means nothing in a prompt has the type `Unused`, with the reason. Parts that text models cannot
+read have types too, so that the parser can refuse them with a message.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ResponsesMediaPartBody(Closed):
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the part is refused whole"
     type: Literal["input_image", "input_file", "input_audio"] = refused(
-        "the models read only text; send its text instead"
+        "the models read only text; send the content as text"
     )
 
 
@@ -258,6 +258,6 @@ ResponsesInput = Annotated[
 
 
 class ResponsesItems(Closed):
-    """Only items: parses stored items again."""
+    """A list that has only items. It is used to parse stored items again."""
 
     items: Annotated[list[ResponsesItem], Field(fail_fast=True)]

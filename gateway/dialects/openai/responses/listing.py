@@ -67,7 +67,7 @@ def references_of(
 
 
 def item_named(stored: KeptAnswer, item_id: str) -> bytes | None:
-    """Return the item with this id from an answer's output or input; None without it."""
+    """Return the item with this id from an answer's output or input; None if neither has it."""
     for item in (*output_of(stored), *stored.items):
         if orjson.loads(item)["id"] == item_id:
             return item

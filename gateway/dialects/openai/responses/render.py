@@ -2,11 +2,13 @@
 
 Pure. Clients rely on these promises:
 - Every event is named, and numbered from 0 without gaps.
-- An item opens before its deltas. Its last event has it whole and precedes the next item.
-- An answer of only calls has no message.
+- An item opens before its deltas. The last event of an item has the whole item and precedes the
+  next item.
+- An answer that has only calls has no message.
 - The last event has the complete response.
 
-Text deltas are the hot path: a JSON string between bytes made when the item opened.
+Text deltas are the hot path. The bytes around the text are prepared once, when the item opens. Each
+delta only encodes its text as a JSON string and puts it between those bytes.
 """
 
 from __future__ import annotations
@@ -159,8 +161,8 @@ class ResponsesStream:
     # --- items ---------------------------------------------------------------------------------
 
     def _first_or_with_logprobs(self, entry: TokenDelta) -> bytes:
-        """Return a delta that opens an item or has log-probabilities. Log-probabilities of tokens
-        without text wait for the next token with text."""
+        """Return a delta that opens an item or has log-probabilities. If tokens have no text, their
+        log-probabilities are sent with the next token that has text."""
         channel, is_text = entry.channel, entry.channel == "text"
         if channel != self._item and not entry.text:
             self._early_logprobs += entry.logprobs if is_text else ()
@@ -215,14 +217,14 @@ class ResponsesStream:
         return head + json_text + self._numbered(_TAIL)
 
     def _begin(self, item: Channel | int, added: dict[str, Any]) -> bytes:
-        """Return the end of the open item, which is complete, and the start of this one."""
+        """Return the end of the open item, which is then complete, and the start of a new item."""
         end = self._end_item("completed")
         self._item, self._added = item, added
         fields = {"output_index": len(self._output), "item": added}
         return end + self._event("response.output_item.added", fields)
 
     def _end_item(self, status: shapes.ItemStatus) -> bytes:
-        """Return the end of the open item, with the item whole; empty if none is open."""
+        """Return the end of the open item, with the whole item; empty if no item is open."""
         item, self._item = self._item, None
         if item is None:
             return b""
@@ -298,7 +300,7 @@ class ResponsesStream:
 
 
 def _delta_head(kind: str, place: dict[str, Any]) -> bytes:
-    """Return an event's start, up to its delta; a JSON string and a tail follow."""
+    """Return the start of an event, up to its delta. The caller adds a JSON string and a tail."""
     start = json_bytes({"type": kind, **place})[:-1]
     return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
 

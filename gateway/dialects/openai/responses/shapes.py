@@ -43,9 +43,10 @@ LAST_EVENTS: Mapping[Status, str] = {
 }
 SUMMARY = "reasoning.summary"
 ENCRYPTED = "reasoning.encrypted_content"
-"""Forms of thinking that an answer may have beside its text."""
+"""Forms of thinking that an answer may have in addition to its text. `include` requests ENCRYPTED;
+the body's `reasoning` requests SUMMARY."""
 PACKED = "shoal-1."
-"""Begins thinking that shoal encoded."""
+"""The prefix of thinking that shoal encoded."""
 PREFIX = "resp_"
 """Precedes a request's id in the id of a response."""
 

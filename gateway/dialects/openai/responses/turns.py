@@ -1,8 +1,8 @@
 """Items as turns: consecutive thinking, text and calls of the assistant are one turn.
 
-Pure. Images and files are refused by their path. In a tool's result they are not, since the client
-cannot change it: the model reads a note instead (`unseen_of`). References, and items of tools of
-other kinds (`skipped_of`), belong to no turn.
+Pure. Images and files are refused, and the error names their path. In a tool's result they are
+accepted, since the client cannot change that result: the model reads a note instead (`unseen_of`).
+References, and items of tools of other kinds (`skipped_of`), belong to no turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Renders conversations and their items.
 
-Pure. An item has log-probabilities and encoded thinking only if the query includes them. No item
-here has the other parts that a query may include.
+Pure. An item has log-probabilities and encoded thinking only if the query includes them. shoal has
+none of the other parts that a query may include.
 """
 
 from __future__ import annotations

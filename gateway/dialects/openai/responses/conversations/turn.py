@@ -1,7 +1,7 @@
-"""The items that a response adds to its conversation: those of its input and of its output.
+"""The items that a response adds to its conversation: the items of its input and of its output.
 
-Pure. A failed or cancelled response adds nothing, so that the request can be sent again. A
-conversation has each item once, by its id.
+Pure. A failed or cancelled response adds nothing, so that the client can send the request again. A
+conversation has each item only once, by the item's id.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def turn_of(
 
 
 def named_items(items: Sequence[bytes], there: Iterable[str], field: str) -> tuple[NamedItem, ...]:
-    """Return the items with their ids. Raises BadRequest if an id is in `there`, or twice here."""
+    """Return the items with their ids. Raises BadRequest if an id is in `there`, or if two items
+    have one id."""
     ids = set(there)
     named: list[NamedItem] = []
     for index, item in enumerate(items):
