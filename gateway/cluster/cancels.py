@@ -1,9 +1,10 @@
 """Talks to the gateway processes of this and other nodes: stops a request at its owner.
 
-A request id names its owner: a node and an HTTP process. A process of this node is asked directly.
-Another node is asked over the control plane (`cancel.asked.<its node>`). Each gateway process there
-receives the question, and only the owner answers, on `cancel.answered.<our node>`. That plane may
-drop messages, so questions are repeated; a repeated stop has no further effect.
+A request id names the owner of the request: a node and an HTTP process. A process of this node is
+asked directly. Another node is asked over the control plane (`cancel.asked.<its node>`). Every
+gateway process of that node receives the question. Only the owner answers, on `cancel.answered.<our
+node>`. The control plane may drop messages, so questions are repeated; a repeated stop has no
+further effect.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from gateway.cluster import http_processes
 from gateway.cluster.http_processes import HttpProcesses
 
 ANSWER_S = 5.0
-"""Time for an owner on another node to answer. A broken connection of a plane is noticed (1.5 s of
-heartbeats) and restored within it."""
+"""Time for an owner on another node to answer. It is long enough to notice a broken connection of a
+plane (1.5 s of heartbeats) and to restore that connection."""
 REPEAT_S = 0.4
 REMEMBERED = 1024
-"""The number of requests that are remembered as stopped here."""
+"""How many stopped requests this process remembers."""
 
 
 class OwnerSilent(ShoalError):
@@ -65,10 +66,9 @@ class RememberedCancels:
 
 
 class RemoteCancels:
-    """Stops requests of other nodes' gateways, and answers their questions about ours.
-
-    `process` is this HTTP process's name in request ids (`h0`); `node` is this node.
-    """
+    """Stops requests of other nodes' gateways, and answers the questions of those gateways about
+    requests of this node. `process` is this HTTP process's name in request ids (`h0`); `node` is
+    this node."""
 
     def __init__(self, bus: BusClient, process: str, stopped: RememberedCancels) -> None:
         self._bus = bus
@@ -117,11 +117,9 @@ class RemoteCancels:
 
 
 class CancelRouter:
-    """Stops a request of any gateway process of the cluster.
-
-    `processes` is the number of processes of this node; `near` reaches them. `is_node` says whether
-    the cluster has a node.
-    """
+    """Stops a request of any gateway process of the cluster. `processes` is the number of HTTP
+    processes of this node; `near` reaches these processes. `is_node` says whether the cluster has a
+    node of that id."""
 
     def __init__(
         self,

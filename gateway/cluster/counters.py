@@ -20,7 +20,7 @@ ITL_BOUNDS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5,
     float("inf"),
 )  # fmt: skip
-"""Upper bounds, inclusive, of inter-token latency."""
+"""Upper bounds of the buckets of inter-token latency. A bucket includes its bound."""
 MINUTE_S = 60.0
 
 
@@ -46,11 +46,8 @@ class Counters:
     models: dict[str, ModelCounters] = field(default_factory=_none_yet)
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
-        """Count `count` tokens that arrived together, `gap_s` after the previous ones (None: the
-        first).
-
-        The tokens share the gap, as if evenly spaced.
-        """
+        """Count `count` tokens that arrived together, `gap_s` after the previous tokens (None: no
+        tokens came before). The gap is divided evenly between the tokens."""
         mine = self.models[model]
         mine.tokens += count
         if gap_s is not None and count:

@@ -1,10 +1,10 @@
-"""Talks to the other HTTP processes of this gateway: each answers for the requests it owns.
+"""Talks to the other HTTP processes of this gateway: each answers for the requests that it owns.
 
-Each process takes the lowest free number and binds `gateway-<number>.ask`. A request id names the
-number of its owner. A process can ask five things: stop a request, list open requests, stop a
-request whose answer is stored, list problems of the records, and list clients. A sibling that does
-not answer within a second counts as gone. One message is sent unasked: which clients are in
-cooldown or wait.
+Each process takes the lowest free number and binds `gateway-<number>.ask`. A request id contains
+the number of its owner. A process can ask another process to stop a request, or to stop a request
+whose answer is stored. It can also ask for lists: open requests, problems of the records, and
+clients. A process that does not answer within a second counts as gone. One message is sent without
+a question: the list of clients that are in cooldown or wait.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ ANSWER_S = 1.0
 MAX_PROCESSES = 64
 QUESTION_BYTES = 1 << 20
 ANSWER_BYTES = 4 << 20
-"""Room for the list of all requests that a process may have open."""
+"""Most bytes of an answer. It is enough for the list of all requests that a process may have open.
+"""
 
 
 class OpenRequestTold(TypedDict):
@@ -43,7 +44,7 @@ class OpenRequestTold(TypedDict):
 
 
 class ProcessRequests(Protocol):
-    """A process's own requests, as its siblings may ask about them."""
+    """A process's own requests. The other HTTP processes may ask about them."""
 
     def cancel(self, request_id: RequestId) -> bool:
         """Stop a request; return False if it is not open here."""
@@ -59,13 +60,15 @@ class ProcessRequests(Protocol):
         ...
 
     records: Any
-    """The node's records (`NodeRecords`); their `condition` has their problems."""
+    """The node's records (`NodeRecords`), whose `condition` lists their problems."""
     clients: Any
-    """Its clients (`AskingClients`): it reports them, and receives those of its siblings."""
+    """The clients of this process (`AskingClients`). The process reports them to the other
+    processes, and receives their clients."""
 
 
 class HttpProcesses:
-    """This process among its siblings. `number` is its own until `close`."""
+    """This process among the HTTP processes of its gateway. `number` belongs to this process until
+    `close`."""
 
     def __init__(self, endpoints: Endpoints, reactor: Reactor, own: ProcessRequests) -> None:
         self._endpoints = endpoints

@@ -1,11 +1,11 @@
-"""How long instances may idle, as clients last requested; the leader receives few of these
-requests.
+"""How long clients want idle instances to stay loaded, and which of these times the leader
+receives.
 
-Pure: time arrives as `now`. Each request sent to the leader becomes an event in the cluster's log,
-and every client request may ask for another time. So the latest time is sent at once if none was
-sent lately, else after a pause. It is dropped if the state already has it. The pause is at most
-half of the instance's current idle time, so the instance is not unloaded before its extension
-arrives.
+Pure: time arrives as `now`. Each change sent to the leader becomes an event in the cluster's log,
+and every client request may ask for another time. So the latest time is sent immediately only if
+none was sent shortly before; otherwise it is sent after a pause. It is not sent if the state
+already has it. The pause is at most half of the instance's current idle time, so that the instance
+is not unloaded before its extension arrives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class KeepAliveWishes:
         self._told_at: dict[InstanceId, float] = {}
 
     def wish(self, instance: InstanceId, seconds: float) -> None:
-        """Store the latest time. Below 0 and infinity mean for ever."""
+        """Store the latest time that a client requested. Below 0 and infinity mean for ever."""
         for_ever = seconds < 0 or seconds == float("inf")
         self._wished[instance] = FOR_EVER if for_ever else seconds
 

@@ -39,7 +39,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 
 
 
 class BulkHistogram(Histogram):
-    """A histogram that accepts ready counts, for values observed per token."""
+    """A histogram to which ready counts are added. It is for values that are observed for every
+    token."""
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Add `counts`, one for each bucket (the last is infinity), and their sum."""
@@ -298,7 +299,7 @@ class _Links(Collector):
 
 @dataclass(frozen=True, eq=False)
 class NodeTraffic(Collector):
-    """Bytes that each process of `node` sent to other nodes and received from them."""
+    """Bytes that each process of `node` sent to other nodes and received from other nodes."""
 
     node: str
     processes: Mapping[str, Iterable[Crossed]]
@@ -372,8 +373,8 @@ class _Readings(Collector):
 
 
 def _rank_memory() -> tuple[GaugeMetricFamily, ...]:
-    """Return gauges of each rank's memory beside its use: the limit, the cached and the peak
-    bytes."""
+    """Return gauges of each rank's memory other than the memory in use: the limit, the cached bytes
+    and the peak bytes."""
     names = ("model_name", "instance_id", "node", "rank")
     return tuple(
         GaugeMetricFamily(f"shoal_runner_memory_{name}_bytes", help_text, labels=names)

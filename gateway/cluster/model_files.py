@@ -1,7 +1,8 @@
 """Talks to this node's disk: reads what a model's own files say about the model.
 
-Serving needs none of it. A file that is missing, broken or too large is left out. So is a link that
-leads out of the model's folder and its cache. Call it from a thread.
+Serving a model needs none of this information. A file that is missing, broken or too large is left
+out. So is a link that leads out of the model's folder and its cache. Every function blocks, so it
+belongs in a thread.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from bus.wire.messages.weights import ORIGIN_FILE
 
 CONFIG_BYTES, TEXT_BYTES, TOKENIZER_BYTES = 1 << 20, 1 << 20, 4 << 20
 HEADERS_BYTES = 4 << 20
-"""The most bytes of the headers of all a model's weights: some 40,000 tensors. Beyond it no tensor
-is listed. Parsing this much blocks the process for some 20 ms."""
+"""The most bytes of the headers of all a model's weight files, enough for some 40,000 tensors. If
+the headers are longer, no tensor is listed. Parsing this many bytes blocks the process for some 20
+ms."""
 MOST_FILES = 1_000
 LICENSES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "LICENCE")
 

@@ -1,6 +1,6 @@
 """Settings of a gateway before it starts: addresses, limits and who may connect.
 
-Pure. Built once by the composition root from `conf`; everything else reads this.
+Pure. The program's start builds the options once from `conf`. All other modules only read them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Talks to the system: the user of this machine who holds the other end of a connection.
+"""Talks to the system: which user of this machine owns the other end of a connection.
 
-HTTP on loopback needs no key, so every user of the machine can connect there. Actions reserved for
-the node's owner are checked here first. Linux names the user of each socket, by a query for one
-socket (sock_diag(7)) or in a table of all. Other systems show only this user's own processes.
+HTTP on loopback needs no key, so every user of the machine can connect. Actions that are reserved
+for the node's owner are checked with this module first. Linux reports the user of each socket, by a
+query for one socket (sock_diag(7)) or in a table of all sockets. Other systems show only the
+sockets of this user's own processes.
 """
 
 from __future__ import annotations
@@ -33,11 +34,9 @@ _ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 
 def user_of_end(client: End, server: End) -> int | None:
-    """Return the user id that holds the end `client` of a TCP connection to `server`.
-
-    None if the system does not say or no process has the socket any more. Call it from a thread: it
-    may read all sockets or all processes.
-    """
+    """Return the user id that owns the end `client` of a TCP connection to `server`. Returns None
+    if the system does not report the user, or if no process has the socket any more. Call this in a
+    thread: it may read all sockets or all processes."""
     client, server = _plain(client), _plain(server)
     with contextlib.suppress(OSError, ValueError, struct.error):
         return _from_kernel(client, server)
@@ -89,7 +88,7 @@ def _in_tables(client: End, server: End) -> int | None:
 
 
 def _is_held(state: int, inode: int) -> bool:
-    """Return whether a process has the socket. The user of a closed socket reads 0."""
+    """Return whether a process has the socket. For a closed socket, the system reports user 0."""
     return inode != 0 and state != _LISTENS
 
 

@@ -1,7 +1,8 @@
-"""Cards and readings of the cluster, as one HTTP process last received them.
+"""Node cards and readings of the cluster, as one HTTP process last received them.
 
-Pure: time arrives as `now`. A query drops readings that were not renewed in time. Weights do not
-move by themselves, so a node's card is kept until `CARD_TTL_S` or until the node leaves.
+Pure: time arrives as `now`. A query drops readings that were not renewed in time. The files of
+models stay on a disk while a node is silent, so a node card is kept until `CARD_TTL_S` or until the
+node leaves.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ TOPICS = (
     "reading.undone",
     "reading.keys",
 )
-"""Prefixes of the topics that bring cards and readings."""
+"""Prefixes of the topics on which node cards and readings arrive."""
 
 
 _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
@@ -81,7 +82,7 @@ _KEYS: Mapping[type[Message], Callable[[Any], object]] = {
 
 
 class ClusterReadings:
-    """The latest cards and readings, each with the time of its arrival."""
+    """The latest node cards and readings, each with the time of its arrival."""
 
     def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
@@ -89,7 +90,7 @@ class ClusterReadings:
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
-        """Keep a card or a reading; ignore any other message."""
+        """Keep a node card or a reading; ignore any other message."""
         if isinstance(message, CardReading):
             card = message.card
             latest, _ = self._cards.get(card.node, (None, now))
@@ -106,7 +107,7 @@ class ClusterReadings:
         return bool(self._cards)
 
     def cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of nodes, by node id. A node that left the cluster has none; a silent
+        """Return the cards of nodes, by node id. A node that left the cluster has no card. A silent
         node keeps its card, because its models remain on its disk."""
         fresh = [
             card
@@ -116,8 +117,8 @@ class ClusterReadings:
         return sorted(fresh, key=lambda card: str(card.node))
 
     def models(self, now: float) -> dict[ModelId, ModelCard]:
-        """Return the models on the disks of all nodes. Each is the first node's card, with the
-        request settings of the newest `card.toml` of all nodes."""
+        """Return the models on the disks of all nodes. For each model, return the model card of the
+        first node that has it, with the request settings of the newest `card.toml` of all nodes."""
         return models_of(self.cards(now))
 
     def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
@@ -144,7 +145,8 @@ class ClusterReadings:
         ]
 
     def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
-        """Return the reading of an instance's lead; None if none of this generation arrived."""
+        """Return the reading of an instance's lead runner; None if no reading of this generation
+        arrived."""
         return next(iter(self.serving({instance.instance: instance}, now)), None)
 
     def memory_of(self, instance: Instance, now: float) -> int:
@@ -218,8 +220,8 @@ def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait |
 
 
 def left_in(readings: Collection[PeersReading]) -> set[NodeId]:
-    """Return the nodes that left: a node reports it, no node is linked with them, and they report
-    nothing."""
+    """Return the nodes that left the cluster. A node counts as left if another node reports so, no
+    node is linked with it, and it reports nothing."""
     statuses = [(peer.node, peer.status) for reading in readings for peer in reading.peers]
     alive = {reading.node for reading in readings} | {
         node for node, status in statuses if status == "linked"

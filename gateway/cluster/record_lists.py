@@ -1,8 +1,8 @@
-"""Talks to the gateways of all nodes: gathers a list from each, and names the nodes that are
+"""Talks to the gateways of all nodes: gathers a list from each node, and names the nodes that are
 missing.
 
-All nodes of the cluster are asked at once. A node that is down, silent or refuses is named with the
-reason, and the list is made without it.
+All nodes of the cluster are asked at the same time. If a node is down, silent or refuses, it is
+named with the reason, and the list is made without it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Gathered:
 
 
 class RecordLists:
-    """Asks one node (`questions`) or all nodes. `everyone` returns the cluster's nodes; `own` is
-    added to them."""
+    """Asks one node (`questions`) or all nodes for a list. `everyone` returns the cluster's nodes;
+    `own` is this node, which is always added."""
 
     def __init__(
         self, questions: RecordQuestions, own: NodeId, everyone: Callable[[], Iterable[NodeId]]
@@ -36,11 +36,12 @@ class RecordLists:
         self._everyone = everyone
 
     def nodes(self) -> list[NodeId]:
-        """Return the nodes of the cluster with our own, sorted."""
+        """Return the nodes of the cluster with this node, sorted."""
         return sorted({self._own, *self._everyone()})
 
     async def ask(self, verb: str, arguments: Sequence[Any]) -> Gathered:
-        """Ask all nodes and return their answers. Raises the errors of our own node's verb."""
+        """Ask all nodes and return their answers. If the question fails on this node, raises that
+        error."""
         answers = await asyncio.gather(
             *(self._answer_or_error(node, verb, arguments) for node in self.nodes())
         )

@@ -1,11 +1,11 @@
-"""Talks to the gateways of other nodes: asks one node about its records, by a verb.
+"""Talks to the gateways of other nodes: asks one node about its records.
 
-A question goes over the control plane as `record.asked.<node>`. That plane may drop messages, so
-the question is repeated. Each HTTP process of the node receives it and one answers; if that one
-stays silent, the next does. The asker fetches the answer piece by piece and names the first byte of
-each piece. The answering process computes an answer once and sends it on each request. It forgets
-the answer `HELD_S` after the last request. A second process may repeat a verb, so each verb must be
-safe to run twice.
+Each kind of question has a verb as its name. A question goes over the control plane as
+`record.asked.<node>`. The control plane may drop messages, so the question is repeated. Each HTTP
+process of the node receives it and one of them answers; if that one stays silent, the next answers.
+The asker fetches the answer piece by piece and names the first byte of each piece. The answering
+process computes an answer once and keeps it until `HELD_S` after the last request for a piece. A
+second process may run the same verb again, so each verb must be safe to run twice.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class RecordsElsewhere(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The state of another node, as this node sees it. `down` says why it is not connected; empty
-    if it may be."""
+    """The state of another node, as this node sees it. `down` says why the node is not connected;
+    it is empty if the node may be connected."""
 
     name: str
     down: str = ""
@@ -92,8 +92,8 @@ class Questions(Protocol):
 async def ask_home(
     questions: Questions, request: RequestId, verb: str, arguments: Sequence[Any]
 ) -> Any:
-    """Ask the node that a request id names; None if the cluster has no such node. Raises as
-    `ask`."""
+    """Ask the node that a request id names; None if the cluster has no such node. Raises the errors
+    of `Questions.ask`."""
     home = owner_of(request)
     if home is None:
         return None
@@ -122,19 +122,20 @@ def standing_of(
 
 @dataclass(slots=True)
 class _OpenQuestion:
-    """An open question of ours. `heard` is set by each message about it."""
+    """A question of this node that has no answer yet. `heard` is set by each message about the
+    question."""
 
     heard: asyncio.Event
     answer: RecordAnswered | None = None
     works: bool = False
-    """Whether its node says that it is computing the answer."""
+    """Whether the asked node says that it is computing the answer."""
     is_slow: bool = False
     """Whether the answer may take longer than `ANSWER_S`."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """An answer of ours, kept for further requests for its pieces."""
+    """An answer of this node, kept for further requests for its pieces."""
 
     edition: str
     asked_at: float

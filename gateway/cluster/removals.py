@@ -2,8 +2,9 @@
 
 A model that is part of shoal stays. So does a model that is loaded, loading or being copied to a
 node, anywhere in the cluster. An unfinished pull is deleted like a model. A folder is first moved
-aside in one step, so no process sees half of it. If an instance was placed meanwhile, the folder is
-moved back. Other nodes delete their folders by the same rules and report the result.
+to another name in one step, so no process sees a half-deleted folder. If an instance of the model
+was placed meanwhile, the folder is moved back. Other nodes delete their folders by the same rules
+and report the result.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ class Removals:
             return Removal(card.node, card.name, False, why=str(error))
 
     async def _answer(self, arguments: Any) -> dict[str, Any]:
-        """Answer another node. A repeated question is answered that the model is not on this
-        disk."""
+        """Answer another node. If a question is repeated after the deletion, the answer says that
+        the model is not on this disk."""
         model = ModelId(str(arguments[0]))
         try:
             return asdict(await self.here(model))

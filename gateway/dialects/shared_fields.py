@@ -111,8 +111,7 @@ def tools_of(
 def foreign_in(
     tools: Sequence[object] | None, foreign: type, field: str = "tools"
 ) -> tuple[str, ...]:
-    """Return the paths of the tools that the client does not run. They are not offered to the
-    model."""
+    """Return the paths of the tools of the type `foreign`, which are not offered to the model."""
     return tuple(f"{field}[{n}]" for n, tool in enumerate(tools or ()) if isinstance(tool, foreign))
 
 

@@ -12,8 +12,8 @@ from bus.wire.api_keys import ApiKey
 
 
 class KeyBook:
-    """The keys of one state, by hash. The old hash of a rotated key is valid until
-    `old_until_s`."""
+    """The API keys in one state of the cluster, by hash. The old hash of a rotated key is valid
+    until `old_until_s`."""
 
     def __init__(self, keys: Mapping[str, ApiKey]) -> None:
         self.keys = keys

@@ -1,8 +1,8 @@
-"""The use of each API key at one HTTP process, and whether it may make more requests.
+"""The use of each API key at one HTTP process, and whether a key may make more requests.
 
 Pure: `now` is monotonic and counts the minute; `wall_s` is seconds since 1970 and counts the day.
-Readings report the use at other processes. So the sum over all processes may pass a limit slightly:
-two processes may each admit requests before their reports arrive.
+Other processes report their use in readings. So the sum over all processes may slightly exceed a
+limit: two processes may each admit requests before their reports arrive.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from bus.wire.messages.readings import KeyUse, KeyUseReading
 WINDOW_S = 60.0
 DAY_S = 86_400.0
 BUSY_RETRY_S = 1.0
-"""Retry time if a key has its most running requests: one of them may end at any time."""
+"""Retry time if a key already has as many running requests as it may have. One of those requests
+may end at any time."""
 ELSEWHERE_RETRY_S = 5.0
-"""Retry time if other processes filled the minute; only they know when it has room again."""
+"""Retry time if requests at other processes used up the minute. Only those processes know when
+their requests leave the minute."""
 FRESH_S = 15.0
-"""A process's running requests and requests of the last minute count for this long after its
-reading."""
+"""How long another process's reading counts for running requests and for the last minute's
+requests."""
 
 Spent = Callable[[], int]
 """Returns the number of tokens that a running request has used so far."""
@@ -31,7 +33,8 @@ Spent = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """A refusal for now: the exhausted budget of the key, its limit and when to retry."""
+    """A refusal for now: the key has exhausted a budget. It names the budget, its limit and when to
+    retry."""
 
     code: str
     message: str
@@ -41,7 +44,7 @@ class OverBudget:
 
 @dataclass(frozen=True, slots=True)
 class KeyTotals:
-    """Use of a key, at one process or several. `used_at_s` is 0 if it was never used."""
+    """The use of a key, at one process or several. `used_at_s` is 0 if the key was never used."""
 
     running: int = 0
     requests: int = 0
@@ -104,7 +107,7 @@ class KeyMeter:
     open: list[Spent] = field(default_factory=list[Spent])
 
     def totals(self, now: float, wall_s: float) -> KeyTotals:
-        """Return the use at this instant."""
+        """Return the use of the key at the instant `now`."""
         while self.seconds and now - self.seconds[0][0] >= WINDOW_S + 1:
             self.seconds.popleft()
         ended = self.tokens if self.day == day_of(wall_s) else 0
@@ -171,8 +174,8 @@ class KeyBudgets:
         return None
 
     def came(self, key: str, now: float, wall_s: float, *, counted: bool = False) -> None:
-        """Count a request that begins. Unless it is `counted` already, it also counts for the
-        minute."""
+        """Count a request that begins. Also count it for the minute, unless it is already
+        `counted`."""
         meter = self._meters.setdefault(key, KeyMeter())
         if not counted:
             meter.came(now, wall_s)
@@ -229,8 +232,8 @@ class KeyBudgets:
 
 
 def _until_one_leaves(meter: KeyMeter | None, beyond: int, now: float) -> float:
-    """Return the seconds until `beyond` + 1 of this process's requests have left the minute; a
-    guess if it has fewer."""
+    """Return the seconds until `beyond` + 1 requests of this process are older than a minute. If
+    this process has fewer requests than that, return a guess."""
     leave = beyond + 1
     for second, count in () if meter is None else meter.seconds:
         leave -= count

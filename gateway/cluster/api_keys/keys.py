@@ -1,7 +1,7 @@
 """Talks to the bus: the cluster's API keys and their budgets, at one HTTP process.
 
-Keys come from this process's mirror of the state. Each use of a key is reported to all other HTTP
-processes of the cluster: at once, but at most every `APART_S`.
+Keys come from this process's mirror of the state. Each use of a key is reported immediately to all
+other HTTP processes of the cluster, but at most once every `APART_S`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ last minute."""
 
 
 class ApiKeys:
-    """The cluster's keys that this process accepts, beside the keys in its settings."""
+    """The cluster's API keys that this process accepts. Keys in the process's settings are not part
+    of it."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
@@ -53,7 +54,7 @@ class ApiKeys:
 
     @property
     def known(self) -> bool:
-        """Return whether the state has arrived, and with it the keys."""
+        """Return whether the cluster's state has arrived. The keys are part of the state."""
         return self._bus.mirror.live
 
     @property
@@ -67,7 +68,7 @@ class ApiKeys:
         return self._book
 
     async def wait_known(self) -> Refusal | None:
-        """Wait until the keys have arrived; return a refusal after `KNOWN_S`."""
+        """Wait until the keys have arrived. If they have not after `KNOWN_S`, return a refusal."""
         give_up_at = self._bus.reactor.now() + KNOWN_S
         while not self.known:
             if self._bus.reactor.now() >= give_up_at:

@@ -1,7 +1,8 @@
 """The files of a capture: the bounded files of one node, and one archive of all nodes.
 
-Pure. `missing` names the files that had no room or could not be read. A capture from another node
-must respect the same bounds, and its file names must stay within its folder.
+Pure. A capture is a set of diagnostics of the cluster. `missing` names the files that could not be
+read or that would exceed the bounds. A capture from another node must respect the same bounds, and
+its file names must stay within its folder.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class NodeCapture:
     stopped: list[str] = field(default_factory=list[str])
 
     def add(self, name: str, content: bytes) -> None:
-        """Add a file. A file that is too long is truncated, and a file without room is left out."""
+        """Add a file. A file that is too long is truncated. If the bytes of all files would exceed
+        the bound, the file is left out and listed as missing."""
         if len(content) > FILE_BYTES:
             self.lack(name, f"only the first {FILE_BYTES} of its {len(content)} bytes are there")
             content = content[:FILE_BYTES]

@@ -1,8 +1,9 @@
-"""Talks to the disk: the captures of this node, each in a file until it is fetched.
+"""Talks to the disk: the captures of this node, each in a file until a client fetches it.
 
-The HTTP processes of a node share the files. The process that claims a capture makes it, and any of
-them can send it. A claim without a capture, and a capture that is not fetched, are deleted after
-`KEPT_S`. If the disk is full, a process keeps its own captures in memory.
+The HTTP processes of a node share the files. Each capture is made by the process that claims it
+first, and any of the processes can send it. A claim without a capture, and a capture that is not
+fetched, are deleted after `KEPT_S`. If the disk is full, a process keeps its own captures in
+memory.
 """
 
 from __future__ import annotations
@@ -28,15 +29,16 @@ class CaptureRefused(ShoalError):
 
 
 class KeptCaptures:
-    """The captures in a folder of this user alone. Each call blocks on the disk."""
+    """The captures in a folder that only this user can read. Every method blocks while it uses the
+    disk."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._in_memory: dict[str, bytes] = {}
 
     def claimed(self, name: str) -> bool:
-        """Claim a capture; return whether the caller is to make it. Raises CaptureRefused if the
-        name is not valid or other captures are running."""
+        """Claim a capture. Return whether the claim succeeded, so that the caller must make the
+        capture. Raises CaptureRefused if the name is not valid or other captures are running."""
         if len(name) > _MOST_NAME or not _NAME.fullmatch(name):
             raise CaptureRefused(
                 "the name of a capture has only lower-case letters, digits and hyphens"

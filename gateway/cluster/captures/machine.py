@@ -35,8 +35,8 @@ MAC_TOOLS = (
 
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
-    """A process of this node in its current state. `state` is psutil's word (`stopped`: halted),
-    `gone`, or `none` if supervisord has no process."""
+    """A process of this node and its current state. `state` is psutil's name for the state
+    (`stopped`: halted), `gone`, or `none` if supervisord has no process."""
 
     name: str
     pid: int

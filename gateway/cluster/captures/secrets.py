@@ -1,7 +1,8 @@
 """Secrets to remove from each file of a capture, in plain text and in base64.
 
-Pure. A capture is already made without secrets. This covers a log line or an error message that has
-one all the same. Values shorter than `LEAST` characters stay, because they occur everywhere.
+Pure. The other parts of a capture leave secrets out. This module also removes a secret that a log
+line or an error message contains by mistake. Values shorter than `LEAST` characters stay, because
+such short texts occur everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from urllib.parse import quote, unquote
 
 LEAST = 6
 LEAST_OF_FILE = 16
-"""Shortest secret word in a key file, in characters. Shorter words describe the file."""
+"""The fewest characters of a word in a key file that counts as a secret. Shorter words only
+describe the file."""
 REMOVED = b"[removed]"
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASS(W|PHRASE)|CREDENTIAL|AUTH|COOKIE|HEADERS", re.IGNORECASE
@@ -70,6 +72,7 @@ def _forms(secret: str) -> Iterator[bytes]:
 
 
 def _core(encoded: bytes, offset: int, length: int) -> bytes:
-    """Return the characters that depend on the value alone, not on its neighbours."""
+    """Return the characters of an encoded value that do not depend on the bytes before and after
+    it."""
     end = len(encoded) - (0, 3, 2)[(offset + length) % 3]
     return encoded[(0, 2, 3)[offset] : end]

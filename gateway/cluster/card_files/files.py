@@ -47,8 +47,8 @@ def folder_for_card(card: ModelCard) -> Path:
 
 
 def read_text(folder: Path) -> tuple[str, float] | None:
-    """Return the text of a folder's card (truncated at `CARD_BYTES`) and the time of its writing;
-    None without one. Raises OSError."""
+    """Return the text of a folder's `card.toml` (truncated at `CARD_BYTES`) and the time of its
+    writing; None if the folder has none. Raises OSError."""
     try:
         with open(folder / CARD_FILE, "rb") as file:
             data, at_s = file.read(CARD_BYTES + 1), os.fstat(file.fileno()).st_mtime
@@ -58,8 +58,8 @@ def read_text(folder: Path) -> tuple[str, float] | None:
 
 
 def write_text(folder: Path, text: str, at_s: float) -> None:
-    """Write a folder's card, dated `at_s` (seconds since 1970). Raises CardKept if a newer card
-    exists, and OSError."""
+    """Write a folder's `card.toml`, dated `at_s` (seconds since 1970). Raises CardKept if a newer
+    file exists, and OSError."""
     stored = read_text(folder)
     if stored is not None and stored[1] > at_s + SAME_S:
         raise CardKept("another card was written in the meantime; read it, then write again")

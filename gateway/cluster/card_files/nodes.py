@@ -1,9 +1,9 @@
 """Talks to the gateways of all nodes, and to this node's disk in a thread: the card of a model on
 each node that has the complete model.
 
-Each node changes its own file and reports the result. A new card has the same time on all nodes,
-later than the time of any card that was read. So it is the newest wherever two cards meet, and of
-two cards written at once, the same one stays on all nodes.
+Each node changes its own file and reports the result. A new card gets the same time on all nodes,
+later than the time of any card that was read. So the new card wins wherever it meets an older one.
+If two cards are written simultaneously, the same one of the two stays on all nodes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,9 @@ class CardChanged(CardKept):
 
 @dataclass(frozen=True, slots=True)
 class CardOnNode:
-    """The card of a model on one node: its `text` (None without one), the time of its writing and
-    its `folder`.
-
-    `kept` says why the card cannot be changed there (empty: it can). `unknown` says why the node
-    did not answer. `done`: it was changed just now.
-    """
+    """The card of a model on one node: its `text` (None without a card), the time of its writing
+    and its `folder`. `kept` says why the card cannot be changed on that node (empty: it can).
+    `unknown` says why the node did not answer. `done`: the card was changed just now."""
 
     node: NodeId
     name: str

@@ -1,8 +1,8 @@
 """Whether a model could run after its pull, from the leader's answer.
 
-Pure. `now`: it could be placed at once. `later`: it could be placed after others are unloaded.
-`never`: no nodes of the cluster could hold it, even with all else unloaded. `unknown`: no estimate
-was possible.
+Pure. There are four verdicts. `now`: the model could be placed immediately. `later`: it could be
+placed after other models are unloaded. `never`: no nodes of the cluster could hold it, even with
+all other models unloaded. `unknown`: no estimate was possible.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ Verdict = Literal["now", "later", "never", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The verdict and its reason.
-
-    `plan`: where the model would be placed now. `nodes`: for each node that could run it, the
-    memory of a whole instance and how much is lacking. `blocked`: other nodes' names and why they
-    cannot run it. `bill`: the entry of `nodes` for the pulling node, else for another.
-    """
+    """The verdict and its reason. `plan`: where the model would be placed now. `nodes` has, for
+    each node that could run the model, the memory of a whole instance and how much of it is
+    lacking. `blocked`: the names of other nodes and why they cannot run the model. `bill`: the
+    entry of `nodes` for the pulling node, or for another node if the pulling node has none."""
 
     verdict: Verdict
     why: str = ""

@@ -1,8 +1,8 @@
 """Talks to the leader and the workers: holds a pull until it is known whether the cluster could run
 the model. If no estimate is possible, the pull continues.
 
-The leader estimates as for a model on a disk. The pulling node makes the card for it, from the
-model's configuration and file sizes.
+The leader estimates the memory as for a model on a disk. For that it needs a model card. The
+pulling node makes that card from the model's configuration and file sizes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ UNDER_WAY = ("copying", "fetching", "checking", "publishing")
 
 @dataclass(frozen=True, slots=True)
 class HeldPull:
-    """A pull with its forecast, and the leader's estimate."""
+    """A pull with the forecast of its node, and the leader's estimate."""
 
     state: PullState
     fit: Fit
 
 
 class Fitting:
-    """Pulls models, after a check of each against the cluster's memory."""
+    """Pulls models. Each pull is first checked against the cluster's memory."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
@@ -73,11 +73,9 @@ class Fitting:
                 yield state
 
     async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
-        """Return the forecast of a pull, or its end without one.
-
-        It ends without one if the node already has the model, if the pull fails, or after
-        `FORECAST_S`. Raises OwnerSilent.
-        """
+        """Return the forecast of a pull, or its final state without a forecast. There is no
+        forecast if the node already has the model, if the pull fails, or after `FORECAST_S`. Raises
+        OwnerSilent."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + FORECAST_S
         async with contextlib.aclosing(

@@ -1,8 +1,8 @@
 """Talks to the workers: pulls models that requests wait for and that are on no disk.
 
-Each HTTP process follows at most one pull per model. This node pulls, unless another node is
-already pulling the model. When no client waits for the model any more, the process stops following.
-A failed pull is remembered until then, and the next request restarts it.
+Each HTTP process follows at most one pull of each model. This node pulls, unless another node is
+already pulling the model. When no client waits for the model any more, the process stops following
+the pull. A failed pull is remembered until then, and the next request restarts it.
 """
 
 from __future__ import annotations

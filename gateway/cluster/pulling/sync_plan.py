@@ -39,12 +39,9 @@ def sync_plan(
     cards: Sequence[NodeCard],
     free_bytes: Mapping[NodeId, int],
 ) -> SyncPlan | Refusal:
-    """Plan the copies for each of the `targets` to have each of the `models`, or return why that
-    cannot be done.
-
-    Each model is on the disk of some node. `free_bytes` has the free space of the disks that are
-    known.
-    """
+    """Plan the copies after which each of the `targets` has each of the `models`, or return why
+    that cannot be done. Each model is on the disk of some node. `free_bytes` has the free space of
+    each disk for which it is known."""
     by_node = {card.node: card for card in cards}
     wanted: list[CopyAt] = []
     there: list[CopyAt] = []

@@ -1,9 +1,9 @@
 """Talks to the workers of all nodes: has a worker pull or verify a model or purge its store, and
-follows its progress.
+follows the progress of that work.
 
-The plane may drop messages, so a question is repeated while the client waits. A worker that
-restarts continues from the files that it has. When the client stops waiting, the worker is told to
-stop.
+The control plane may drop messages, so a question is repeated while the client waits. A worker that
+restarts continues from the files that it has. When the client stops waiting, this module tells the
+worker to stop.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ASK_S = 1.0
 LOOK_S = 0.1
 AGAIN_S = 5.0
 SILENT_S = 15.0
-"""A worker that reports nothing for this long counts as gone; a restart takes less."""
+"""A worker that reports nothing for this long counts as gone. A worker restarts in less time."""
 
 
 class _Followed(Protocol):
