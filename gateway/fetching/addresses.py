@@ -1,5 +1,5 @@
-"""Classifies addresses for a fetch: public ones may be dialled, some only if the operator lists
-them, others never.
+"""Classifies addresses for a fetch. A public address may be dialled, some other kinds only if the
+operator lists them, and the remaining kinds never.
 
 Pure. The tables follow IANA's registries of special addresses. `ipaddress.is_global` is not used:
 it allows multicast and IPv4 addresses inside IPv6.
@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple
 from gateway.fetching.url import Address
 
 Opens = Literal["always", "listed", "alone", "never"]
-"""When an address may be dialled: always, if its network is listed, if it is listed alone, or
-never."""
+"""When an address may be dialled: always, if its network is listed, only if the single address is
+listed, or never."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressKind(NamedTuple):
-    """A kind of address in words, and when it may be dialled."""
+    """A kind of address, described in words, and when an address of this kind may be dialled."""
 
     what: str
     opens: Opens

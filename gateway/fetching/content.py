@@ -1,7 +1,7 @@
-"""The answer to a fetch: checks its type, unpacks it within limits and decodes its text.
+"""The body of a fetched page: checks its type, unpacks it within limits and decodes its text.
 
-Pure. Only gzip and deflate are requested. They are unpacked in bounded pieces, so a compression
-bomb costs as much as the largest page.
+Pure. Only gzip and deflate are requested. Compressed bytes are unpacked in bounded pieces, so a
+compression bomb costs no more than the largest page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from gateway.fetching.refusals import FetchRefused
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 MOST_RATIO = 200
-"""Most unpacked bytes for one packed byte, from `RATIO_FROM_BYTES` on; text has 3 to 20."""
+"""Most unpacked bytes for one packed byte. The limit applies from `RATIO_FROM_BYTES` on; text has a
+ratio of 3 to 20."""
 RATIO_FROM_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 _KNOWN_CODECS = re.compile(
@@ -31,7 +32,8 @@ example, takes quadratic time."""
 
 @dataclass(frozen=True, slots=True)
 class ContentType:
-    """A Content-Type header: the type in lower case, and a charset that Python knows, else None."""
+    """A Content-Type header: the type in lower case, and the charset, which is None if Python does
+    not know it."""
 
     name: str
     charset: str | None
@@ -43,7 +45,8 @@ class ContentType:
 
 
 def read_type(header: str | None) -> ContentType:
-    """Parse a Content-Type header; without one, the type is `application/octet-stream`."""
+    """Parse a Content-Type header. If there is no header, the type is
+    `application/octet-stream`."""
     message = Message()
     message["content-type"] = header or "application/octet-stream"
     charset = message.get_param("charset")
@@ -70,8 +73,8 @@ def check_type(kind: ContentType, patterns: Sequence[str]) -> None:
 
 
 def text_of(body: bytes, charset: str | None) -> str:
-    """Decode a body by its byte order mark, its charset or as UTF-8. Invalid bytes become
-    U+FFFD."""
+    """Decode a body. The encoding is that of its byte order mark, else its charset, else UTF-8.
+    Invalid bytes become U+FFFD."""
     for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"),
                        (codecs.BOM_UTF16_BE, "utf-16")):  # fmt: skip
         if body.startswith(mark):
@@ -80,7 +83,7 @@ def text_of(body: bytes, charset: str | None) -> str:
 
 
 class PageBody:
-    """A body as it arrives: unpacked, and truncated at `largest_bytes`."""
+    """A body, added piece by piece. It is unpacked, and truncated at `largest_bytes`."""
 
     def __init__(self, encoding: str | None, largest_bytes: int) -> None:
         """Raise FetchRefused for an encoding that was not requested."""
@@ -120,7 +123,7 @@ class _Plain:
 
 
 class _Zipped:
-    """Bytes in gzip or zlib, or in deflate without a header, as some servers send it."""
+    """A decompressor of gzip, of zlib, and of deflate without a header, which some servers send."""
 
     def __init__(self, *, may_be_raw: bool) -> None:
         self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)

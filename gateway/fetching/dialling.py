@@ -1,9 +1,9 @@
-"""Talks to name servers and web servers: resolves a name once, and dials the addresses that were
-judged.
+"""Talks to name servers and web servers: resolves a name once, and dials only addresses that the
+policy has judged.
 
 The connection goes to the judged address itself; the name appears only in SNI and Host. So a name
-that resolves differently the next time changes nothing. All received bytes are counted, including
-headers and framing. No proxy is used.
+that resolves to another address the next time (DNS rebinding) has no effect. All received bytes are
+counted, including headers and framing. No proxy is used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gateway.fetching.url import Address, FetchUrl
 RESOLVES_S = 5.0
 CONNECTS_S = 5.0
 SILENCE_S = 10.0
-"""Limits for a name's resolution, for a connection and for each next byte."""
+"""Time limit for resolving a name, for connecting, and for each wait for the next bytes."""
 MOST_ADDRESSES = 16
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
@@ -65,14 +65,14 @@ def own_addresses() -> frozenset[Address]:
 
 
 def trusted() -> ssl.SSLContext:
-    """Return a TLS context with the system's authorities and Mozilla's."""
+    """Return a TLS context that trusts the system's certificate authorities and Mozilla's."""
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     return context
 
 
 class JudgedBackend(httpcore.AsyncNetworkBackend):
-    """Dials the judged addresses in order; the host name is not used."""
+    """Dials the judged addresses in order and ignores the host name that httpcore passes."""
 
     def __init__(self, addresses: Sequence[Address], most_bytes: int) -> None:
         self._addresses = addresses
@@ -87,8 +87,8 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Return a connection to the first address that answers. Raises the error of the last
-        one."""
+        """Return a connection to the first address that answers. If none answers, raises the error
+        of the last address."""
         last: Exception | None = None
         for address in self._addresses:
             try:
@@ -104,7 +104,8 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
         raise last or httpcore.ConnectError("no address")
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. httpcore calls it between attempts, but makes only one."""
+        """Wait. httpcore requires this method for waits between attempts, but it makes only one
+        attempt."""
         await asyncio.sleep(seconds)
 
 

@@ -1,6 +1,6 @@
-"""Results of the tools: pages that were opened, extracted or found.
+"""Results of the web tools: pages that were opened, extracted or found.
 
-Pure. The content of a page comes from a stranger: it is text, never markup.
+Pure. The content of a page comes from a stranger, so it is treated as text and never as markup.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class PageParts(BaseModel):
 
 
 class OpenedPage(BaseModel):
-    """The page at a URL. `truncated`: the page or its text was longer."""
+    """The page at a URL. `truncated`: the page or its text was longer than what is returned."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -1,6 +1,6 @@
-"""Limits concurrent fetches: in all, and for each client.
+"""Limits concurrent fetches, in total and for each client.
 
-Pure. Nothing waits: beyond a limit, a client is asked to retry.
+Pure. No fetch waits for a place: beyond a limit, the client is asked to retry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from gateway.fetching.refusals import FetchRefused
 
 
 class Places:
-    """The places of one HTTP process."""
+    """The fetches that one HTTP process may run concurrently. Each running fetch takes one
+    place."""
 
     def __init__(self, most: int, most_of_one: int) -> None:
         self._most, self._most_of_one = most, most_of_one

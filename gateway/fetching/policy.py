@@ -1,9 +1,11 @@
-"""The policy of fetching: off by default; then the operator's list decides, within sizes and times.
+"""The policy of fetching. Fetching is off by default. Otherwise the operator's list decides, within
+limits of size and time.
 
-Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`), fetched at public
-addresses. It may be a network or an address (`10.0.0.0/8`), fetched under any name, public or not.
-Either may have a port; without one, 80 and 443 are allowed. A single name with a port is fetched at
-a private address, too: an operator who writes `nas.lan:8080` means that.
+Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`); pages of that name
+are fetched at public addresses only. Or the entry is a network or an address (`10.0.0.0/8`); pages
+at these addresses are fetched under any name, even if the addresses are private. Both kinds of
+entry may have a port; without a port, 80 and 443 are allowed. A single name with a port is fetched
+at a private address too, because an operator who writes `nas.lan:8080` intends that.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ READ_TYPES = (
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """An entry of the list: names or a network, and the port if it has one."""
+    """An entry of the operator's list: names or a network, and the port if the entry has one."""
 
     name: str = ""
     network: Network | None = None
     port: int | None = None
 
     def fits_url(self, url: FetchUrl) -> bool:
-        """Return whether the entry may allow a URL, before its addresses are known."""
+        """Return whether the entry may allow a URL. The URL's addresses are not known yet."""
         ports = USUAL_PORTS if self.port is None else (self.port,)
         return url.port in ports and (self.network is not None or self._names(url.host))
 
@@ -96,7 +98,8 @@ class FetchPolicy:
     types: tuple[str, ...] = READ_TYPES
 
     def check_url(self, url: FetchUrl) -> None:
-        """Raise FetchRefused if no entry allows the URL; its name is not resolved then."""
+        """Raise FetchRefused if no entry allows the URL. The name of such a URL is never
+        resolved."""
         if not self.enabled:
             raise FetchRefused(
                 "disabled", "fetching is off on this node; its operator can set fetch.enabled"
@@ -124,7 +127,7 @@ class FetchPolicy:
 
 
 def policy_of_search(url: str) -> FetchPolicy:
-    """Return a policy for a search engine's host and port alone. Raises ConfigError."""
+    """Return a policy that allows only the host and port of a search engine. Raises ConfigError."""
     try:
         at = read_url(url)
     except FetchRefused as error:

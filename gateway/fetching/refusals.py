@@ -11,15 +11,15 @@ from typing import Literal
 from bus.wire.errors import ShoalError
 
 UrlRule = Literal["url", "scheme", "credentials", "host", "port"]
-"""The URL itself is not valid here."""
+"""Rules that the URL itself breaks."""
 PolicyRule = Literal["disabled", "not_allowed", "address"]
-"""The node's settings or the address behind the name forbid it."""
+"""Rules by which the node's settings, or the address behind the name, forbid the fetch."""
 AnswerRule = Literal["redirects", "content_type", "encoding", "unpacked", "unreadable"]
-"""The answer is not acceptable."""
+"""Rules that the server's answer breaks."""
 FailureRule = Literal["unresolved", "unreachable", "broken", "late"]
-"""The other server failed."""
+"""Failures of the web server or on the way to it."""
 OwnRule = Literal["busy", "no_search"]
-"""This node is busy or lacks a search engine."""
+"""Reasons of this node: it is busy, or it has no search engine."""
 FetchRule = UrlRule | PolicyRule | AnswerRule | FailureRule | OwnRule
 
 

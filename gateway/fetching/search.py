@@ -1,6 +1,7 @@
-"""Talks to the operator's search engine: takes words, and returns titles and URLs.
+"""Talks to the operator's search engine: sends words, and returns titles and URLs.
 
-SearXNG is a self-hosted engine. JSON answers must be enabled in its settings (`search.formats`).
+SearXNG is a search engine that operators run themselves. Its settings must enable answers in JSON
+(`search.formats`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SNIPPET_CHARACTERS = 1000
 
 
 class SearxNG:
-    """A SearXNG at the operator's URL, through its JSON API."""
+    """A SearXNG server at the operator's URL, used through its JSON API."""
 
     def __init__(self, fetcher: Fetcher, url: str) -> None:
         self._fetcher = fetcher

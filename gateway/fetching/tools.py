@@ -1,7 +1,8 @@
 """Talks to the web for tools: opens a page, extracts its main text, searches.
 
-A tool that is off loads no code: neither the HTTP client nor TLS authorities. A page takes one
-place from its request to the end of its parsing. Each client has a share of the places.
+A tool that is off loads no code: neither the HTTP client nor TLS authorities. A fetch takes one of
+the places for concurrent fetches, from its request to the end of parsing its page. Each client may
+take only a share of the places.
 """
 
 from __future__ import annotations

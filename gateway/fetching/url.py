@@ -1,8 +1,8 @@
-"""Parses URLs from strangers; a URL that two programs could read differently is refused.
+"""Parses URLs from strangers. A URL that two programs could read differently is refused.
 
-Pure. The result is resolved, judged, dialled and sent as Host; no other parser reads the text
-afterwards. An address has its one usual form, and a name is in ASCII (IDNA 2008). Credentials,
-zones and final dots are refused. So is a host that some systems read as a number.
+Pure. The parsed URL is what is resolved, judged, dialled and sent as Host; no other parser reads
+the text afterwards. An address is written in its one usual form, and a name in ASCII (IDNA 2008).
+Credentials, zones and final dots are refused. So is a host that some systems read as a number.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _UNWANTED = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\\\ud800-\udfff]")
 """Control characters, blanks, backslashes (browsers treat them as slashes) and lone surrogates."""
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""A last label with which some systems read the whole host as a number."""
+"""The last part of a host name, if some systems would read the whole host as a number because of
+it."""
 _SENT = "!$&'()*+,;=:@/?%-._~"
 """Characters that stay in a path and a query; all others are written as %XX."""
 
@@ -98,7 +99,8 @@ def _check_characters(text: str) -> None:
 
 
 def _parted(rest: str) -> tuple[str, str]:
-    """Return the authority, and the path with the query. The fragment is dropped."""
+    """Return two parts of a URL: the authority, and the path with the query. The fragment is
+    dropped."""
     end = min((at for mark in "/?#" if (at := rest.find(mark)) >= 0), default=len(rest))
     authority, target = rest[:end], rest[end:].partition("#")[0]
     return authority, target if target.startswith("/") else f"/{target}"

@@ -1,11 +1,12 @@
-"""Talks to one runner over its own DEALER socket: sends requests, receives entries, watches
-liveness.
+"""Talks to one runner over its own DEALER socket: sends requests, receives entries, watches whether
+the runner is alive.
 
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
-`internal`. It receives one last call: a terminal entry, `refused`, `displaced` or
-`lost_unaccepted`. A resumed request receives nothing again of its answer so far. A socket that
-stays lost for 1 s, or 12 s without owed progress, ends accepted requests with `runner_lost`. A
-request that was never accepted is returned, since no work was done.
+`internal`. Every observer receives exactly one last call: a terminal entry, `refused`, `displaced`
+or `lost_unaccepted`. If a request is resumed, its observer does not receive the answer so far
+again. If the socket stays lost for 1 s, or if the runner makes no progress for 12 s although it
+owes some, accepted requests end with `runner_lost`. A request that was never accepted is returned,
+since no work was done.
 """
 
 from __future__ import annotations
@@ -57,18 +58,19 @@ from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.versions import RECALL_PROTOCOL, submit_for
 
 BACK_S = 1.0
-"""Time for a lost socket to return."""
+"""Time within which a lost socket must reconnect."""
 ANSWER_S = 1.0
-"""Time for an answer to a submit."""
+"""Time within which a runner must answer a submit."""
 BUSY_ANSWER_S = 8.0
-"""Time for an answer to a submit, for a runner that still answers pings."""
+"""Time within which a runner must answer a submit if it still answers pings."""
 
 
 class RequestObserver(Protocol):
     """The sender of a request. All calls come in the loop's thread; `now` is the time."""
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
-        """The runner owns the request. `unheeded` names fields that have no effect there."""
+        """The runner has accepted the request. `unheeded` names fields that have no effect at this
+        runner."""
         ...
 
     def refused(self, refusal: Refusal) -> None:
@@ -81,12 +83,12 @@ class RequestObserver(Protocol):
         ...
 
     def lost_unaccepted(self) -> None:
-        """The runner was gone or silent before it accepted the request."""
+        """The runner was gone or silent, and it had not accepted the request."""
         ...
 
     def traced(self, trace: Traced | RankTraced, now: float, /) -> None:
-        """Receive the runner's times for the request, before its terminal entry. The times of each
-        rank follow, usually after it."""
+        """Receive the runner's times for the request, before its terminal entry. Each rank's times
+        follow, usually after that entry."""
         ...
 
     def arrived(self, entries: list[Entry], now: float) -> None:
@@ -151,7 +153,7 @@ class RunnerConnection:
 
     @property
     def open_requests(self) -> int:
-        """Return the number of unfinished requests here."""
+        """Return the number of unfinished requests at this runner."""
         return len(self._open)
 
     def submit(
@@ -175,7 +177,8 @@ class RunnerConnection:
             observer.lost_unaccepted()
 
     def ask(self, message: Cancel | Recall) -> None:
-        """Ask the runner to stop or return a request. The observer still receives its last call."""
+        """Ask the runner to stop a request or to return it to this gateway. The observer still
+        receives its last call."""
         self._send_in_protocol(message)
 
     def forget(self, request_id: RequestId) -> None:
@@ -183,7 +186,8 @@ class RunnerConnection:
         self._open.pop(request_id, None)
 
     def sent_to_client(self, request_id: RequestId, choice: int, count: int) -> None:
-        """Count `count` entries as sent to the client; the runner may send as many again."""
+        """Count `count` entries as sent to the client. The runner may then send the same number of
+        further entries."""
         request = self._open.get(request_id)
         if request is not None and (grant := request.credit.sent(choice, count)):
             self._send(Credit(request_id, choice, grant))
@@ -343,8 +347,8 @@ class RunnerConnection:
         request.observer.lost_unaccepted()
 
     def _send_in_protocol(self, message: Submit | Cancel | Recall) -> bool:
-        """Send a message in the runner's version of the data plane; hold it until the runner has
-        chosen one."""
+        """Send a message in the version of the data plane that the runner has chosen. Until the
+        runner has chosen, hold the message."""
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead

@@ -1,8 +1,9 @@
 """Credit: how many entries a runner may still send for each choice of a request.
 
-Pure. One text, prompt or tool-call entry takes one credit; other entries are free. Entries that
-were sent to the client are granted again, half a window at a time. So a slow reader holds at most
-one window here and slows only itself. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
+Pure. An entry with text, prompt tokens or a part of a tool call takes one credit; other entries are
+free. Once entries were sent to the client, the same credit is granted again, half a window at a
+time. So for a slow reader at most one window of entries is held in memory, and other readers are
+not slowed. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
 """
 
 from __future__ import annotations

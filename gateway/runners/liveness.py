@@ -1,9 +1,9 @@
-"""Is a runner still working? It is suspect after 4 s without progress that it owes, and lost after
-12 s.
+"""Is a runner still working? A runner that owes progress is suspect after 4 s without any, and lost
+after 12 s.
 
-Pure: time arrives as `now`. Progress is an arrived entry or a new step number of the *engine*. If
-no progress is owed, only silence counts. A late tick of our own resets the times, because the
-runner's messages could not be read meanwhile.
+Pure: time arrives as `now`. Progress is an arrived entry or a new step number of the *engine*. A
+runner that owes no progress is judged only by its silence. If a tick of this process itself is
+late, the times start again, because this process could not read the runner's messages meanwhile.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ Verdict = Literal["well", "suspect", "lost"]
 SUSPECT_S = 4.0
 LOST_S = 12.0
 LATE_S = 2.0
-"""After a longer gap between two of our own ticks, no runner is blamed for silence."""
+"""If two ticks of this process are further apart than this, no runner is blamed for silence."""
 
 
 @dataclass(slots=True)
 class Liveness:
-    """One runner's liveness, as one gateway process sees it.
-
-    `moved_at`: its last progress, or the last time that it owed none. `heard_at`: its last message.
-    `woke_at`: the end of our own last stall.
-    """
+    """One runner's liveness, as one gateway process sees it. `moved_at`: the last progress, or the
+    last time that no progress was owed. `heard_at`: the last message. `woke_at`: the end of the
+    last stall of this process."""
 
     moved_at: float
     heard_at: float
@@ -33,7 +31,8 @@ class Liveness:
     woke_at: float = 0.0
 
     def pong(self, *, step: int, now: float) -> None:
-        """Count an answered ping: the runner is alive, and working if its step has changed."""
+        """Count an answered ping. The runner is alive; if its step number has changed, it is also
+        working."""
         self.heard_at = now
         if step != self.step:
             self.step = step
@@ -44,8 +43,8 @@ class Liveness:
         self.heard_at = self.moved_at = now
 
     def tick(self, *, owed: bool, now: float) -> Verdict:
-        """Return the verdict; called every second. `owed`: some open request could make
-        progress."""
+        """Return the verdict on the runner; called every second. `owed`: some open request could
+        make progress."""
         late = now - self.ticked_at > LATE_S
         self.ticked_at = now
         if late:

@@ -1,9 +1,11 @@
-"""Talks to the lead runners that this HTTP process uses: one connection each, made on demand.
+"""Talks to the lead runners that this HTTP process uses. Each runner gets one connection, made when
+the first request needs it.
 
-The connections follow the state. If an instance is gone or has a new generation, its connection
-ends, and its open requests receive their terminal entries. A runner that has finished draining
-sends its own terminal entries first, so its connection stays for a moment. If another log replaces
-ours, an instance may leave the state with open requests. It then has the time of a drain.
+The connections follow the cluster's state. If an instance is gone or has a new generation, its
+connection ends, and its open requests receive their terminal entries. A runner that has finished
+draining sends its own terminal entries first, so its connection stays for `GONE_S`. If another log
+replaces this node's log, an instance with open requests may disappear from the state. Its
+connection then stays for the time of a drain.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is bei
 
 
 class RunnerClients:
-    """The connections, and the connection of each request. `process` is this process's name in
-    request ids (`h0`)."""
+    """The connections to runners, and the connection of each request. `process` is this process's
+    name in request ids (`h0`)."""
 
     def __init__(self, bus: BusClient, process: str) -> None:
         speaker = bus.speaker
@@ -72,7 +74,8 @@ class RunnerClients:
         )
 
     def ask(self, message: Cancel | Recall) -> bool:
-        """Ask a runner to stop or return a request; return False if no runner has it."""
+        """Ask a runner to stop a request or to return it to this gateway. Return False if no runner
+        has the request."""
         connection = self._at.get(message.request_id)
         if connection is None:
             return False
@@ -86,7 +89,8 @@ class RunnerClients:
             connection.sent_to_client(request_id, choice, count)
 
     def forget(self, request_id: RequestId) -> None:
-        """Drop a request that has ended, or whose remaining answer no client wants."""
+        """Drop a request that has ended, or a request whose client does not want the rest of the
+        answer."""
         connection = self._at.pop(request_id, None)
         if connection is not None:
             connection.forget(request_id)
@@ -97,7 +101,7 @@ class RunnerClients:
         return 0 if connection is None else connection.open_requests
 
     def suspect(self, instance: InstanceId) -> bool:
-        """Return whether the instance is late with progress that it owes."""
+        """Return whether the instance owes progress and is late with it."""
         connection = self._connections.get(instance)
         return connection is not None and connection.verdict != "well"
 
@@ -143,7 +147,8 @@ class RunnerClients:
         return connection
 
     def heard_peers(self, reading: PeersReading) -> None:
-        """Store the addresses of peers; only this node's own reading counts."""
+        """Store the addresses of peers from this node's own reading. Readings of other nodes are
+        ignored."""
         if reading.node == self._bus.speaker.node:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
@@ -173,11 +178,9 @@ def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
 
 
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
-    """Return the address of a lead runner to dial from `node`; None without one.
-
-    On its own node, the local socket comes first. On other nodes, the address on the host where its
-    node was reached comes first.
-    """
+    """Return the address at which `node` can dial a lead runner; None if there is none. On the
+    runner's own node, the local socket is preferred. On other nodes, the address on the host where
+    the runner's node was reached is preferred."""
     local = [address for address in lead.addresses if address.startswith("ipc://")]
     abroad = [address for address in lead.addresses if address.startswith("tcp://")]
     if lead.node == node:

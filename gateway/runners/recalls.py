@@ -1,8 +1,8 @@
 """Selects the requests to recall from instances that are evicted for an urgent request.
 
-Pure: time arrives as `now`. During the first `RECALL_S`, short requests may end. Then requests that
-wait at the instance are requeued, and so are running requests of the batch class. Other running
-rows finish: only work without urgency loses its minimum residency.
+Pure: time arrives as `now`. During the first `RECALL_S` no request is recalled, so that short
+requests can end. After that, requests that wait at the instance are requeued, and so are running
+requests of the batch class. Other running requests finish.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ URGENT = 1
 BATCH = 50
 """Requests of this priority or a greater number are recalled even while they run."""
 RECALL_S = 1.0
-"""How long an evicted instance may continue before requests are recalled."""
+"""How long an evicted instance may continue before its requests are recalled."""
 
 
 class Recalls:
-    """When each instance's urgent eviction began, as this process saw it."""
+    """When the urgent eviction of each instance began, as this process saw it."""
 
     def __init__(self) -> None:
         self._since: dict[InstanceId, float] = {}

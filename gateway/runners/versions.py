@@ -1,8 +1,8 @@
-"""Adapts a request to a runner of an earlier build, by the data plane's version that the runner
-chose.
+"""Adapts a request to a runner of an earlier build, which may have chosen an older version of the
+data plane.
 
 Pure. A field that the version lacks is left out if the answer stays the same. Otherwise the request
-is refused in the runner's place, with a remedy.
+is refused as if the runner had refused it, with a remedy.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ ADAPTER_PROTOCOL = 7
 INPUTS_PROTOCOL = 4
 """First version with requests for embeddings."""
 DISPLACED_PROTOCOL = 8
-"""First version in which a runner may return a request that has not begun; requests say how long
+"""First version in which a runner may return a request that has not begun. Requests say how long
 they have waited."""
 TRACE_PROTOCOL = 9
 """First version in which a runner reports the times of a request's stages."""
 RECALL_PROTOCOL = 10
-"""First version in which a runner returns a request that has begun, and another runner can resume
-it."""
+"""First version in which a runner may return a request that has begun, so that another runner
+can resume it."""
 
 
 def submit_for(submit: Submit, protocol: int) -> Submit | Refusal:
-    """Return the request in a form that this version of the data plane has, or a refusal."""
+    """Return the request in a form that this version of the data plane can express, or a
+    refusal."""
     refusal = _beyond(submit, protocol)
     if refusal is not None:
         return refusal

@@ -1,8 +1,8 @@
-"""Talks to one provider: sends a question on its own connection, and receives the bytes of the
+"""Talks to one provider: sends a request on its own connection, and receives the bytes of the
 answer.
 
 Each step has its own time limit. `stop` ends the current step if the client disconnects or the
-gateway shuts down. After a failure nothing more follows. Call `close` in every case.
+gateway shuts down. After a failure, no further step succeeds. Call `close` in every case.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProviderAnswer:
             self._stopped.set_result(why)
 
     async def begin(self, within_s: float) -> None:
-        """Send the question and wait for the status. Raises ProviderFailed."""
+        """Send the request and wait for the status of the answer. Raises ProviderFailed."""
         response = await self._bounded(self._ask(), within_s, "did not answer")
         self.status = response.status
         self.headers = {

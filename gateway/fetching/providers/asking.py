@@ -1,8 +1,8 @@
-"""Translates a request for a provider: the parts that all providers share, and refusals of the
-rest.
+"""Translates a request for a provider: the steps that are the same for all providers, and the
+refusal of fields that a provider lacks.
 
 Pure. A field that the provider's API lacks is refused if the answer would be wrong without it.
-Otherwise it is listed as ignored. No field is dropped silently.
+Otherwise the field is listed as ignored. No field is dropped silently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 
 REASONING = "messages.reasoning"
 """The name of earlier thinking in the list of ignored fields. A provider accepts only thinking that
-it signed itself, or none."""
+it signed itself, or no thinking at all."""
 _NAMES = {"variables": "chat_template_kwargs"}
 OUR_FIELDS = ("ignore_eos", "min_tokens", "variables")
 """Fields that only models of the cluster support."""
@@ -30,7 +30,7 @@ OUR_FIELDS = ("ignore_eos", "min_tokens", "variables")
 
 @dataclass(frozen=True, slots=True)
 class TranslatedBody:
-    """A provider's body, and the paths of the fields that it ignores."""
+    """The body for a provider, and the paths of the request's fields that the provider ignores."""
 
     fields: dict[str, Any]
     unheeded: tuple[str, ...]
@@ -82,8 +82,8 @@ def text_of(turn: ChatMessage) -> str:
 
 
 def answered_call(turn: ChatMessage, open_calls: Sequence[str]) -> str:
-    """Return the id of the call that a tool's turn answers: the one it names, else the next open
-    call. Raises HttpFaultRaised if there is none."""
+    """Return the id of the call that a tool's turn answers. That is the call that the turn names,
+    else the next call without an answer. Raises HttpFaultRaised if there is no such call."""
     call_id = turn.tool_call_id or next(iter(open_calls), None)
     if call_id is None:
         raise not_carried("messages", "a tool's answer has no matching call before it")

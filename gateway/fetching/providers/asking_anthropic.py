@@ -133,7 +133,7 @@ def _use(call: ToolCall) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> str:
-    """Return a call's id in the characters that this API accepts."""
+    """Return a call's id with only the characters that this API accepts."""
     return _NO_ID.sub("_", call_id)
 
 

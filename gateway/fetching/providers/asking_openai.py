@@ -1,7 +1,7 @@
 """Translates a request into a body for chat completions.
 
-Pure. The answer is always streamed, with its usage. All servers of this kind know `max_tokens`;
-OpenAI's own accepts only the newer name.
+Pure. The answer is always streamed, with its usage. Other servers with this API know the field
+`max_tokens`; OpenAI's own API accepts only the newer name of that field.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from gateway.fetching.providers.asking import (
 _SAMPLING = frozenset(
     ("temperature", "top_p", "seed", "frequency_penalty", "presence_penalty")
 )  # fmt: skip
-"""`logit_bias` is missing: its token ids belong to a model of the cluster, and other models have
-other ids."""
+"""The sampling fields that are sent. `logit_bias` is not among them, because its token ids belong
+to a model of the cluster and other models have other ids."""
 _EFFORTS = {"max": "xhigh"}
 _OWN_HOSTS = ("openai.com", "openai.azure.com")
 

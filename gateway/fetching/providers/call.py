@@ -1,7 +1,7 @@
 """The call to a provider, and the client's errors for a provider's failures.
 
-Pure. A key appears only in the headers of a call. Messages name the variable, never its value, and
-the key is removed from the provider's own texts.
+Pure. A provider's key appears only in the headers of a call. Messages name the environment variable
+that holds the key, never the key. The key is also removed from the provider's own texts.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from bus.wire.tasks import ProviderKind, ProviderModel
 from gateway.dialects.faults import HttpFault
 
 ASKS: Mapping[str, ProviderKind] = {"openai_chat": "openai", "anthropic_messages": "anthropic"}
-"""Dialects that a kind of provider speaks; their bodies are passed on unchanged."""
+"""Dialects of clients, each with the kind of provider that speaks the same dialect. A body in that
+dialect is passed on to the provider unchanged."""
 ANTHROPIC_VERSION = "2023-06-01"
 PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
-"""Headers of clients of Anthropic's API that say how to read the body."""
+"""Headers of clients of Anthropic's API that are passed on, because they say how to read the
+body."""
 ERROR_CHARS = 500
 RETRY_S = 5.0
 MOST_RETRY_S = 24 * 3600.0
@@ -50,7 +52,8 @@ class ProviderFailed(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class ProviderCall:
-    """One call. `headers` contain `key`, so neither is shown; `key` is empty without one."""
+    """One call. `headers` contain `key`, so neither of the two is shown. `key` is empty if the
+    provider needs none."""
 
     provider: str
     url: str
@@ -62,8 +65,8 @@ class ProviderCall:
 def call_of(
     target: ProviderModel, body: bytes, environment: Mapping[str, str], client: Mapping[str, str]
 ) -> ProviderCall | HttpFault:
-    """Return the call for a body, or an error if the provider's key is not set. `client` has the
-    client's headers, with names in lower case."""
+    """Return the call for a body. If the provider's key is not set, return an error. `client` has
+    the client's headers, with names in lower case."""
     settings = target.settings
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):
@@ -128,7 +131,8 @@ def failure_within(call: ProviderCall, event: Mapping[str, Any]) -> HttpFault | 
 
 
 def _detail_of(body: bytes, call: ProviderCall) -> str:
-    """Return the provider's own message after a colon, without the key; empty if there is none."""
+    """Return a colon and the provider's own message, from which the key is removed. Empty if there
+    is no message."""
     try:
         return _error_text(json.loads(body), call)
     except (ValueError, RecursionError):

@@ -41,7 +41,7 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class Hearing(Protocol):
-    """Translates one answer as it arrives."""
+    """Translates one answer while its events arrive."""
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
         """Return the entries of an event. Raises ProviderFailed, or HttpFaultRaised if the provider
@@ -49,7 +49,8 @@ class Hearing(Protocol):
         ...
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the remaining ends of choices, and the terminal entry last."""
+        """Return the entries that remain at the end: the ends of choices, then the terminal
+        entry."""
         ...
 
 
@@ -196,8 +197,8 @@ class OpenAIHearing:
             yield from entries.ended(number, reason)
 
     def _part_of_call(self, number: int, call: dict[str, Any]) -> Iterator[Entry]:
-        """Yield a part of a call. Some servers give all calls one index and others give none, so
-        another id begins another call."""
+        """Yield a part of a call. Some servers give all calls the same index, and other servers
+        give calls no index. So a part with another id begins another call."""
         state, function = self._entries.choice(number), _object(call.get("function"))
         call_id, index = call.get("id"), call.get("index")
         is_other = bool(call_id) and call_id != state.call_id

@@ -1,8 +1,9 @@
-"""Reads a provider's answer as it passes through: its token counts, and whether it is complete.
+"""Reads a provider's answer while it is passed on: its token counts, and whether it is complete.
 
-Pure. Bytes pass unchanged, but a stream passes in whole lines, so that an error event can follow
-where it breaks off. A provider of OpenAI's kind reports token counts of a stream only if its client
-asks (`stream_options`). Otherwise the events with a piece of the answer are counted.
+Pure. Bytes are passed on unchanged, but a stream is passed on in whole lines, so that an error
+event can follow where the stream breaks off. A provider of OpenAI's kind reports token counts of a
+stream only if the client asks for them (`stream_options`). Otherwise each event with a piece of the
+answer counts as one token.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MOST_LINE_BYTES = 4 << 20
 
 
 class ToldInPassing:
-    """The state of one answer so far. `whole`: its end has arrived. `finish`: why it ended."""
+    """The state of one answer so far. `whole`: the end of the answer has arrived. `finish`: why it
+    ended."""
 
     def __init__(self, *, is_stream: bool) -> None:
         self.usage = Usage()
@@ -51,7 +53,8 @@ class ToldInPassing:
         return lines + newline
 
     def ended(self) -> bytes:
-        """End a stream; return the bytes that were held back."""
+        """End a stream. Return the bytes that were held back because their line was not
+        complete."""
         held, self._rest = self._rest, b""
         if held:
             self._line(held.rstrip(b"\r"))
@@ -124,7 +127,7 @@ class ToldInPassing:
 
 
 def data_of(line: bytes) -> bytes:
-    """Return the data of a stream's line; empty if it has none."""
+    """Return the data of a line of a stream; empty if the line has no data."""
     return line[5:].strip() if line.startswith(b"data:") else b""
 
 

@@ -1,4 +1,4 @@
-"""Selects the translation for a kind of provider.
+"""Selects the translation for a kind of provider: OpenAI's or Anthropic's.
 
 Pure.
 """

@@ -1,8 +1,10 @@
-"""Talks to the gateway that started it: parses one page of HTML from standard input, then ends.
+"""Talks to the gateway that started this process: parses one page of HTML from standard input, then
+ends.
 
-It runs as a script, so it loads only the parser and nothing of shoal. A page comes from a stranger
-and the parser is native code. So each page has its own process, with limits that the system
-enforces. The first line of the input is a question in JSON; the page follows. The answer is JSON.
+The process runs as a script, so it loads only the parser and nothing of shoal. A page comes from a
+stranger and the parser is native code. So each page has its own process, with limits that the
+system enforces. The first line of the input is a question in JSON; the page follows. The answer is
+JSON.
 """
 
 # pyright: reportMissingModuleSource=false
@@ -26,7 +28,7 @@ ADDRESS_CHARACTERS = 4096
 
 
 def main() -> None:
-    """Answer one question."""
+    """Read one question and one page, and write the answer."""
     question: dict[str, Any] = json.loads(sys.stdin.buffer.readline(65536))
     _limit(question["memory_bytes"], question["processor_s"], question["wall_s"])
     page = sys.stdin.buffer.read()
@@ -35,8 +37,8 @@ def main() -> None:
 
 
 def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
-    """Limit this process: processor time, wall time, no written files, and memory where the system
-    can."""
+    """Limit this process: its processor time, its wall time, and its memory if the system can. It
+    may write no files."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))
@@ -91,7 +93,7 @@ def _links(tree: HTMLTree, base: str, most: int) -> list[dict[str, str]]:
 
 
 def _joined(base: str, href: str) -> str:
-    """Return a link's target without its fragment; empty if it is not a web page."""
+    """Return a link's target without its fragment; empty if the target is not a web page."""
     try:
         url = urljoin(base, href.strip()).partition("#")[0]
     except ValueError:

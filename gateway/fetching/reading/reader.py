@@ -1,8 +1,9 @@
-"""Talks to the process that parses a page (`page_process`): starts it, asks it and ends it.
+"""Talks to the process that parses a page (`page_process`): starts it, sends it the page, and ends
+it.
 
 Each page has one process. The process itself, the system and this module limit its processor time,
 wall time and memory. If a page exceeds a limit or crashes the parser, the process is killed and the
-page is refused. The answer must be JSON of bounded length and one shape.
+page is refused. The answer must be JSON of one fixed shape and of bounded length.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gateway.fetching.refusals import FetchRefused
 
 PROGRAM = Path(__file__).with_name("page_process.py")
 AT_ONCE = 2
-"""Pages that one HTTP process parses at once."""
+"""Pages that one HTTP process parses at the same time."""
 LOOKS_S = 0.05
 PASSED_ON = ("PATH", "TZ", "LANG", "LC_ALL")
 """Environment variables of the process: no keys, and no libraries to preload."""
@@ -110,8 +111,8 @@ class PageReader:
         return bytes(output)
 
     async def _watch(self, process: Process) -> None:
-        """Raise FetchRefused if the process uses too much memory. Do nothing if the system hides
-        its memory."""
+        """Raise FetchRefused if the process uses too much memory. Does nothing if the system does
+        not report the memory."""
         try:
             usage = psutil.Process(process.pid)
             while process.returncode is None:
@@ -127,7 +128,7 @@ class PageReader:
 
 
 async def _send(process: Process, question: bytes) -> None:
-    """Send all bytes; the process may end earlier."""
+    """Send all bytes to the process. It may end before it has read all of them."""
     assert process.stdin is not None
     with contextlib.suppress(OSError):
         process.stdin.write(question)
