@@ -14,9 +14,11 @@ from gateway.cli.exit_codes import INTERRUPTED
 
 @contextlib.contextmanager
 def silent_interrupts() -> Generator[None]:
-    """End the process silently if the user interrupts it inside the block. The block is meant for
-    imports, where a traceback would not help the user. This does nothing outside the main thread,
-    or if SIGINT is ignored or has another handler."""
+    """End the process silently if the user interrupts it inside the block.
+
+    The block is meant for imports, where a traceback would not help the user. This does nothing
+    outside the main thread, or if SIGINT is ignored or has another handler.
+    """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

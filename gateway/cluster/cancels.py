@@ -67,8 +67,10 @@ class RememberedCancels:
 
 class RemoteCancels:
     """Stops requests of other nodes' gateways, and answers the questions of those gateways about
-    requests of this node. `process` is this HTTP process's name in request ids (`h0`); `node` is
-    this node."""
+    requests of this node.
+
+    `process` is this HTTP process's name in request ids (`h0`); `node` is this node.
+    """
 
     def __init__(self, bus: BusClient, process: str, stopped: RememberedCancels) -> None:
         self._bus = bus
@@ -117,9 +119,11 @@ class RemoteCancels:
 
 
 class CancelRouter:
-    """Stops a request of any gateway process of the cluster. `processes` is the number of HTTP
-    processes of this node; `near` reaches these processes. `is_node` says whether the cluster has a
-    node of that id."""
+    """Stops a request of any gateway process of the cluster.
+
+    `processes` is the number of HTTP processes of this node; `near` reaches these processes.
+    `is_node` says whether the cluster has a node of that id.
+    """
 
     def __init__(
         self,

@@ -47,7 +47,10 @@ class Counters:
 
     def tokens(self, model: str, count: int, gap_s: float | None) -> None:
         """Count `count` tokens that arrived together, `gap_s` after the previous tokens (None: no
-        tokens came before). The gap is divided evenly between the tokens."""
+        tokens came before).
+
+        The gap is divided evenly between the tokens.
+        """
         mine = self.models[model]
         mine.tokens += count
         if gap_s is not None and count:

@@ -34,9 +34,11 @@ _ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 
 def user_of_end(client: End, server: End) -> int | None:
-    """Return the user id that owns the end `client` of a TCP connection to `server`. Returns None
-    if the system does not report the user, or if no process has the socket any more. Call this in a
-    thread: it may read all sockets or all processes."""
+    """Return the user id that owns the end `client` of a TCP connection to `server`.
+
+    Returns None if the system does not report the user, or if no process has the socket any more.
+    Call this in a thread: it may read all sockets or all processes.
+    """
     client, server = _plain(client), _plain(server)
     with contextlib.suppress(OSError, ValueError, struct.error):
         return _from_kernel(client, server)

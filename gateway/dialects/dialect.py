@@ -34,10 +34,12 @@ is rendered without entries."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one body, in addition to its size in bytes. `values` counts the values of all
-    arrays and objects, `keys` all names in objects, `objects` all arrays and objects. A prompt
-    given as token numbers counts one value per token. Parsing a body at these limits blocks the
-    process for less than 0.25 s. `strict_fields` refuses unknown fields."""
+    """Limits of one body, in addition to its size in bytes.
+
+    `values` counts the values of all arrays and objects, `keys` all names in objects, `objects` all
+    arrays and objects. A prompt given as token numbers counts one value per token. Parsing a body
+    at these limits blocks the process for less than 0.25 s. `strict_fields` refuses unknown fields.
+    """
 
     depth: int = 64
     values: int = 300_000
@@ -53,8 +55,11 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """A parser's input in addition to the body. The parser takes one of `ids` for each request.
-    `context_tokens` maps known text models to the context length on their model cards."""
+    """A parser's input in addition to the body.
+
+    The parser takes one of `ids` for each request. `context_tokens` maps known text models to the
+    context length on their model cards.
+    """
 
     ids: Iterator[RequestId]
     now_s: float
@@ -122,11 +127,14 @@ class ConversationTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToKeep:
-    """The data to store with an answer if `keep` is true. `previous` names the answer that this one
-    continues. `items` are as in `KeptAnswer`, but without those of `previous` until `previous` has
-    been read. `named` has the ids of stored items that the body refers to, each with the request
-    that made the item. `listed` and `labels` are as in `KeptAnswer`. `turn` is None outside a
-    conversation. Its items are those of the body once the conversation has been read."""
+    """The data to store with an answer if `keep` is true.
+
+    `previous` names the answer that this one continues. `items` are as in `KeptAnswer`, but without
+    those of `previous` until `previous` has been read. `named` has the ids of stored items that the
+    body refers to, each with the request that made the item. `listed` and `labels` are as in
+    `KeptAnswer`. `turn` is None outside a conversation. Its items are those of the body once the
+    conversation has been read.
+    """
 
     items: tuple[bytes, ...]
     previous: str | None = None
@@ -317,7 +325,8 @@ class RecallingDialect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedCopy:
-    """One instance of a model. `expires_at_s` is None or infinite if the instance does not expire."""
+    """One instance of a model. `expires_at_s` is None or infinite if the instance does not
+    expire."""
 
     size_bytes: int
     accelerator_bytes: int

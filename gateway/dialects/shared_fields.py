@@ -122,10 +122,12 @@ def unseen(kind: str) -> TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingAsked:
-    """The amount of thinking that a body requests, in one field or in several that agree. `effort`
-    is None if the body only turns thinking on or off. `unheeded` are the paths of fields that have
-    no effect because thinking is off. `for_thinking` are the paths of fields that have an effect
-    only in thinking models."""
+    """The amount of thinking that a body requests, in one field or in several that agree.
+
+    `effort` is None if the body only turns thinking on or off. `unheeded` are the paths of fields
+    that have no effect because thinking is off. `for_thinking` are the paths of fields that have an
+    effect only in thinking models.
+    """
 
     thinking: bool | None
     effort: Effort | None

@@ -20,9 +20,11 @@ LATE_S = 2.0
 
 @dataclass(slots=True)
 class Liveness:
-    """One runner's liveness, as one gateway process sees it. `moved_at`: the last progress, or the
-    last time that no progress was owed. `heard_at`: the last message. `woke_at`: the end of the
-    last stall of this process."""
+    """One runner's liveness, as one gateway process sees it.
+
+    `moved_at`: the last progress, or the last time that no progress was owed. `heard_at`: the last
+    message. `woke_at`: the end of the last stall of this process.
+    """
 
     moved_at: float
     heard_at: float

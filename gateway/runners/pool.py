@@ -178,9 +178,11 @@ def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
 
 
 def reachable(lead: RankReady, node: NodeId, hosts: Mapping[NodeId, str]) -> str | None:
-    """Return the address at which `node` can dial a lead runner; None if there is none. On the
-    runner's own node, the local socket is preferred. On other nodes, the address on the host where
-    the runner's node was reached is preferred."""
+    """Return the address at which `node` can dial a lead runner; None if there is none.
+
+    On the runner's own node, the local socket is preferred. On other nodes, the address on the host
+    where the runner's node was reached is preferred.
+    """
     local = [address for address in lead.addresses if address.startswith("ipc://")]
     abroad = [address for address in lead.addresses if address.startswith("tcp://")]
     if lead.node == node:

@@ -42,9 +42,11 @@ def mac_sleep_check(sleep: MacSleep) -> Finding:
 def linux_sleep_check(
     targets: Sequence[Mapping[str, str]], logind: Mapping[str, str], *, has_battery: bool
 ) -> Finding:
-    """Check whether a Linux machine goes to sleep without a command from a user. `targets` are
-    systemd's sleep targets (empty: systemd did not report them). `logind` has the settings of
-    systemd-logind. A machine with a battery is treated as a laptop with a lid."""
+    """Check whether a Linux machine goes to sleep without a command from a user.
+
+    `targets` are systemd's sleep targets (empty: systemd did not report them). `logind` has the
+    settings of systemd-logind. A machine with a battery is treated as a laptop with a lid.
+    """
     if targets and all(is_masked(target) for target in targets):
         return Finding("sleep", "ok", "sleep targets are masked")
     idle = logind.get("IdleAction", "ignore")
@@ -78,10 +80,12 @@ def rdma_check(
     bridge: str | None,
     addressed: Collection[str] | None = None,
 ) -> Finding:
-    """Check whether this Mac can use JACCL, MLX's backend for RDMA. `enabled` is None if the Mac
-    has no `rdma_ctl` (macOS before 26.2). `bridge` is the name of the Thunderbolt Bridge's service
-    while that service is on. `addressed` are the interfaces with an IPv4 address (None: unknown).
-    MLX cannot use an RDMA port whose interface has no IPv4 address."""
+    """Check whether this Mac can use JACCL, MLX's backend for RDMA.
+
+    `enabled` is None if the Mac has no `rdma_ctl` (macOS before 26.2). `bridge` is the name of the
+    Thunderbolt Bridge's service while that service is on. `addressed` are the interfaces with an
+    IPv4 address (None: unknown). MLX cannot use an RDMA port whose interface has no IPv4 address.
+    """
     name = "rdma"
     if enabled is None:
         return Finding(

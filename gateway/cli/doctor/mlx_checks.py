@@ -43,7 +43,8 @@ class MlxHere:
 
 
 def mlx(_settings: Settings, _running: bool) -> Finding:
-    """Check that MLX computes. If the machine has an NVIDIA GPU, also check that MLX uses that GPU."""
+    """Check that MLX computes. If the machine has an NVIDIA GPU, also check that MLX uses that
+    GPU."""
     here = mlx_here()
     if here.trouble:
         return Finding("mlx", "error", here.trouble, here.remedy)

@@ -92,8 +92,11 @@ def reach_check(listen: str, peers: Sequence[str], addresses: Iterable[NodeAddre
 
 
 def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Finding:
-    """Check the cluster key. `beyond`: the settings let this node connect to nodes on other
-    machines. `trouble` says why the key file cannot be used."""
+    """Check the cluster key.
+
+    `beyond`: the settings let this node connect to nodes on other machines. `trouble` says why the
+    key file cannot be used.
+    """
     name = "cluster key"
     if trouble:
         return Finding(name, "error", trouble, "correct it, then check with `shoal keys show`")

@@ -81,9 +81,11 @@ def device_matrix(hosts: Sequence[Host]) -> str:
 
 
 def ring(hosts: Sequence[Host], port: int) -> str:
-    """Return the addresses of a ring, which MLX reads from the file named in MLX_HOSTFILE. The port
-    numbers are those of `mlx.launch`: they count up from `port` over all addresses of all ranks.
-    Raises BadHostfile if a rank has no IPv4 address, because a ring uses IPv4 only."""
+    """Return the addresses of a ring, which MLX reads from the file named in MLX_HOSTFILE.
+
+    The port numbers are those of `mlx.launch`: they count up from `port` over all addresses of all
+    ranks. Raises BadHostfile if a rank has no IPv4 address, because a ring uses IPv4 only.
+    """
     if len(hosts) < 2:
         raise BadHostfile("a ring needs at least two ranks")
     addresses: list[list[str]] = []
@@ -97,9 +99,11 @@ def ring(hosts: Sequence[Host], port: int) -> str:
 
 
 def environment(hosts: Sequence[Host], rank: int, path: str, port: int) -> Mapping[str, str]:
-    """Return the environment variables of a rank's process. If the hostfile has RDMA devices, the
-    variables select JACCL and `path` is the file of the device matrix. Otherwise they select the
-    ring, and `path` is the file of the ring's addresses."""
+    """Return the environment variables of a rank's process.
+
+    If the hostfile has RDMA devices, the variables select JACCL and `path` is the file of the
+    device matrix. Otherwise they select the ring, and `path` is the file of the ring's addresses.
+    """
     if hosts[0].rdma:
         coordinator = f"{hosts[0].ips[0]}:{port}"
         return {

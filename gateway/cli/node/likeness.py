@@ -38,9 +38,11 @@ class Served:
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """One node of the cluster. `facts` is keyed by the names in FACTS, without facts that the node
-    does not report. `link` is `this node`, or the status of the link from the answering node. `why`
-    says why the node is unreachable. `clock_offset_s` is how far the node's clock is ahead of the
-    answering node's clock. Two nodes have the same `fingerprint` if their compared facts are equal.
+    does not report.
+
+    `link` is `this node`, or the status of the link from the answering node. `why` says why the
+    node is unreachable. `clock_offset_s` is how far the node's clock is ahead of the answering
+    node's clock. Two nodes have the same `fingerprint` if their compared facts are equal.
     """
 
     node: str
@@ -152,7 +154,8 @@ def report(state: NodeState) -> ClusterReport:
 
 
 def verdict_of(differences: Sequence[Difference]) -> Verdict:
-    """Return misaligned if a required fact differs, mixed if only other facts differ, else aligned."""
+    """Return misaligned if a required fact differs, mixed if only other facts differ, else
+    aligned."""
     if any(difference.weight == "required" for difference in differences):
         return "misaligned"
     return "mixed" if differences else "aligned"

@@ -44,10 +44,12 @@ KEEP_ALIVE = "keep-alive"
 
 class NodeApi:
     """The HTTP API of one node. Every method raises CliError if the node gives no valid answer.
+
     `own_key` returns the owner's token and is called for each request; if it returns none,
     SHOAL_API_KEY is sent. Body fields that are None are left out, so that the node applies its
     defaults. `trusted` are the certificates that are trusted for an https address; the default is
-    this system's certificates. `url` may also be `unix://` and the path of a socket."""
+    this system's certificates. `url` may also be `unix://` and the path of a socket.
+    """
 
     def __init__(
         self,
@@ -75,9 +77,11 @@ class NodeApi:
             raise CliError(f"invalid address {url!r}: {error}") from error
 
     def node_id(self) -> str | None:
-        """Return the id of the node that answers; None if another program answers. If the node
-        requires an API key and none was sent, the node does not report its id, and this raises
-        CliError."""
+        """Return the id of the node that answers; None if another program answers.
+
+        If the node requires an API key and none was sent, the node does not report its id, and this
+        raises CliError.
+        """
         with self._translated():
             health = self.http.get("/health")
         with contextlib.suppress(ValueError, AttributeError):

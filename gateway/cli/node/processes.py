@@ -78,9 +78,12 @@ def last_words(done: subprocess.CompletedProcess[str]) -> str:
 
 def leftovers(paths: Paths) -> list[Leftover]:
     """Return the live processes of this home. supervisord is found by its pid file, other processes
-    by their locks. Their child processes are included, because gunicorn's HTTP processes hold no
-    lock. If the parent of an HTTP process was killed, that process is found by its title, which
-    contains the node's id."""
+    by their locks.
+
+    Their child processes are included, because gunicorn's HTTP processes hold no lock. If the
+    parent of an HTTP process was killed, that process is found by its title, which contains the
+    node's id.
+    """
     roles = {path.stem: lock_holder(path) for path in sorted(paths.runtime.glob("*.role"))}
     roles = {"supervisord": our_supervisord(paths), **roles}
     processes: dict[int, Leftover] = {}
@@ -225,8 +228,11 @@ def _problem_at(host: str, port: int) -> str | None:
 
 def unusable_ports(settings: Settings) -> dict[str, str]:
     """Return the ports of a stopped node that cannot be used, as a map from the port's use to its
-    problem. Ports that the node opens only later (runners' data, a ring) are checked too if other
-    machines connect to them."""
+    problem.
+
+    Ports that the node opens only later (runners' data, a ring) are checked too if other machines
+    connect to them.
+    """
     listen = settings.cluster.listen
     unusable: dict[str, str] = {}
     for use, row in PORTS.items():
@@ -256,7 +262,8 @@ def closed_ports(settings: Settings) -> dict[str, str]:
 
 
 def free_base_port(settings: Settings) -> int | None:
-    """Return a base port such that all ports of a node are free now; None if the search finds none."""
+    """Return a base port such that all ports of a node are free now; None if the search finds
+    none."""
     hosts = (settings.http_host, settings.cluster.listen or settings.http_host)
     for base in range(DEFAULT_BASE_PORT + SPAN, HIGHEST_BASE_PORT, SPAN):
         uses = [(hosts[use != "http"], port_of(use, base), row.count) for use, row in PORTS.items()]

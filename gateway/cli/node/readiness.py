@@ -73,7 +73,8 @@ class Starting:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A verdict: waiting cannot help. `process` is the cause, and the log of that process says why."""
+    """A verdict: waiting cannot help. `process` is the cause, and the log of that process says
+    why."""
 
     why: str
     process: str | None = None

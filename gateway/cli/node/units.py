@@ -27,7 +27,8 @@ OPEN_FILES = 65_536
 
 
 class NotAUnit(ValueError):
-    """The system cannot start a node this way, or a value cannot be written into the unit's file."""
+    """The system cannot start a node this way, or a value cannot be written into the unit's
+    file."""
 
 
 @dataclass(frozen=True, slots=True)

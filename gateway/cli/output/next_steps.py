@@ -26,8 +26,10 @@ def program() -> str:
 
 def next_steps(called: str, settings: Settings, *, home: Path | None) -> tuple[str, ...]:
     """Return three command lines: chat with the default model, send it a request over HTTP, and
-    stop the node. `called` is how this shell calls the program. `home` is the chosen home, None for
-    the default."""
+    stop the node.
+
+    `called` is how this shell calls the program. `home` is the chosen home, None for the default.
+    """
     model, url = settings.default_model, settings.url
     by = ""
     if not settings.api:

@@ -42,8 +42,11 @@ class CardChanged(CardKept):
 @dataclass(frozen=True, slots=True)
 class CardOnNode:
     """The card of a model on one node: its `text` (None without a card), the time of its writing
-    and its `folder`. `kept` says why the card cannot be changed on that node (empty: it can).
-    `unknown` says why the node did not answer. `done`: the card was changed just now."""
+    and its `folder`.
+
+    `kept` says why the card cannot be changed on that node (empty: it can). `unknown` says why the
+    node did not answer. `done`: the card was changed just now.
+    """
 
     node: NodeId
     name: str

@@ -21,10 +21,13 @@ Verdict = Literal["now", "later", "never", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The verdict and its reason. `plan`: where the model would be placed now. `nodes` has, for
-    each node that could run the model, the memory of a whole instance and how much of it is
-    lacking. `blocked`: the names of other nodes and why they cannot run the model. `bill`: the
-    entry of `nodes` for the pulling node, or for another node if the pulling node has none."""
+    """The verdict and its reason.
+
+    `plan`: where the model would be placed now. `nodes` has, for each node that could run the
+    model, the memory of a whole instance and how much of it is lacking. `blocked`: the names of
+    other nodes and why they cannot run the model. `bill`: the entry of `nodes` for the pulling
+    node, or for another node if the pulling node has none.
+    """
 
     verdict: Verdict
     why: str = ""

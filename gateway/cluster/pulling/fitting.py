@@ -73,9 +73,11 @@ class Fitting:
                 yield state
 
     async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
-        """Return the forecast of a pull, or its final state without a forecast. There is no
-        forecast if the node already has the model, if the pull fails, or after `FORECAST_S`. Raises
-        OwnerSilent."""
+        """Return the forecast of a pull, or its final state without a forecast.
+
+        There is no forecast if the node already has the model, if the pull fails, or after
+        `FORECAST_S`. Raises OwnerSilent.
+        """
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + FORECAST_S
         async with contextlib.aclosing(

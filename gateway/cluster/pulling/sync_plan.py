@@ -40,8 +40,11 @@ def sync_plan(
     free_bytes: Mapping[NodeId, int],
 ) -> SyncPlan | Refusal:
     """Plan the copies after which each of the `targets` has each of the `models`, or return why
-    that cannot be done. Each model is on the disk of some node. `free_bytes` has the free space of
-    each disk for which it is known."""
+    that cannot be done.
+
+    Each model is on the disk of some node. `free_bytes` has the free space of each disk for which
+    it is known.
+    """
     by_node = {card.node: card for card in cards}
     wanted: list[CopyAt] = []
     there: list[CopyAt] = []

@@ -1,7 +1,8 @@
 """Talks to the loop and to readers: the log's events, as a list and as a stream.
 
-A reader moves through the ring at its own pace, so a slow reader takes no memory. It receives a gap
-for events that it missed. A reader that takes nothing for `slow_s` is dropped.
+A reader moves through the ring of events at its own pace, so a slow reader takes no memory. If it
+missed events, it receives a gap in their place. A reader that takes nothing for `slow_s` is
+dropped.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from gateway.cluster.watch.load_timeline import LoadTimeline, LoadTimes
 from gateway.cluster.watch.readers import Readers
 
 COUNTS_LOADS = "gateway:0"
-"""The HTTP process that counts the loads of its node."""
+"""The HTTP process that counts the loads of its node. The node's other HTTP processes do not count
+them."""
 BATCH = 64
 """Most events sent at once."""
 
@@ -31,9 +33,9 @@ BATCH = 64
 class EventBounds:
     """Limits of the stream of events.
 
-    `quiet_s`: after this time without an event, a reader receives a sign that the stream is open.
-    `slow_s`: how long a reader may take nothing. `readers`: how many may read. `behind_s`: how long
-    a reader waits for a process that lags behind.
+    `quiet_s`: after this time without an event, a reader receives a message that shows that the
+    stream is open. `slow_s`: how long a reader may take nothing. `readers`: the most readers.
+    `behind_s`: how long a reader waits for a process that has not yet applied the newest events.
     """
 
     quiet_s: float = 5.0
@@ -70,21 +72,23 @@ class EventFeed:
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the last place that this process has applied; None before the first."""
+        """Return the place of the last event that this process has applied; None before the
+        first."""
         return self._ring.last
 
     def check_room(self) -> None:
-        """Raise FeedFull if no further reader may join."""
+        """Raise FeedFull if the feed has as many readers as it may have."""
         self._readers.check_room()
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Add the moves of the replica's state and wake the readers. `now_s` is wall time."""
+        """Add the latest changes of the replica's state and wake the readers. `now_s` is wall
+        time."""
         self._ring.moved(moves, now_s)
         self._wake()
 
     async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries after a place; without a place, the last ones. May wait for this
-        process to catch up."""
+        """Return the entries after a place; without a place, the last entries. This may wait until
+        this process has applied the log up to that place."""
         if after is None:
             return self._ring.latest(limit)
         await self._caught_up(after)
@@ -93,9 +97,9 @@ class EventFeed:
     async def read(
         self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the entries after a place (without one, the last `limit`), then new ones. Yields an
-        empty batch after `quiet_s` without an event. Ends when the client disconnects or after
-        `close`."""
+        """Yield the entries after a place (without one, the last `limit`), then new entries as they
+        come. After `quiet_s` without an event, yields an empty batch. Ends when the client
+        disconnects or after `close`."""
         with self._readers.reader() as reader:
             gone.add_done_callback(self._wake)
             try:
@@ -156,7 +160,7 @@ def follow_log(
     bus.mirror.moves = moves
 
     def moved(_state: ClusterState) -> None:
-        """Pass the new moves on and drop them."""
+        """Pass on the new changes of the replica, then drop them."""
         new = timeline.moved(moves, wall())
         if speaker.process == COUNTS_LOADS:
             for model, seconds in times.record(new):

@@ -1,7 +1,7 @@
 """An event of the log as plain values: its place, its subject and its reason.
 
-Pure. The result holds only what everyone who may see the cluster may know. It names an API key by
-id and name only, and leaves out the prompt and parameters of a derived model. Texts are truncated.
+Pure. Everyone who may see the cluster may see the result. So it names an API key only by id and
+name, and leaves out the prompt and parameters of a derived model. Texts are truncated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from bus.wire.messages.events import (
 MOST_NAME, MOST_WHY = 200, 1000
 """Longest name and longest reason, in characters."""
 GAP = "gap"
-"""The kind of an entry that stands for missing events."""
+"""The kind of an entry that stands for events that are missing."""
 
 
 class EventTold(TypedDict):
@@ -67,7 +67,8 @@ class EventTold(TypedDict):
 
 
 def event_told(event: Event, before: ClusterState, after: ClusterState) -> EventTold:
-    """Return an event as plain values. `before` and `after` are the states around it."""
+    """Return an event as plain values. `before` and `after` are the states of the cluster before
+    and after the event."""
     return {
         "index": event.index,
         "term": event.term,
@@ -81,8 +82,8 @@ def event_told(event: Event, before: ClusterState, after: ClusterState) -> Event
 def gap_told(
     index: int, term: int, after: int | None, why: str, at_s: float | None = None
 ) -> EventTold:
-    """Return a gap in an event's form: this process lacks the events that follow `after` (None:
-    all) up to `index`."""
+    """Return a gap in the form of an event. The gap stands for the events after the place `after`
+    (None: from the first event on) up to `index`, which this process does not have."""
     about = {"after": after}
     return {"index": index, "term": term, "at_s": at_s, "kind": GAP, "about": about, "why": why}
 

@@ -1,7 +1,7 @@
 """The last events of the log that this process has applied, in bounded memory.
 
-Pure. Entries have the log's order; each has its place (term and index). An entry of kind `gap`
-stands for events that a snapshot replaced. If another log replaces this one, all entries are
+Pure. Entries are in the log's order, and each has its place (term and index). An entry of kind
+`gap` stands for events that a snapshot replaced. If another log replaces this one, all entries are
 dropped. A reader that resumes from a place outside the ring receives a gap first.
 """
 
@@ -21,7 +21,7 @@ from gateway.cluster.watch.event_form import GAP, EventTold, event_told, gap_tol
 MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
 BESIDE_BYTES = 200
-"""Memory of an entry beyond its text."""
+"""Memory of an entry in addition to its text, in bytes."""
 BEGAN = "this process starts to follow the log here"
 SKIPPED = "a snapshot replaced events that this process did not receive"
 REPLACED = "another log replaced the log that this process followed"
@@ -34,7 +34,8 @@ BEHIND = (
 
 @dataclass(frozen=True, slots=True)
 class LogPlace:
-    """The place of an event. A `term` of None means any term."""
+    """The place of an event in the log. If `term` is None, the place means that index in any
+    term."""
 
     term: int | None
     index: int
@@ -54,7 +55,7 @@ class Entry:
 
 
 class EventRing:
-    """The last events: at most `most`, and at most `most_bytes` together."""
+    """The last events: at most `most` of them, with at most `most_bytes` in total."""
 
     def __init__(self, most: int = MOST_EVENTS, most_bytes: int = MOST_BYTES) -> None:
         self._most = most
@@ -70,11 +71,12 @@ class EventRing:
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the last place that this process has applied; None before the first."""
+        """Return the place of the last event that this process has applied; None before the
+        first."""
         return None if self._last is None else self._last[0]
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Add the moves of the replica's state. `now_s` is wall time."""
+        """Add the latest changes of the replica's state. `now_s` is wall time."""
         for event, state in moves:
             place = LogPlace(state.term, state.index)
             if event is None:
@@ -88,8 +90,8 @@ class EventRing:
         return self._from(max(0, len(self._entries) - limit), limit)
 
     def after(self, place: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries after a place (None: from the oldest on), oldest first. They begin
-        with a gap if the ring lacks the place, or if another log has it."""
+        """Return the entries after a place (None: from the oldest on), oldest first. If the ring
+        does not have the place, or if the place is of another log, the entries begin with a gap."""
         last = self.last
         if place is None or last is None:
             return self._from(0, limit)
@@ -107,8 +109,8 @@ class EventRing:
         return self._from(at, limit)
 
     def _anew(self, after: int, why: str, limit: int) -> list[Entry]:
-        """Return a gap, then the entries from the oldest on. If the place before the oldest is
-        unknown, the entries already begin with a gap."""
+        """Return a gap, then the entries from the oldest on. If the place before the oldest entry
+        is unknown, the entries already begin with a gap, so no other gap is added."""
         gap = [] if self._before is None else [_gap(self._before, after, why)]
         return [*gap, *self._from(0, limit - len(gap))][:limit]
 
@@ -116,7 +118,8 @@ class EventRing:
         return [self._entries[at] for at in range(at, min(at + limit, len(self._entries)))]
 
     def _replaced(self, place: LogPlace, holder: NodeId | None, now_s: float) -> None:
-        """Add a gap for a snapshot, unless it is of the last place: then no event is missing."""
+        """Add a gap for a snapshot. If the snapshot is of the last applied place, no event is
+        missing and no gap is added."""
         if self._last == (place, holder):
             return
         last = self.last

@@ -1,8 +1,8 @@
 """Talks to the loop and to readers: one snapshot per second for all readers of a process.
 
-The first reader's request builds a snapshot, and all readers share it for a second. Without a
-reader none is built. A reader receives the latest snapshot, so a slow reader misses some. A reader
-that takes none for `slow_s` is dropped, and its connection is closed.
+When the first reader asks for a snapshot, it is built, and all readers share it for a second. While
+nobody reads, no snapshot is built. A reader always receives the latest snapshot, so a slow reader
+misses some. A reader that takes no snapshot for `slow_s` is dropped, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from bus.links.reactor import Reactor
 from gateway.cluster.watch.readers import Readers
 
 FRESH_RATIO = 0.95
-"""A snapshot is due after this share of its period, because a loop may wake slightly early."""
+"""The share of its period after which a new snapshot is due. It is below 1, because a loop may wake
+slightly early."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedBounds:
-    """`every_s`: the period of snapshots. `slow_s`: how long a reader may take none. `readers`: how
-    many may read."""
+    """Limits of the stream of snapshots. `every_s`: the period of snapshots. `slow_s`: how long a
+    reader may take none. `readers`: the most readers."""
 
     every_s: float = 1.0
     slow_s: float = 10.0
@@ -29,7 +30,7 @@ class FeedBounds:
 
 
 class SnapshotFeed:
-    """Snapshots for the readers of one process. `build` makes one, as bytes."""
+    """Snapshots for the readers of one process. `build` makes a snapshot, as bytes."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class SnapshotFeed:
         return len(self._readers)
 
     def check_room(self) -> None:
-        """Raise FeedFull if no further reader may join."""
+        """Raise FeedFull if the feed has as many readers as it may have."""
         self._readers.check_room()
 
     async def latest(self) -> bytes:

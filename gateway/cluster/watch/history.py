@@ -1,10 +1,10 @@
 """Talks to the disk, in threads: figures of the last hour, a point every ten seconds, in a file
 that outlives the gateway.
 
-Each line is one point, as JSON. At twice `most` lines the file is rewritten with the last `most`. A
-truncated line is skipped. A point has the figures that the page draws. Means cover the time since
-the previous point. If a counter fell, it was restarted, and the point has no mean of it. A missing
-value is None.
+Each line of the file is one point, as JSON. When the file has twice `most` lines, it is rewritten
+with the last `most`. A truncated line is skipped. A point has the figures that the page draws.
+Means cover the time since the previous point. If a counter became smaller, its process was
+restarted, and the point has no mean of that counter. A missing value is None.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing_extensions import TypedDict
 
 EVERY_S = 10.0
 POINTS = 360
-"""Points of an hour."""
+"""The number of points in an hour."""
 QUIET_S = 2.4
-"""A node without a reading for this long is silent; its last figures no longer count."""
+"""How long a node may send no reading before it counts as silent. The figures of a silent node are
+left out."""
 RATES = {
     "generated": "generation_tokens_per_s",
     "prompts": "prompt_tokens_per_s",
@@ -29,7 +30,7 @@ RATES = {
     "waiting": "waiting",
     "kv": "kv_bytes",
 }
-"""A point's figures, and the fields of a snapshot that they come from."""
+"""Figures of a point, each with the field of a snapshot that has its value."""
 
 
 class NodePoint(TypedDict):
@@ -109,8 +110,8 @@ class HistoryKeeper:
         self._noting = False
 
     async def note(self) -> None:
-        """Add a point of the latest snapshot; do nothing while another call does so. Raises
-        OSError."""
+        """Add a point made from the latest snapshot. If another call is doing so, do nothing.
+        Raises OSError."""
         if self._noting:
             return
         self._noting = True

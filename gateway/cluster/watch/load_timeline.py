@@ -1,8 +1,8 @@
 """Loads and unloads of the last hour, from the log as this process's replica applied it.
 
-Pure. Times are wall times of the leaders that wrote the events, for people only. A snapshot may
-replace events, at the start or after a gap. The record is complete only after the snapshot;
-`since_s` says when that was.
+Pure. Times are wall times of the leaders that wrote the events, for people only. At the start, or
+after a gap, a snapshot may replace events. The record is complete only after that snapshot;
+`since_s` is the time of the snapshot.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class LoadsTold(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of an instance, made by the event at `index`. `why` is the event's reason. A `lost`
-    instance is loaded again."""
+    """A change of an instance, made by the event at `index`. `why` is the event's reason. If an
+    instance is `lost`, its model is loaded again."""
 
     index: int
     at_s: float
@@ -72,7 +72,8 @@ class Change:
 
 
 class LoadTimeline:
-    """The changes of the last `span_s`, oldest first; at most the latest `most`."""
+    """The changes of the last `span_s`, oldest first. It keeps at most the latest `most`
+    changes."""
 
     def __init__(self, span_s: float = SPAN_S, most: int = MOST) -> None:
         self._span_s = span_s
@@ -81,7 +82,8 @@ class LoadTimeline:
         self._since_s: float | None = None
 
     def moved(self, moves: Iterable[Move], now_s: float) -> list[Change]:
-        """Add the moves of the replica's state; return the new changes. `now_s` is wall time."""
+        """Add the latest changes of the replica's state. Return the new changes of instances.
+        `now_s` is wall time."""
         new: list[Change] = []
         for event, state in moves:
             if event is None:
@@ -95,7 +97,7 @@ class LoadTimeline:
 
     def told(self, now_s: float) -> LoadsTold:
         """Return the changes as plain values, the latest last. The record is complete since
-        `since_s`; it is None before the first snapshot."""
+        `since_s`, which is None before the first snapshot."""
         self._forget(now_s)
         if self._since_s is None:
             return {"since_s": None, "changes": []}
@@ -120,7 +122,8 @@ class LoadTimes:
         self._began_at_s: dict[str, float] = {}
 
     def record(self, changes: Iterable[Change]) -> list[tuple[str, float]]:
-        """Add changes; return the model and seconds of each load that they complete."""
+        """Add changes. Return the model and the seconds of each load that these changes
+        complete."""
         loads: list[tuple[str, float]] = []
         for change in changes:
             began_at_s = self._began_at_s.pop(change.instance, None)

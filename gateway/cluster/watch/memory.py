@@ -18,7 +18,7 @@ from gateway.cluster.readings import ClusterReadings
 
 
 class MemoryOfRank(TypedDict):
-    """The memory of a rank, in bytes. A value that it has not reported yet is null. Only rank 0
+    """The memory of a rank, in bytes. A value is null until the rank has reported it. Only rank 0
     reports the KV cache."""
 
     instance: str

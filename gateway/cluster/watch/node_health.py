@@ -1,7 +1,9 @@
-"""Is a node healthy? One word, a code, a remedy and all reasons, from its latest reading.
+"""The health of a node: one status, a code, a remedy and all reasons, from the node's latest
+reading.
 
 Pure. A node reports its own findings (disk, memory, processes, models) in its reading, worst first.
-This module adds two: a node that is silent, and problems of the records of this process's own node.
+This module adds two findings: that a node is silent, and that the records of this process's own
+node have problems.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from bus.wire.messages.readings import NodeReading
 
 UNREACHABLE_S = 15.0
 GRAVE = frozenset({"disk_full", "journal_damaged", "means_gone", "state_damaged", "thread_ended"})
-"""Findings that `/health` reports too: a part of the node itself is broken or lost, or soon will
-be. On a full disk, for example, the journal cannot be written."""
+"""Findings that `/health` reports too. They mean that a part of the node itself is broken or lost,
+or soon will be. On a full disk, for example, the journal cannot be written."""
 
 RECORDS_REMEDY = "see `shoal doctor` (disk, folders, records) and `shoal logs gateway`"
 
@@ -34,7 +36,7 @@ class HealthReason(TypedDict):
 
 
 class NodeHealth(HealthReason):
-    """The worst reason, and all of them, worst first."""
+    """The health of a node: the worst reason, and all reasons in order, worst first."""
 
     reasons: list[HealthReason]
 

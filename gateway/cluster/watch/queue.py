@@ -1,5 +1,5 @@
-"""The cluster's queue by priority: requests that wait at gateways for an instance, and at runners
-for a row.
+"""The cluster's queue by priority: requests that wait at gateways for an instance, and requests
+that wait at runners for a row of the batch.
 
 Pure. A runner reports only its most urgent waiting priority, and no waiting times.
 """
@@ -30,8 +30,8 @@ class QueueRow(TypedDict):
 def queue_of(
     readings: ClusterReadings, instances: Mapping[str, Instance], now: float
 ) -> list[QueueRow]:
-    """Return a row for each priority, model and place. The most urgent priority comes first, then
-    the longest wait."""
+    """Return a row for each combination of priority, model and place. The most urgent priority
+    comes first; within a priority, the longest wait comes first."""
     rows = [*_at_gateways(readings.demands(now)), *_at_runners(readings.serving(instances, now))]
     return sorted(rows, key=lambda row: (row["priority"], -(row["oldest_s"] or 0.0), row["model"]))
 
@@ -50,7 +50,7 @@ def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
 
 
 def _unclassed(model: ModelDemand) -> ClassDemand:
-    """Return the demand of a gateway that reports no classes of priority."""
+    """Return the demand of a gateway that does not report its demand by priority."""
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 
 

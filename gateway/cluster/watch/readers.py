@@ -1,7 +1,7 @@
 """Talks to the loop: counts, limits and drops the readers of one stream of a process.
 
-A reader that takes nothing for a while is dropped, and its connection is closed. Without a reader
-no timer runs.
+A reader that takes nothing for a while is dropped, and its connection is closed. While there is no
+reader, no timer runs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class FeedFull(Exception):
 
 @dataclass(eq=False, slots=True)
 class FeedReader:
-    """A reader and its task. `away_since`: when it received its last item; None while it waits for
-    the next one."""
+    """A reader and its task. `away_since` is when the reader received its last item. It is None
+    while the reader waits for the next item."""
 
     reactor: Reactor
     task: asyncio.Task[Any] | None
@@ -30,7 +30,7 @@ class FeedReader:
 
     @contextmanager
     def away(self) -> Generator[None]:
-        """Mark the reader as away while the block sends it an item."""
+        """Mark the reader as away inside the block, which sends an item to it."""
         self.away_since = self.reactor.now()
         try:
             yield
@@ -39,8 +39,8 @@ class FeedReader:
 
 
 class Readers:
-    """The readers of `path`, at most `most`. Every `look_s`, readers that took nothing for `slow_s`
-    are dropped."""
+    """The readers of `path`, at most `most`. A check every `look_s` drops readers that took nothing
+    for `slow_s`."""
 
     def __init__(
         self, reactor: Reactor, path: str, *, most: int, slow_s: float, look_s: float
@@ -57,7 +57,7 @@ class Readers:
         return len(self._readers)
 
     def check_room(self) -> None:
-        """Raise FeedFull if no further reader may join."""
+        """Raise FeedFull if the stream has as many readers as it may have."""
         if len(self._readers) >= self._most:
             raise FeedFull(f"{len(self._readers)} clients already read {self._path}, the limit")
 

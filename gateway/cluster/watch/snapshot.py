@@ -66,7 +66,7 @@ class SnapshotRank(TypedDict):
 
 
 class SnapshotInstance(TypedDict):
-    """An instance of a model. A value that its lead has not reported is null."""
+    """An instance of a model. A value is null if the instance's lead runner has not reported it."""
 
     instance: str
     model: str
@@ -118,9 +118,9 @@ class SnapshotAnswer(TypedDict):
 class ClusterSeen:
     """The inputs of a snapshot: the state and readings of one process.
 
-    `now` is on the monotonic clock; `at_s` is wall time. `node` is this node. `amiss`: problems of
-    its records. `queue_max`: the most requests that may wait at its gateway. `recent`: its
-    gateway's figures of the last minute.
+    `now` is on the monotonic clock; `at_s` is wall time. `node` is this node. `amiss` are the
+    problems of this node's records. `queue_max` is the most requests that may wait at this node's
+    gateway. `recent` has that gateway's figures of the last minute.
     """
 
     node: NodeId
@@ -201,7 +201,7 @@ def _nodes(seen: ClusterSeen, ranks: Sequence[RunnerReading]) -> list[SnapshotNo
 
 
 def _bridge_loops(readings: ClusterReadings, now: float) -> list[list[str]]:
-    """Return the nodes of each ring of Thunderbolt bridges. A broadcast in such a ring circulates
+    """Return the nodes of each ring of Thunderbolt bridges. In such a ring a broadcast circulates
     without end."""
     bridges = {
         reading.node: reading.thunderbolt
@@ -217,7 +217,7 @@ def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:
 
 
 def _promised(state: ClusterState) -> defaultdict[str, int]:
-    """Return the bytes that are reserved on each node."""
+    """Return the number of reserved bytes on each node."""
     promised: defaultdict[str, int] = defaultdict(int)
     for instance in state.instances.values():
         for shard in instance.shards:

@@ -20,7 +20,10 @@ PAGE, MOST = 20, 1000
 
 def render_models(listings: Sequence[ModelListing], query: Mapping[str, str]) -> bytes:
     """Return a page of the models, in order: the first page, the page after the id `after_id`, or
-    the page before the id `before_id`. Raises BadRequest naming the field of the query."""
+    the page before the id `before_id`.
+
+    Raises BadRequest naming the field of the query.
+    """
     limit = _limit_of(query.get("limit", str(PAGE)))
     after, before = query.get("after_id"), query.get("before_id")
     if after is not None and before is not None:

@@ -47,9 +47,11 @@ _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR":
 
 
 def model_of(name: str) -> ModelId:
-    """Return the requested model, without `:latest` and `library/`. Raises BadRequest for an
-    invalid name. For a name from another registry (`hf.co/a/b:Q4`), raises the 404 of an unknown
-    model, because no model of shoal can have such a name."""
+    """Return the requested model, without `:latest` and `library/`.
+
+    Raises BadRequest for an invalid name. For a name from another registry (`hf.co/a/b:Q4`), raises
+    the 404 of an unknown model, because no model of shoal can have such a name.
+    """
     if not name:
         raise BadRequest("model is required", field="model")
     plain = plain_name(name)

@@ -50,7 +50,7 @@ def add(
         str | None, typer.Option("--expires", metavar="SPAN", help="Lifetime: 30d, 12h.")
     ] = None,
 ) -> None:
-    """Create an API key; it is shown only once."""
+    """Create an API key. Its secret is shown only now."""
     body: dict[str, Any] = {
         "name": name,
         "scope": scope,
@@ -103,7 +103,8 @@ def rotate(
         ),
     ] = None,
 ) -> None:
-    """Replace the secret of an API key; the old one stops, or stays valid for a while."""
+    """Replace the secret of an API key. The old secret becomes invalid immediately, or stays valid
+    for a while."""
     api = invocation.api()
     grace_s = 0.0 if grace is None else seconds_of(grace, "--grace")
     path = f"/apikeys/{quote(_key_id(api.get('/apikeys'), key), safe='')}/rotate"

@@ -15,7 +15,7 @@ SECONDS = ("keep_alive_s", "keep_alive_most_s", "cooldown_s")
 
 
 def clients(invocation: Invocation) -> None:
-    """Show the clients of the node: their requests, their cooldown and their profile in
+    """Show the clients of the node: their requests, their cooldown and their settings in
     clients.toml."""
     output = invocation.output
     answer = invocation.api().get("/clients")
@@ -36,7 +36,7 @@ def clients(invocation: Invocation) -> None:
 
 
 def client_row(client: Row, now_s: float) -> tuple[str, ...]:
-    """Return a client's row; prompt and answer are mean tokens per request."""
+    """Return the row of a client. The columns prompt and answer are mean tokens per request."""
     seen_s, rests_s = client["last_seen_at_s"], client["rests_s"]
     return (
         client["client"],
@@ -54,7 +54,7 @@ def client_row(client: Row, now_s: float) -> tuple[str, ...]:
 
 
 def profile_words(profile: Row | None) -> str:
-    """Return the settings of a profile, by their keys in the file."""
+    """Return the settings of a client's profile, under their keys in clients.toml."""
     if profile is None:
         return NONE
     return ", ".join(f"{name} {value:g}" if name in SECONDS else f"{name} {value}"

@@ -1,4 +1,4 @@
-"""Talks to the disk and to ssh: `shoal hostfile`, for people who use MLX's own tools beside
+"""Talks to the disk and to ssh: `shoal hostfile`, for people who use MLX's own tools as well as
 shoal."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gateway.cli.output.errors import FAILED, CliError
 SSH_S = 5
 PROBE_S = 20.0
 MOST_PROBES = 64
-"""Machines checked at once, with one thread each."""
+"""Most machines that are checked at the same time, each in its own thread."""
 PORT = port_of("ring", None)
 
 
@@ -52,8 +52,8 @@ def hostfile(
         bool, typer.Option("--probe", help="Check the RDMA ports of each machine over ssh.")
     ] = False,
 ) -> None:
-    """Check an mlx.launch hostfile: devices of each pair, cables, addresses. shoal itself needs no
-    hostfile."""
+    """Check a hostfile of mlx.launch: the RDMA devices of each pair of machines, the cables, the
+    addresses. shoal itself needs no hostfile."""
     try:
         hosts = parse_hostfile(file.read_text())
         written = _backend_files(hosts, port)
@@ -114,8 +114,8 @@ def _show(
 
 
 def _backend_files(hosts: Sequence[Host], port: int) -> dict[str, str]:
-    """Return the files for MLX's backend, contents by file name; empty for one rank, which needs no
-    group."""
+    """Return the files that MLX's backend reads, as a map from file name to contents. The map is
+    empty if there is only one rank, which needs no group."""
     if len(hosts) < 2:
         return {}
     if hosts[0].rdma:
@@ -130,8 +130,8 @@ def _probe_all(hosts: Sequence[Host]) -> list[str]:
 
 
 def _probe(host: Host) -> list[str]:
-    """Return the problems of a host, by its own `ibv_devinfo`; without RDMA devices, by ssh
-    only."""
+    """Return the problems of a host, found by running `ibv_devinfo` on it. If the hostfile has no
+    RDMA devices, only check that ssh reaches the host."""
     command = "ibv_devinfo" if any(host.rdma) else "true"
     options = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={SSH_S}")
     try:

@@ -1,7 +1,7 @@
 """Talks to the disk and the keyboard: `shoal keys`, this node's cluster key.
 
-A key is shown only on request (`show --reveal`, `export`); elsewhere its fingerprint is shown. Each
-step of a rotation is done on all nodes before the next step.
+A key is shown only if the user asks for it (`show --reveal`, `export`); otherwise its fingerprint
+is shown. Each step of a rotation must be done on all nodes before the next step begins.
 """
 
 from __future__ import annotations
@@ -132,8 +132,9 @@ def rotate(
 ) -> None:
     """Rotate the cluster key without an interruption, in three steps.
 
-    `rotate` creates a new key next to the old one; `--switch` uses it; `--finish` deletes the old
-    one. Finish each step on every node before the next one. For the first step use export and
+    `rotate` creates a new key and keeps the old one in use. `rotate --switch` uses the new key.
+    `rotate --finish` deletes the old key. Finish each step on every node before the next one. For
+    the first step, create the key on one node and copy it to the other nodes with export and
     import.
     """
     if switch and finish:

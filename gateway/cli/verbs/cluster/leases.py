@@ -1,4 +1,5 @@
-"""Talks to the node's API about leases: `shoal lease`. Also runs a program with a lease."""
+"""Talks to the node's API about leases, which reserve memory for other programs: `shoal lease`.
+Also runs such a program with a lease."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TTL_S, RENEW_S = 30.0, 5.0
 LOOK_S = 1.0
 MOST_WAIT_S = 3600.0
 SPARE_S = 30.0
-"""Extra seconds that the command waits for the node's answer."""
+"""How much longer than the lease's own wait the command waits for the node's answer, in seconds."""
 Row = Mapping[str, Any]
 LeaseName = Annotated[
     str, typer.Argument(metavar="LEASE", help="A lease, as listed by `lease ls`.")
@@ -36,8 +37,8 @@ LeaseName = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a lease. `signal_name` is the signal for the program when the memory is asked
-    back."""
+    """The terms of a lease. `signal_name` is the signal that the program receives when it must
+    release the memory."""
 
     size_bytes: int
     owner: str
@@ -77,8 +78,8 @@ def run(
         ),
     ] = "",
 ) -> None:
-    """Run a program with memory of this node reserved for it. Models are evicted for it, and
-    reloaded later."""
+    """Run a program with memory of this node reserved for it. Models are evicted to free that
+    memory, and reloaded later."""
     terms = Terms(
         bytes_of(size_text, "--size"),
         (owner or os.path.basename(command[0]))[:64],
@@ -100,7 +101,7 @@ def run(
 
 
 def ls(invocation: Invocation) -> None:
-    """List the leases and the waiting requests for one."""
+    """List the leases, and the requests that wait for a lease."""
     output, answer = invocation.output, invocation.api().get("/leases")
     output.document(answer)
     now_s = time.time()
@@ -125,14 +126,14 @@ def ls(invocation: Invocation) -> None:
 
 
 def rm(invocation: Invocation, lease: LeaseName) -> None:
-    """End a lease. Its memory becomes free, even if its owner continues."""
+    """End a lease. Its memory becomes free, even if the program of the lease continues."""
     answer = invocation.api().delete(f"/leases/{lease}")
     invocation.output.document(answer)
     invocation.output.say(f"{lease} has ended")
 
 
 def ask_back(invocation: Invocation, lease: LeaseName) -> None:
-    """Ask the owner of a lease to release it."""
+    """Ask the owner of a lease to release its memory."""
     answer = invocation.api().post(f"/leases/{lease}/ask-back", {})
     invocation.output.document(answer)
     owner = answer["owner"] or "its owner"
@@ -153,7 +154,8 @@ def bytes_of(text: str, option: str) -> int:
 
 
 class _HeldLease:
-    """A lease while its program runs: renewed, replaced if it expired, released at the end."""
+    """A lease while its program runs. The lease is renewed, replaced if it expired, and released at
+    the end."""
 
     def __init__(self, api: NodeApi, terms: Terms, lease: Row, output: Output) -> None:
         self.terms = terms
@@ -165,8 +167,9 @@ class _HeldLease:
         self._renewed_at = time.monotonic()
 
     def renew(self, process: psutil.Process) -> str:
-        """Renew the lease and report the program's memory. Return the model or lease that needs the
-        memory back; empty if none. If the node does not answer, the next renewal tries again."""
+        """Renew the lease and report the program's memory. Return the model or the lease that needs
+        the memory; empty if nothing does. If the node does not answer, the next renewal tries
+        again."""
         if not self.lease:
             return ""
         body = {"used_bytes": used_bytes(process)}
@@ -190,7 +193,8 @@ class _HeldLease:
                 self._api.delete(f"/leases/{self.lease}", timeout_s=RENEW_S)
 
     def _lost(self) -> None:
-        """Request a new lease if this one expired. If someone ended it, continue without one."""
+        """If this lease expired, request a new one. If a user ended it, continue without a
+        lease."""
         if time.monotonic() - self._renewed_at < TTL_S:
             self._say(f"another user ended {self.lease}; the program continues without it")
             self.lease = ""
@@ -231,8 +235,8 @@ def _body(terms: Terms, node: str, wait_s: float) -> dict[str, Any]:
 
 
 def _acquire(api: NodeApi, terms: Terms, output: Output) -> Row:
-    """Request a lease on the node that answers and wait for it; show the reason for the wait.
-    Raises CliError."""
+    """Request a lease on the node that answers and wait for the lease. Show the reason for the
+    wait. Raises CliError."""
     node = api.node_id()
     if node is None:
         raise CliError(f"{api.url} is not a shoal node", code=NO_NODE)
@@ -267,8 +271,8 @@ def _wait_reason(api: NodeApi) -> str:
 
 
 def _run_program(command: list[str], held: _HeldLease) -> int:
-    """Run a program to its end and renew its lease; return its exit code. It gets our SIGTERM and
-    SIGHUP; Ctrl-C it gets from the terminal."""
+    """Run a program to its end and renew its lease. Return the program's exit code. shoal passes
+    SIGTERM and SIGHUP on to the program; the terminal sends Ctrl-C to the program itself."""
     env = {**os.environ, "SHOAL_LEASE": held.lease}
     try:
         child = subprocess.Popen(command, env=env)
@@ -289,8 +293,8 @@ def _run_program(command: list[str], held: _HeldLease) -> int:
 
 @contextlib.contextmanager
 def _signals_go_to(child: subprocess.Popen[bytes]) -> Generator[None]:
-    """Pass SIGTERM and SIGHUP on to the program within the block. Ignore Ctrl-C, which the program
-    gets from the terminal as well."""
+    """Pass SIGTERM and SIGHUP on to the program inside the block. Ignore Ctrl-C, which the terminal
+    sends to the program as well."""
 
     def pass_on(number: int, _frame: object) -> None:
         if number != signal.SIGINT:
@@ -313,7 +317,8 @@ def _wait_s(text: str) -> float:
 
 
 def _signal_name(text: str) -> str:
-    """Return a signal's name as in the module `signal`. Raises CliError for an unknown one."""
+    """Return the name of a signal as in the module `signal`. Raises CliError for an unknown
+    name."""
     if not text:
         return ""
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"

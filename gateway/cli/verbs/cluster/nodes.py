@@ -135,7 +135,8 @@ def _fields(state: NodeState, node: str) -> dict[str, Any]:
 
 
 def _speed(row: dict[str, Any]) -> str:
-    """Return the speed of the address in use, else of the fastest one; without any, the reason."""
+    """Return the speed of the address in use, else of the fastest address. If no address was
+    measured, return the reason."""
     way = best_way(row["measured"], row["host"])
     return row["unmeasured"] if way is None else ", ".join(figures(way))
 

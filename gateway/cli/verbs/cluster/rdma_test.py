@@ -1,4 +1,4 @@
-"""Talks to the node's API: `shoal rdma-test` tests collectives between nodes."""
+"""Talks to the node's API: `shoal rdma-test` tests collective operations between nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
 LEARN_S = 5.0
-"""Seconds for the answering process to learn of a new test."""
+"""How long the HTTP process that answers may take to learn of a new test, in seconds."""
 Quick = Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")]
 Stress = Annotated[bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")]
 Memory = Annotated[
@@ -41,8 +41,8 @@ def rdma_test(
     ] = None,
     memory_mb: Memory = None,
 ) -> None:
-    """Test the links between nodes: correctness of every element, and speed. Exits with 1 on an
-    error."""
+    """Test the links between nodes with collective operations: whether every element is correct,
+    and how fast they are. Exits with 1 on an error."""
     if backend not in (None, "ring", "jaccl"):
         raise CliError(f"--backend {backend!r}", remedy="use `ring` or `jaccl`", code=USAGE)
     mode = mode_of(quick=quick, stress=stress)
@@ -57,7 +57,7 @@ def rdma_test(
 
 
 def mode_of(*, quick: bool, stress: bool) -> Mode:
-    """Return the mode of the flags. Raises CliError if both are set."""
+    """Return the mode that the flags select. Raises CliError if both flags are set."""
     if quick and stress:
         raise CliError(
             "--quick and --stress exclude each other", remedy="use one of them", code=USAGE

@@ -1,4 +1,5 @@
-"""Talks to the node's API about tasks, names that several models serve: `shoal tasks`."""
+"""Talks to the node's API about tasks: `shoal tasks`. A task is a name that several models can
+serve."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def tasks(
         ),
     ] = None,
 ) -> None:
-    """Show the tasks in the node's tasks.toml: their candidates and which of them are loaded."""
+    """Show the tasks in the node's tasks.toml, with the models that can serve each and which of
+    those are loaded."""
     api, output = invocation.api(), invocation.output
     if cloud_fallback is not None:
         api.put("/api/v1/config", {"allowCloudFallback": cloud_fallback})
@@ -53,7 +55,7 @@ def tasks(
 
 
 def task_row(task: Row) -> tuple[str, ...]:
-    """Return a task's row: candidates in order; unknown models are marked."""
+    """Return the row of a task: its models, in order. Unknown models are marked."""
     names = [
         f"{candidate['name']}{'' if candidate['known'] else ' (not here)'}"
         for candidate in task["candidates"]

@@ -146,7 +146,7 @@ def measure(
 def run_round(
     api: NodeApi, settings: BenchSettings, number: int
 ) -> tuple[tuple[TimedAnswer, ...], list[CliError]]:
-    """Send all prompts of a round at once. Return the answers and the failures."""
+    """Send all prompts of a round at the same time. Return the answers and the failures."""
     answers: list[TimedAnswer] = []
     problems: list[CliError] = []
     start = threading.Barrier(settings.concurrency)
@@ -223,8 +223,8 @@ def _show(output: Output, report: dict[str, Any]) -> None:
 
 
 def _memory(api: NodeApi, model: str) -> dict[str, Any]:
-    """Return the memory in use by all ranks now, and the peak of each. Peaks come at different
-    times, so their sum is never in use."""
+    """Return the memory that all ranks use now, and the peak of each rank. Ranks reach their peaks
+    at different times, so the sum of the peaks is never in use."""
     state = api.state_if_it_answers(5.0)
     readings = [runner for runner in state.runners if runner.model == model] if state else []
     if not readings:

@@ -1,7 +1,7 @@
-"""Talks to the node's API: the links behind a bench's figures.
+"""Talks to the node's API: the links that affect a bench's figures.
 
-Each time to first token includes a round trip from here to the node. Each step of a group waits for
-the links between its nodes. The nodes measure these links themselves while they are idle.
+Each time to first token includes a round trip from this machine to the node. Each step of a group
+waits for the links between its nodes. The nodes measure these links themselves while they are idle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def probe_links(api: NodeApi, model: str) -> dict[str, Any]:
 
 
 def link_lines(links: dict[str, Any]) -> list[str]:
-    """Return the probe for people, one line for each link; empty for an empty probe."""
+    """Return the result of `probe_links` as lines for people: the round trip to the node, then one
+    line for each link. Empty if nothing was measured."""
     if not links:
         return []
     trips = links["round_trip_ms"]

@@ -17,8 +17,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One answer. Instants are in seconds on one clock. `token_at` has one for each piece of text,
-    which may hold several tokens. Token counts are the node's."""
+    """One answer. Instants are in seconds on one clock. `token_at` has an instant for each piece of
+    text; a piece may hold several tokens. Token counts are the node's."""
 
     sent_at: float
     token_at: tuple[float, ...]
@@ -29,7 +29,8 @@ class TimedAnswer:
 
     @property
     def ttft_s(self) -> float:
-        """Return the seconds to the first token; the whole time if there is none."""
+        """Return the seconds to the first token. If the answer has no token, return the time of the
+        whole answer."""
         return (self.token_at[0] if self.token_at else self.ended_at) - self.sent_at
 
     @property
@@ -39,7 +40,7 @@ class TimedAnswer:
 
     @property
     def decode_per_s(self) -> float:
-        """Return the tokens after the first, per second; 0 without any."""
+        """Return the tokens after the first per second; 0 if there are no such tokens."""
         if self.tokens < 2 or not self.token_at:
             return 0.0
         span_s = self.token_at[-1] - self.token_at[0]
@@ -54,7 +55,7 @@ class TimedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One round of concurrent requests: its answers, at least one."""
+    """One round of concurrent requests, with at least one answer."""
 
     answers: tuple[TimedAnswer, ...]
 

@@ -36,7 +36,7 @@ HELP = """\
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """Generation options. If one is None, the node chooses."""
+    """Generation options that the user chose. If an option is None, the node chooses its value."""
 
     system: Annotated[
         str | None, typer.Option("--system", help="System prompt: how the model should behave.")
@@ -73,7 +73,7 @@ class Wishes:
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """An answer, as far as it has arrived."""
+    """A streamed answer, with the parts that have arrived so far."""
 
     text: str = ""
     reasoning: str = ""
@@ -188,7 +188,8 @@ def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:
 def _turn(
     api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> list[dict[str, str]]:
-    """Return the conversation with the answer; without the last question if the request failed."""
+    """Return the conversation with the answer. If the request failed, return the conversation
+    without the last question."""
     try:
         reply = answer(api, model, wishes, messages, output)
     except CliError as problem:
@@ -250,7 +251,7 @@ def read_message() -> str:
 
 @contextlib.contextmanager
 def _line_editing(invocation: Invocation) -> Generator[None]:
-    """Enable arrow keys and a stored history, if there is a terminal and readline."""
+    """If there is a terminal and readline, enable arrow keys and a stored history of messages."""
     if not sys.stdin.isatty():
         yield
         return

@@ -22,7 +22,8 @@ from gateway.cli.verbs.cluster.pool import copy_lines, wait_line
 
 LOOK_S = 0.25
 PLACED_AGAIN_S = 5.0
-"""The leader searches for another placement twice a second."""
+"""Seconds within which the leader places a refused model again. The leader searches for a placement
+twice a second."""
 
 
 ModelName = Annotated[str, typer.Argument(help="A model, as listed by `shoal ls`.")]
@@ -45,8 +46,8 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPlacement:
-    """An acknowledged placement: the instance, and the position of the entry in the cluster's
-    log."""
+    """A placement that the leader acknowledged: the instance, and the position of the placement in
+    the cluster's log."""
 
     instance: str
     term: int = 0
@@ -148,7 +149,7 @@ def stop(
         typer.Option("--drain", min=0.0, max=3600.0, help="Seconds for open requests to finish."),
     ] = 30.0,
 ) -> None:
-    """Unload a model after its open requests finish."""
+    """Unload a model after its running requests have finished."""
     api, output = invocation.api(), invocation.output
     state = api.state()
     name = model.removesuffix(":latest")
@@ -175,11 +176,11 @@ def stop(
 def wait_ready(
     api: NodeApi, placed: AcknowledgedPlacement, output: Output, wait_s: float
 ) -> Instance:
-    """Wait until an instance is ready and show its progress. If a worker refuses it, follow the
-    model to its next placement. Raises CliError if it fails.
+    """Wait until an instance is ready and show its progress. If a worker refuses the instance, wait
+    for the model's next placement. Raises CliError if loading fails.
 
-    The node that answers may not have read the log up to the acknowledged placement. Until it has,
-    a missing instance means nothing.
+    The node that answers may not have read the log up to the acknowledged placement. Until then, a
+    missing instance means nothing.
     """
     from rich.progress import DownloadColumn, TimeRemainingColumn
 
@@ -225,7 +226,8 @@ def wait_ready(
 
 
 def _replacement(state: NodeState, model: str, older: frozenset[str]) -> Instance | None:
-    """Return the live instance that replaced a refused one, not in `older`; None without one."""
+    """Return the live instance that replaced a refused one; None if there is none. `older` are the
+    instances that existed before."""
     living = [instance for instance in state.instances if instance.status in ("placed", "ready")]
     return next((i for i in living if i.model == model and i.instance not in older), None)
 
@@ -289,7 +291,7 @@ def kv_kind(word: str | None) -> str | None:
 
 
 def _kv_remark(state: NodeState, instance: Instance) -> str | None:
-    """Return a remark if the instance's KV cache is wider than requested; None otherwise."""
+    """Return a remark if the instance's KV cache has more bits than requested; None otherwise."""
     reading, card = state.reading_of(instance), state.models.get(instance.model)
     if instance.kv != "full" and reading is not None and reading.kv == "full":
         text = f"{instance.model} keeps its KV cache in full precision, not as {instance.kv}"

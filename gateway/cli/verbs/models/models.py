@@ -1,4 +1,4 @@
-"""Talks to the node's API about models on disk: `shoal ls`, `show`."""
+"""Talks to the node's API about models on disk: `shoal ls`, `shoal show`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def show(invocation: Invocation, model: ModelName) -> None:
 
 
 def _runner_facts(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
-    """Return what a runner learned from the model's files, for people; empty before a load."""
+    """Return what a runner learned from the model's files, for people; empty before the model's
+    first load."""
     readings = map(state.reading_of, loaded)
     facts = [reading.found for reading in readings if reading is not None and reading.found]
     return facts[0] if facts else {}
@@ -195,7 +196,7 @@ def loads_in(model: str, state: NodeState) -> str:
 
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
-    """Return the origin of a model's folder, for people; `names` maps node id to node name."""
+    """Return where a model's folder came from, for people. `names` maps node id to node name."""
     whence = ", ".join(names.get(source, source) for source in card.sources)
     match card.origin:
         case "bundled":

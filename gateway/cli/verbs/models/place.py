@@ -25,7 +25,7 @@ from gateway.cli.verbs.models.instances import (
 )
 
 WIDTH = 96
-"""Maximum width of a refusal in the table; --json shows all of it."""
+"""Maximum width of the reason for a refusal in the table. `--json` shows the whole reason."""
 
 
 def place(
@@ -76,7 +76,7 @@ def place(
 
 
 def parse_layers(text: str) -> dict[str, int]:
-    """Parse `box1=12,box2=20`, keeping the order. Raises CliError for anything else."""
+    """Parse `box1=12,box2=20` and keep the order. Raises CliError if the text has another form."""
     layers: dict[str, int] = {}
     for part in text.split(","):
         name, _, count = part.strip().partition("=")

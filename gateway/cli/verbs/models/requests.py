@@ -37,7 +37,8 @@ def requests(
         float, typer.Option("--minutes", min=0.1, help="With --stats: the last minutes to count.")
     ] = 60.0,
 ) -> None:
-    """Show the latest finished requests of this node and their timings, without any text."""
+    """Show the latest finished requests of this node and their timings. Prompts and answers are not
+    shown."""
     output = invocation.output
     if stats:
         if errors or model or client:
@@ -93,7 +94,7 @@ def outcome_of(row: Row) -> str:
 
 
 def speed_of(row: Row) -> str:
-    """Return the tokens per second after the first; "-" if there is none."""
+    """Return the tokens per second after the first token; "-" if there are none."""
     after_first = row["completion_tokens"] - 1
     decode_s = row["decode_s"] or 0.0
     return f"{after_first / decode_s:.1f}" if after_first > 0 and decode_s > 0 else NONE
@@ -131,7 +132,7 @@ def _stats_cells(row: Row) -> list[str]:
 
 
 def _both(percentiles: Mapping[str, float] | None, digits: int) -> str:
-    """Return the median and the 95th percentile: `0.21 / 1.30`."""
+    """Return the median and the 95th percentile as one text: `0.21 / 1.30`."""
     if percentiles is None:
         return NONE
     return " / ".join(f"{percentiles[name]:.{digits}f}" for name in ("p50", "p95"))

@@ -17,7 +17,7 @@ def rows(card: ModelCard) -> list[tuple[str, str]]:
 
 
 def rows_of(settings: Iterable[tuple[str, Any, str, str]]) -> list[tuple[str, str]]:
-    """Return a row for each (name, value, source, remark)."""
+    """Return a table row for each (name, value, source, remark)."""
     lines: list[tuple[str, str]] = []
     for name, value, source, remark in settings:
         unsaid = "none" if source == DEFAULT else "as set"

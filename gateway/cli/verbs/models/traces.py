@@ -31,7 +31,7 @@ def on(
         float, typer.Option("--ratio", min=0.0, max=1.0, help="Share of the requests to trace.")
     ] = 1.0,
 ) -> None:
-    """Trace every request, or a share of them, on every node of the cluster."""
+    """Trace every request, or a given share of the requests, on every node of the cluster."""
     _set(invocation, ratio)
 
 

@@ -1,8 +1,8 @@
 """Latencies and counts of the last minute, from a gateway's counters.
 
-Pure. Counters only grow while a gateway lives. If one shrinks, the gateway has restarted, and the
-minute starts again. Percentiles of a histogram are interpolated evenly within a bucket, as in
-Prometheus.
+Pure. Counters only grow while a gateway lives. If a counter became smaller, the gateway has
+restarted, and the minute starts again. Percentiles of a histogram are interpolated evenly within a
+bucket, as in Prometheus.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class LatencySpread:
-    """Percentiles of latencies, in seconds. Infinity: above the last bound of the histogram."""
+    """Percentiles of latencies, in seconds. Infinity means above the last bound of the
+    histogram."""
 
     count: int
     p50_s: float
@@ -36,8 +37,8 @@ class LatencySpread:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Latencies and counts of the last `seconds`; None: since the gateway's start. A spread without
-    values is None."""
+    """Latencies and counts of the last `seconds`; if that is None, since the gateway's start. A
+    spread without values is None."""
 
     seconds: float | None
     ttft: LatencySpread | None

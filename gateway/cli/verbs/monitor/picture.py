@@ -22,15 +22,17 @@ BAR_CELLS = 14
 WITH_BARS = 72
 """Minimum terminal width for the legend of the bars."""
 BLOCKS, ASCII = "█▒▓·", "#:=."
-"""A memory bar: models (measured), other used memory, reserved beyond that, free."""
+"""Characters of a memory bar, in this order: memory of models (measured), other used memory, memory
+that is reserved but not used, free memory."""
 HEALTH: Mapping[str, Tone] = {"ok": "good", "warn": "warn", "error": "bad"}
 STATUS: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """One look at the cluster: the snapshot, the pool, and the last minute. `remark` is about the
-    connection. `is_lost`: the connection is lost, and the other fields are old."""
+    """The state of the cluster at one moment: the snapshot, the pool, and the last minute. `remark`
+    is about the connection. `is_lost`: the connection is lost, and the other fields are from
+    before."""
 
     cluster: Fields
     pool: Fields
@@ -40,8 +42,8 @@ class ClusterLook:
 
 
 def picture(seen: ClusterLook, width: int, height: int, *, blocks: str = BLOCKS) -> list[Line]:
-    """Return at most `height` lines of at most `width` cells. If there are too many, rows of the
-    longest table are left out and counted."""
+    """Return the picture as at most `height` lines of at most `width` cells. If the picture has
+    more lines, rows of the longest table are left out, and their number is shown."""
     parts = [
         [[line] for line in _head(seen, width)],
         _nodes(seen.cluster, width, blocks),
@@ -147,7 +149,7 @@ def _node_row(node: Fields, blocks: str, width: int) -> TableRow:
 
 
 def bar(node: Fields, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
-    """Return a bar of a node's memory; blanks if unknown."""
+    """Return a bar of a node's memory; blanks if the memory is unknown."""
     total, free = node["memory_total_bytes"], node["memory_available_bytes"]
     if not total:
         return " " * cells
@@ -169,7 +171,7 @@ def _legend(blocks: str) -> Line:
 
 
 def _health(node: Fields) -> tuple[str, Tone, str]:
-    """Return the status, its tone, and the reason: the worst one only."""
+    """Return a node's status, the colour of that status, and its worst reason."""
     silent_s, health = node["silent_s"], node["health"]
     why = "; next: ".join(filter(None, (health["message"], health["remediation"])))
     if silent_s is None or silent_s >= SILENT_S:
@@ -359,7 +361,7 @@ def _height(parts: Sequence[Sequence[Sequence[Line]]], left_out: Sequence[int]) 
 
 
 def _longest(parts: Sequence[Sequence[Sequence[Line]]]) -> int | None:
-    """Return the index of the table with the most lines that still has a row to leave out; None
-    without one. Title and first row always stay."""
+    """Return the index of the table with the most lines that has a row to leave out; None if there
+    is no such table. The title and the first row of a table always stay."""
     able = [at for at in (1, 2, 3) if len(parts[at]) > 2]
     return max(able, key=lambda at: sum(map(len, parts[at])), default=None)

@@ -1,7 +1,7 @@
 """Lines of styled pieces, and tables that fit a width.
 
-Pure. A narrow table first loses columns, then cuts texts; it never folds them. Widths are in
-terminal cells, so that wide characters count twice.
+Pure. A table that is too wide first loses columns, then its texts are cut. Texts are never folded.
+Widths are in terminal cells, so that wide characters count twice.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ LEAST_CELLS = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `right`: right-aligned. `spare`: the column with the highest value is left out
-    first; 0 always stays. `gives`: its texts are cut if the table is still too wide."""
+    """A column of a table. `right`: right-aligned. `spare`: if the table is too wide, the column
+    with the highest value is left out first; a column with 0 always stays. `gives`: the column's
+    texts are cut if the table is still too wide."""
 
     title: str
     right: bool = False

@@ -30,7 +30,7 @@ IN_COLUMNS = frozenset(
         "rank",
     )
 )
-"""Fields of an entry that have a column, or that describe clocks."""
+"""Fields of an entry that have a column of their own, or that describe clocks."""
 Row = Mapping[str, Any]
 
 
@@ -48,8 +48,8 @@ def timeline(
         typer.Option("--limit", "-n", min=1, max=5000, help="Number of entries, the latest ones."),
     ] = 40,
 ) -> None:
-    """Show the runners' last steps on all nodes, merged by time, and which rank the other ranks
-    wait for. This includes runners that ended, were killed or hang."""
+    """Show the last steps of runners on all nodes, merged by time, and the rank that the other
+    ranks wait for. Runners that ended, were killed or hang are included."""
     output = invocation.output
     query = [("model", model)] if model is not None else []
     query += [("node", node) for node in nodes or []]
@@ -124,7 +124,8 @@ def _rank(runner: Row) -> str:
 
 
 def _clock_of(clock: Row) -> str:
-    """Return how far a node's clock is off, for people who compare its times."""
+    """Return how far a node's clock is ahead or behind, for people who compare times of several
+    nodes."""
     if clock["offset_s"] is None:
         return f"the clock of {clock['name']} was not measured: its times are not corrected"
     way = "ahead of" if clock["offset_s"] >= 0 else "behind"

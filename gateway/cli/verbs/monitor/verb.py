@@ -1,7 +1,7 @@
 """Talks to the node's API and the terminal: `shoal monitor` shows the cluster until Ctrl-C.
 
-The terminal is restored however the verb ends or is suspended. If the node goes away, the monitor
-waits for it and shows for how long.
+The terminal is restored however the verb ends or is suspended. If the node stops answering, the
+monitor waits for it and shows how long it has waited.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def monitor(
 
 
 class Watcher:
-    """Polls a node, and remembers since when it does not answer."""
+    """Polls a node. It remembers since when the node has not answered."""
 
     def __init__(self, api: NodeApi) -> None:
         self._api = api
@@ -92,7 +92,7 @@ class Watcher:
         self.at_s = 0.0
 
     def look(self) -> ClusterLook:
-        """Return a new look at the cluster. Raises CliError."""
+        """Read the cluster's state from the node and return it. Raises CliError."""
         self.at_s = wall()
         cluster = self._api.get("/metrics/snapshot", timeout_s=ANSWER_S)
         pool = self._api.get("/pool", timeout_s=ANSWER_S)
@@ -109,8 +109,8 @@ class Watcher:
         return seen
 
     def look_again(self) -> ClusterLook:
-        """Return a new look, or the last one if the node does not answer, with a remark about the
-        connection."""
+        """Read the cluster's state again and return it. If the node does not answer, return the
+        last state, with a remark about the connection."""
         now = time.monotonic()
         assert self._last is not None
         before = self._last
@@ -130,7 +130,8 @@ class Watcher:
 
 
 def _say(output: Output, watcher: Watcher, seen: ClusterLook) -> None:
-    """Write a look as one line; if the connection is lost, only the remark."""
+    """Write the state of the cluster as one line. If the connection is lost, write only the
+    remark."""
     at = datetime.fromtimestamp(watcher.at_s, tz=UTC).isoformat(timespec="seconds")
     if output.as_json:
         head: dict[str, Any] = {"at": at.replace("+00:00", "Z"), "remark": seen.remark}
@@ -143,7 +144,7 @@ def _say(output: Output, watcher: Watcher, seen: ClusterLook) -> None:
 
 
 class Picture:
-    """The terminal's alternate screen; every picture is drawn in one write."""
+    """The terminal's alternate screen. Each picture is drawn in one write."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, emoji=False)
@@ -161,7 +162,7 @@ class Picture:
         self._show(False)
 
     def draw(self, seen: ClusterLook) -> None:
-        """Draw a look, in one write."""
+        """Draw the state of the cluster, in one write."""
         self._size = self._console.size
         width, height = self._size
         lines = picture(seen, width, height, blocks=self._blocks)
@@ -173,7 +174,8 @@ class Picture:
             console.print(Screen(text), end="")
 
     def rest(self, seconds: float, seen: ClusterLook) -> None:
-        """Wait `seconds`. Redraws if the terminal's size changes; Ctrl-Z suspends."""
+        """Wait for `seconds`. If the terminal's size changes meanwhile, draw the picture again;
+        Ctrl-Z suspends the verb."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(LOOK_S, left))
@@ -191,7 +193,8 @@ class Picture:
         self._is_suspended = True
 
     def _suspend(self) -> None:
-        """Restore the terminal and stop; take the terminal again when resumed."""
+        """Restore the terminal and stop this process. When the process is resumed, take the screen
+        again."""
         self._is_suspended = False
         self._show(False)
         os.kill(os.getpid(), signal.SIGSTOP)

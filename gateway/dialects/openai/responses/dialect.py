@@ -217,9 +217,11 @@ def _continued(
     conversation: Sequence[bytes],
 ) -> Parsed:
     """Return the request with earlier items before its own, and with references replaced by the
-    items in `named`. The earlier items are a previous answer's input and output, or a
-    conversation's items. Raises BadRequest if the request has no items or too many, or if an item
-    occurs twice."""
+    items in `named`.
+
+    The earlier items are a previous answer's input and output, or a conversation's items. Raises
+    BadRequest if the request has no items or too many, or if an item occurs twice.
+    """
     to_keep, request = parsed.to_keep, parsed.requests[0]
     prompt = request.prompt
     if to_keep is None or not isinstance(prompt, ChatPrompt):
