@@ -100,8 +100,8 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
     "broken": _Row(500, "internal_error"),
 }
-"""A failed pull is never a 401 or 403, even if the hub refused access. Those statuses would blame
-the client's API key for shoal."""
+"""A failed pull never answers with 401 or 403, even if the hub refused access. Those statuses would
+say that the client's API key for shoal is wrong."""
 
 _OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 

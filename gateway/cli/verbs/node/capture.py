@@ -1,4 +1,4 @@
-"""Talks to the API and the disk: `shoal capture`, one file with diagnostics of all nodes."""
+"""Talks to the API and the disk: `shoal capture` writes one file with diagnostics of all nodes."""
 
 from __future__ import annotations
 

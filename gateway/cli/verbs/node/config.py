@@ -36,8 +36,8 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show every setting or the given ones: value, source, the running value if it differs, and the
-    folders."""
+    """Show every setting, or the given settings: the value, its source, and the running value if
+    that differs. Also show the node's folders."""
     settings, output = invocation.settings(), invocation.output
     paths = settings.paths
     folders = {
@@ -87,7 +87,7 @@ def set_(
     ],
     of_all: Annotated[bool, OF_ALL] = False,
 ) -> None:
-    """Write settings to shoal.toml; the rest of the file stays."""
+    """Write settings to shoal.toml. The rest of the file stays as it is."""
     if len(words) % 2:
         text = f"{words[-1]} has no value; settings are pairs of NAME VALUE"
         raise CliError(text, remedy=f"`shoal config set {words[-1]} VALUE`", code=USAGE)
@@ -160,8 +160,8 @@ def edit(invocation: Invocation) -> None:
 def _chosen_rows(
     rows: Sequence[tuple[str, Any, str]], names: Sequence[str]
 ) -> list[tuple[str, Any, str]]:
-    """Return the rows of the named settings and sections; all rows without names. Raises CliError
-    for an unknown name."""
+    """Return the rows of the named settings and sections. If none is named, return all rows. Raises
+    CliError for an unknown name."""
     if not names:
         return list(rows)
     keys = {key for key, _, _ in rows}
@@ -188,7 +188,7 @@ def _read(file: Path) -> str:
 
 
 def _change(invocation: Invocation, put: Mapping[str, str], drop: Sequence[str]) -> None:
-    """Change the file, and say when the changes take effect. Raises CliError."""
+    """Change the file, and tell the user when the changes take effect. Raises CliError."""
     paths = find_paths(invocation.home)
     try:
         change(paths, put, drop)
@@ -239,7 +239,7 @@ def _change_everywhere(invocation: Invocation, body: Mapping[str, Any]) -> None:
 
 
 def _written_message(invocation: Invocation) -> str:
-    """Return the message after an edited file was written."""
+    """Return the message for the user after shoal.toml was edited and written."""
     settings = invocation.settings()
     paths = settings.paths
     waiting = [key for key in differing(paths, settings) if key not in HOT]

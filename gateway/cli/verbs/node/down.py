@@ -1,8 +1,8 @@
-"""Talks to supervisord and the system: `shoal down`, until no process of this home is left.
+"""Talks to supervisord and the system: `shoal down` ends every process of this home.
 
-supervisord first stops its processes, each within its own grace period. The rest get SIGTERM and, 5
-s later, SIGKILL. That also works if supervisord was killed, because processes are found by their
-locks. Sockets, locks and pid files are deleted last.
+supervisord first stops its processes, each within its own grace period. Processes that still run
+then get SIGTERM and, 5 s later, SIGKILL. `down` also works if supervisord was killed, because
+processes are found by their locks. Sockets, locks and pid files are deleted last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DownReport:
 
 
 def down(invocation: Invocation) -> None:
-    """Stop the node: every process, socket and lock of its home."""
+    """Stop the node: end every process of its home, and delete their sockets and locks."""
     settings, output = invocation.settings(), invocation.output
     supervisor = Supervisor(settings.endpoints.supervisor)
     ran = supervisor.is_up() or bool(processes.leftovers(settings.paths))
@@ -89,7 +89,7 @@ def bring_down(paths: Paths, supervisor: Supervisor, output: Output) -> DownRepo
 
 
 def until(seconds: float, done: Callable[[], bool]) -> bool:
-    """Wait until `done()`, at most `seconds`. Return whether it was done in time."""
+    """Wait until `done()` is true, at most `seconds`. Return whether it became true in time."""
     ends_at = time.monotonic() + seconds
     while not done():
         if time.monotonic() >= ends_at:
@@ -99,7 +99,8 @@ def until(seconds: float, done: Callable[[], bool]) -> bool:
 
 
 def _running(paths: Paths, before: list[Leftover]) -> list[Leftover]:
-    """Return the processes of this home that still run: those in `before`, and any found now."""
+    """Return the processes of this home that still run: processes in `before`, and further
+    processes that are found now."""
     running = {leftover.pid: leftover for leftover in before if processes.alive(leftover)}
     running.update({leftover.pid: leftover for leftover in processes.leftovers(paths)})
     return list(running.values())

@@ -1,8 +1,8 @@
 """Talks to the system: `shoal lab N` starts several complete nodes on this machine.
 
-For trying out a cluster on one machine. Every node has its own home under `<data>/lab`, its own
-ports and its own processes. The first node has the bundled model; the others copy it from there. It
-costs N times the processes of one node.
+A lab lets the user try out a cluster on one machine. Every node has its own home under
+`<data>/lab`, its own ports and its own processes. The first node has the bundled model, and the
+other nodes copy it from the first. A lab runs N times the processes of one node.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def lab(
         bool, typer.Option("--place/--no-place", help="Place the bundled model across all nodes.")
     ] = True,
 ) -> None:
-    """Start N nodes on this machine as one cluster, or take them down."""
+    """Start N nodes on this machine as one cluster, or stop them."""
     settings, output = invocation.settings(), invocation.output
     folder = settings.paths.data / "lab"
     if what == "down":
@@ -200,7 +200,8 @@ def _wait_formed(nodes: list[LabNode]) -> float:
 
 
 def is_formed(states: list[NodeState | None]) -> bool:
-    """Return whether all nodes know the same leader, and each other."""
+    """Return whether all nodes know the same leader, and whether each node knows all other
+    nodes."""
     live = [state for state in states if state is not None and state.live]
     if len(live) != len(states):
         return False
@@ -211,14 +212,14 @@ def is_formed(states: list[NodeState | None]) -> bool:
 def formation_s(nodes: list[LabNode], now: float) -> float:
     """Return the seconds from the start of the last switchboard until all nodes know the leader.
 
-    Both times come from the nodes' logs. The cluster must have formed.
+    Both times come from the nodes' logs. Call this only when the cluster has formed.
     """
     began = max(_started_at(node) for node in nodes)
     return max(0.0, _agreed_at(nodes, now) - began)
 
 
 def _started_at(node: LabNode) -> float:
-    """Return when the node's switchboard started last, by its log."""
+    """Return when the node's switchboard last started, according to its log."""
     logged_at = _last_logged_at(node, "bus", "started")
     if logged_at is None:
         raise CliError(f"the switchboard of {node.name} logged nothing")
@@ -226,14 +227,14 @@ def _started_at(node: LabNode) -> float:
 
 
 def _agreed_at(nodes: list[LabNode], now: float) -> float:
-    """Return when the last gateway learned the common leader, by the logs; `now` if a log does not
-    say."""
+    """Return when the last gateway learned who the common leader is, according to the logs. If a
+    log does not say, return `now`."""
     heard = [_last_logged_at(node, "gateway", "following the leader") for node in nodes]
     return max(now if at is None else at for at in heard)
 
 
 def _last_logged_at(node: LabNode, process: str, message: str) -> float | None:
-    """Return when a process last logged this message; None if never."""
+    """Return when a process last logged this message; None if it never did."""
     path = find_paths(node.home).logs / file_of(process)
     lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     parsed = (parse_line(line, process) for line in reversed(lines))
@@ -241,8 +242,8 @@ def _last_logged_at(node: LabNode, process: str, message: str) -> float | None:
 
 
 def _place(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
-    """Place the model across all nodes and send it one prompt. Return the answer and the times
-    (s)."""
+    """Place the model across all nodes and send it one prompt. Return the answer and the times in
+    seconds."""
     api = nodes[0].api
     began = time.monotonic()
     answer = api.post("/place_instance", {"model": model, "min_nodes": len(nodes)})

@@ -1,4 +1,5 @@
-"""Talks to the log files: `shoal logs`, of one process or of all, merged by time."""
+"""Talks to the log files: `shoal logs` shows the log of one process, or the logs of all processes
+merged by time."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def logs(
 
 
 def _follow(settings: Settings, output: Output, readers: list[_Reader], *, every: bool) -> None:
-    """Show new lines until the node is down. `every`: also of new log files."""
+    """Show new lines until the node is down. `every`: also show lines of log files that appear
+    later."""
     supervisor = Supervisor(settings.endpoints.supervisor)
     while True:
         fresh = _by_time(line for reader in readers for line in reader.fresh())
@@ -78,14 +80,16 @@ class _Line:
 
 @dataclass(slots=True)
 class _Reader:
-    """One log file, followed across rotation (a new file with the old name)."""
+    """One log file. Its reader continues in the new file when the log is rotated (a new file gets
+    the old name)."""
 
     path: Path
     _file: IO[bytes] | None = None
     _rest: bytes = b""
 
     def last(self, lines: int) -> list[_Line]:
-        """Return the last `lines` lines, oldest first. `fresh` continues after them."""
+        """Return the last `lines` lines, oldest first. The next call of `fresh` returns only lines
+        after these."""
         self._file = self.path.open("rb")
         size = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, size - TAIL_BYTES))
@@ -137,8 +141,8 @@ def _files(settings: Settings, process: str | None) -> list[Path]:
 
 
 def _recent(readers: list[_Reader]) -> bool:
-    """Return whether a log was written within the last seconds. A node that is starting or stopping
-    may have no supervisord."""
+    """Return whether a log was written within the last seconds. This is how a node is recognised
+    that is starting or stopping, because it may have no supervisord."""
     times = [r.path.stat().st_mtime for r in readers if r.path.exists()]
     return bool(times) and wall() - max(times) < QUIET_S
 

@@ -1,7 +1,7 @@
-"""Talks to supervisord: `shoal restart`, so that the node runs the installed code.
+"""Talks to supervisord: `shoal restart` makes the node run the installed code.
 
-Runs `down`, then `up` with the flags and SHOAL_ variables of the last `up`. The variables are read
-from the running node, because this shell may not have them.
+It runs `down`, then `up` with the flags and SHOAL_ variables of the last `up`. The variables are
+read from the running node, because the shell of this command may not have them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def _by_system(by: str, paths: Paths) -> str | None:
 
 
 def _environment_of(pid: int | None) -> dict[str, str]:
-    """Return the SHOAL_ variables of the running node, as far as they are readable."""
+    """Return the SHOAL_ variables of the running node. Processes whose variables cannot be read are
+    left out."""
     with contextlib.suppress(psutil.Error):
         variables = psutil.Process(pid).environ()
         ours = {name: value for name, value in variables.items() if name.startswith("SHOAL_")}

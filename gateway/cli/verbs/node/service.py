@@ -1,8 +1,8 @@
-"""Talks to systemd or launchd: `shoal service`, a node that starts with its machine.
+"""Talks to systemd or launchd: `shoal service` makes a node start with its machine.
 
 `install` writes one file and registers it with the system. `uninstall` stops the service and
-deletes the file, if `install` wrote it. `--dry-run` shows both and does neither. Without the
-necessary rights nothing is written.
+deletes the file, if `install` wrote it. With `--dry-run`, both only show what they would do. If the
+user lacks the necessary rights, nothing is written.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ SYSTEM_S = 120.0
 """Deadline for systemd or launchd to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 PATH_VARIABLES = (*XDG, "HF_HOME", "HF_HUB_CACHE")
-"""Variables with paths. Other settings belong in shoal.toml."""
+"""Environment variables that contain paths and are passed to the service. Other settings belong in
+shoal.toml."""
 
 
 class Scope(StrEnum):
@@ -45,7 +46,8 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """The user and scope of the service, and whether to only show it."""
+    """The user and the scope of the service, and whether to show the plan without carrying it
+    out."""
 
     user: Annotated[
         str | None, typer.Option("--user", help="User that runs the node.", metavar="NAME")
@@ -168,7 +170,8 @@ def _account(user: str | None, scope: units.Scope) -> Account:
 
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with this user's folders; none for another user."""
+    """Return the environment variables with this user's folders. If the service is for another
+    user, return none."""
     return {name: given[name] for name in PATH_VARIABLES if given.get(name) and _is_mine(account)}
 
 
@@ -189,9 +192,12 @@ def _check_rights(made: Plan, act: str) -> None:
 
 
 def _check_start(service: Service) -> None:
-    """Check that the account can run shoal and that no node of the home runs, because the service
-    could not start it then. Runs as that user, who may be the only one with access to the
-    folders."""
+    """Check that the service could start: that the account can run shoal, and that no node of the
+    home runs already.
+
+    The check runs as the user of the service, because only that user may have access to the
+    folders.
+    """
     account = service.account
     entry = pwd.getpwnam(account.name)
     theirs: dict[str, Any] = {

@@ -1,4 +1,5 @@
-"""Talks to supervisord and the node's API: `shoal status`, its processes and its address."""
+"""Talks to supervisord and the node's API: `shoal status` shows the node's processes and its
+address."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def status(invocation: Invocation) -> None:
 
 
 def _lacks_keys(invocation: Invocation) -> bool:
-    """Return whether other machines need an API key at this home's node, and none is valid."""
+    """Return whether the node of this home requires an API key from other machines but has no valid
+    key."""
     settings = invocation.settings()
     if not settings.api or is_loopback(settings.http_host) or settings.api_keys:
         return False
@@ -112,7 +114,8 @@ def _hardware_fields(state: NodeState | None) -> dict[str, Any] | None:
 
 
 def _say_node(output: Output, state: NodeState | None, links: Sequence[dict[str, Any]]) -> None:
-    """Write the node's sensor readings, with -v the missing ones, and each link to another node."""
+    """Write the node's sensor readings and each link to another node. With -v, also name the
+    readings that are missing."""
     if state is None:
         return
     sensed = state.hardware.get(state.node)
@@ -147,8 +150,8 @@ def _say_problems(
 
 
 def _supervised_process(process: ProcessReading) -> SupervisedProcess:
-    """Return a process in supervisord's form, from its node's reading. Fields that only supervisord
-    knows are empty."""
+    """Return a process in the form that supervisord uses, made from the reading of its node. Fields
+    that only supervisord knows are empty."""
     return SupervisedProcess(
         name=process.name,
         status=cast(Status, process.status),
@@ -162,7 +165,8 @@ def _supervised_process(process: ProcessReading) -> SupervisedProcess:
 
 
 def _undone_changes(state: NodeState) -> list[tuple[str, UndoneChange]]:
-    """Return (node name, change) of the changes that were undone when two logs met."""
+    """Return (node name, change) of each change that was undone because two versions of the log
+    met."""
     return [
         (state.names.get(reading.node, reading.node), change)
         for reading in state.undone
@@ -171,7 +175,8 @@ def _undone_changes(state: NodeState) -> list[tuple[str, UndoneChange]]:
 
 
 def _state(invocation: Invocation) -> tuple[NodeState | None, str]:
-    """Return the node's state and "", or None and the reason."""
+    """Return the node's state and an empty text. If the state cannot be read, return None and the
+    reason."""
     try:
         return invocation.api().state(timeout_s=5.0), ""
     except CliError as problem:
@@ -195,7 +200,8 @@ def _uptime(process: SupervisedProcess) -> str:
 
 
 def _about(process: SupervisedProcess, state: NodeState | None) -> str:
-    """Return the problem of a process, or a runner's model, as far as the node's state is known."""
+    """Return why a process does not run. For a runner that does, return its model, if the node's
+    state is known. Empty for other processes."""
     if process.status != "running":
         return process.description
     if state is None or not process.name.startswith("runner:"):

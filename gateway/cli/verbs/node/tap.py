@@ -1,4 +1,4 @@
-"""Talks to the tap: `shoal tap PATTERN`, the messages on the bus as they pass."""
+"""Talks to the tap: `shoal tap PATTERN` shows the messages that pass on the bus."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def tap(
         float | None, typer.Option("--for", min=0.0, help="Stop after this many seconds.")
     ] = None,
 ) -> None:
-    """Listen to the bus of this node: events, readings, tokens, as they pass.
+    """Show the messages on the bus of this node as they pass: events, readings, tokens.
 
-    A tap slows nothing; if it lags, it misses messages. Tokens are published only while somebody
-    taps `token.*`.
+    A tap slows nothing; if it cannot keep up, it misses messages. Tokens are published only while
+    somebody taps `token.*`.
     """
     _check_pattern(pattern)
     settings, output = invocation.settings(), invocation.output

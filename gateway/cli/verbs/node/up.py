@@ -1,9 +1,9 @@
 """Talks to supervisord: `shoal up` starts a node and waits until it answers.
 
-It checks, in order: settings, a node that already runs, leftover processes, ports. Then it writes
-the configuration and starts supervisord, and checks every 0.25 s until `readiness` says up or
-stuck. If the node is stuck, the error shows the end of the responsible process's log; started
-processes keep running.
+It first checks the settings, whether a node already runs, leftover processes, and ports. Then it
+writes the configuration and starts supervisord. Every 0.25 s it checks the node, until `readiness`
+says that the node is up or stuck. If the node is stuck, the error shows the end of the responsible
+process's log; processes that were started keep running.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _welcome(
 
 
 def _troubles(settings: Settings) -> list[str]:
-    """Return the damaged or lost parts of the node's state, from its disk and from its health."""
+    """Return the damaged or lost parts of the node's state, from the disk and from its health."""
     words = map(damage_words, damaged_files(settings.paths))
     troubles = [f"{what}: {remedy}" for what, remedy in words]
     with contextlib.suppress(CliError):
@@ -194,7 +194,7 @@ def wait_until_up(
 
 
 def _bar_fields(waiting: Starting) -> dict[str, Any]:
-    """Return the fields of the progress bar: finished steps, and the model's progress."""
+    """Return the fields of the progress bar: the finished steps, and the progress of loading."""
     text, done, model = waiting.text, float(waiting.done), waiting.model
     if model is not None and model.total_bytes:
         text = f"{model.model} {size(model.done_bytes)} of {size(model.total_bytes)}"
@@ -203,7 +203,8 @@ def _bar_fields(waiting: Starting) -> dict[str, Any]:
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
-    """Check supervisord and the HTTP API. A part that does not answer is None."""
+    """Check supervisord and the HTTP API, and return the result. A part that does not answer is
+    None."""
     try:
         services = tuple(supervisor.list_processes())
     except ShoalError:
@@ -218,8 +219,8 @@ def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
 
 
 def model_look(state: NodeState, model: str) -> ModelLook:
-    """Return the status of a model: of its newest instance that has not failed, else of a failed
-    one."""
+    """Return the status of the model's newest instance that has not failed, else of a failed
+    instance."""
     instances = [i for i in reversed(state.instances) if i.model == model]
     instance = min(instances, key=lambda i: i.status == "failed", default=None)
     if instance is None:
@@ -258,7 +259,7 @@ def _stuck(settings: Settings, verdict: Stuck) -> CliError:
 
 
 def _already(invocation: Invocation, supervisor: Supervisor, wanted: Settings) -> None:
-    """Say that the node already runs, and which flags have no effect."""
+    """Tell the user that the node already runs, and which flags have no effect."""
     settings, output = invocation.settings(), invocation.output
     values = {key: value for key, value, _ in settings.rows()}
     given = {key: value for key, value, _ in wanted.rows() if key in wanted.flags}
@@ -293,7 +294,8 @@ def _summary(
 
 
 def _clear_the_way(settings: Settings, output: Output) -> None:
-    """Wait for leftover processes of an earlier node, and for the ports. Raises CliError."""
+    """Wait until leftover processes of an earlier node have ended and the ports are free. Raises
+    CliError."""
     if processes.leftovers(settings.paths):
         output.note("processes of an earlier node are still stopping")
         until(LEFTOVER_GRACE_S, lambda: not processes.leftovers(settings.paths))
@@ -313,8 +315,9 @@ def _clear_the_way(settings: Settings, output: Output) -> None:
 
 
 def _blocked(settings: Settings) -> dict[str, str]:
-    """Return the ports that the services need at once and cannot use: port use to problem. An
-    address that other nodes dial may still appear (a cable, Wi-Fi); services wait for it."""
+    """Return the ports that the services need immediately and cannot use, as a map from the port's
+    use to its problem. An address that other nodes dial is not needed immediately: services wait
+    until it appears (a cable, Wi-Fi)."""
     taken = processes.unusable_ports(settings)
     at_once = {use: problem for use, problem in taken.items() if PORTS[use].process}
     return {use: why for use, why in at_once.items() if use == "http" or processes.IN_USE in why}
@@ -341,8 +344,8 @@ def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
 
 
 def _environment(settings: Settings) -> dict[str, str]:
-    """Return this command's environment for the node, without plain-text keys, because all
-    processes of the node can read it."""
+    """Return the environment of this command for the node, without plain-text keys. All processes
+    of the node can read their environment."""
     environment = {LAUNCHED_BY: "shoal up", **os.environ}
     environment.pop(API_KEY, None)
     if API_KEYS in environment:
@@ -379,8 +382,7 @@ def _start(
 def _ended_with_us(
     child: subprocess.Popen[bytes] | None, settings: Settings, supervisor: Supervisor
 ) -> Generator[None]:
-    """Stop `child`, the node in the foreground, at the end of this process, after errors and
-    signals too."""
+    """Stop `child`, the node in the foreground, when this process ends in any way."""
     if child is None:
         yield
         return

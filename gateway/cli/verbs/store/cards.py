@@ -1,4 +1,5 @@
-"""Talks to the node's API about a model's card on all nodes that have the model: `shoal card`."""
+"""Talks to the node's API: `shoal card` shows and changes a model's card on all nodes that have the
+model."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ Row = Mapping[str, Any]
 
 
 def show(invocation: Invocation, model: ModelName) -> None:
-    """Show the settings that a model is served with, the source of each, and which nodes have its
-    card."""
+    """Show the settings that a model is served with, where each setting comes from, and which nodes
+    have the model's card."""
     card, output = _card(invocation.api(), model), invocation.output
     output.document(card)
     settings = [
@@ -72,7 +73,8 @@ def add(
         bool, typer.Option("--replace", help="Replace an existing card by the file.")
     ] = False,
 ) -> None:
-    """Add settings to a model's card, or write it from a file, on all nodes that have the model."""
+    """Add settings to a model's card, or write the card from a file, on all nodes that have the
+    model."""
     api, output = invocation.api(), invocation.output
     if not settings and source is None:
         remedy = "use `shoal card add MODEL temperature=0.2`, or `--from FILE`"
@@ -161,7 +163,7 @@ def _say_nodes(output: Output, answer: Row, words: str) -> None:
 
 
 def _card_age(card: Row) -> str:
-    """Return the age of a card, and why it was refused; "none" without a card."""
+    """Return the age of a model card, and why it was refused if it was; "none" without a card."""
     if card["toml"] is None:
         return "none"
     ago = span(max(0.0, wall() - card["written_at_s"]))

@@ -1,4 +1,4 @@
-"""Talks to the node's API: `shoal create`, a derived model from a Modelfile."""
+"""Talks to the node's API: `shoal create` makes a derived model from a Modelfile."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def create(
         str, typer.Option("--file", "-f", metavar="FILE", help="The Modelfile; -: standard input.")
     ] = "Modelfile",
 ) -> None:
-    """Create a model from a Modelfile: system prompt, parameters, messages and adapter. It has no
-    weights of its own. It replaces an earlier model of the same name on every node."""
+    """Create a model from a Modelfile: system prompt, parameters, messages and adapter. The new
+    model uses the weights of its base model. It replaces an earlier model of the same name on every
+    node."""
     output = invocation.output
     text = read_text(source, remedy="pass the Modelfile with --file")
     body = {"model": name, "modelfile": text, "stream": False}

@@ -1,6 +1,6 @@
-"""Talks to an editor and the disk: edit a card until it is valid.
+"""Talks to an editor and the disk: edits a model card until it is valid.
 
-The user's text stays in its own file until it is written.
+The user's text stays in a file of its own until the card is written.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ def read_text(source: str, remedy: str = "") -> str:
 def edit_card(
     text: str, model: str, output: Output, again: Callable[[str], bool] | None = None
 ) -> Generator[str]:
-    """Yield the card after the user edited it. If the block fails, the text stays in its file,
-    which the error names. `again` asks whether to edit a rejected card again. Raises CliError."""
+    """Yield the model card after the user has edited it. If the block fails, the text stays in its
+    file, which the error names. `again` asks the user whether to edit a rejected card again. Raises
+    CliError."""
     folder = Path(tempfile.mkdtemp(prefix="shoal-card-"))
     file = folder / f"{model.replace('/', '--')}.toml"
     asks = again or asker(output)

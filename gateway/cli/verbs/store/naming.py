@@ -36,7 +36,7 @@ def cp(invocation: Invocation, source: Source, name: Name) -> None:
 
 
 def use_of(state: NodeState, name: str) -> str | None:
-    """Return what the name is used for already, for people; None if it is free."""
+    """Return what already has this name, for people; None if the name is free."""
     names = {ModelId(model) for model in state.models}
     if (model := model_named(name, names)) is not None:
         return f"the name of {model}, which is on disk"
@@ -49,8 +49,8 @@ def use_of(state: NodeState, name: str) -> str | None:
 
 
 def model_with_alias(state: NodeState, name: str) -> ModelCard | None:
-    """Return the model whose card has this alias. None without one, or if a model on disk has the
-    name."""
+    """Return the model whose card has this alias. Returns None if no card has it, or if a model on
+    disk has the name."""
     plain, models = plain_name(name), state.models
     if plain in models:
         return None
@@ -59,14 +59,14 @@ def model_with_alias(state: NodeState, name: str) -> ModelCard | None:
 
 
 def made_name(state: NodeState, name: str) -> DerivedModel | None:
-    """Return the derived model with exactly this name. None without one, or if a model on disk has
-    the name."""
+    """Return the derived model with exactly this name. Returns None if there is none, or if a model
+    on disk has the name."""
     derived = state.derived_for(name)
     return derived if derived is not None and derived.name == plain_name(name) else None
 
 
 def forget(invocation: Invocation, names: Iterable[DerivedModel]) -> None:
-    """Delete aliases on every node, and report each."""
+    """Delete aliases on every node, and report each deletion."""
     api = invocation.api()
     for name in names:
         api.delete("/api/delete", {"model": name.name})

@@ -1,5 +1,5 @@
 """Talks to the node's API: `shoal pull` downloads a model from a hub, `shoal quantize` makes a
-smaller one."""
+smaller model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gateway.cli.verbs.store.pull_plan import show_plan
 
 EVERYWHERE = "all"
 REMARK_S = 10.0
-"""Without a progress bar, seconds between two lines of progress."""
+"""Seconds between two lines of progress where no progress bar can be drawn."""
 LOOK_S = 0.25
 LEARN_S = 5.0
-"""Delay with which the answering process may learn of a start or an end."""
+"""How long the HTTP process that answers may take to learn of a start or an end."""
 LISTED_S = 20.0
 
 
@@ -74,8 +74,8 @@ def pull(
 
 
 def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
-    """Pull a model to this node, then to every other node, which copies it. Return the last event
-    of each. If a node fails, the others continue; raises CliError at the end."""
+    """Pull a model to this node. Every other node then copies it from this node. Return the last
+    event of each node. If a node fails, the other nodes continue; raises CliError at the end."""
     state = invocation.state()
     others = sorted((card.name, card.node) for card in state.cards if card.node != state.node)
     ended = [_to_one(invocation, model, None, anyway=anyway)]
@@ -92,8 +92,8 @@ def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[st
 
 
 def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool) -> dict[str, Any]:
-    """Pull a model to one node and show the progress. `to` None: the node that answers. Return the
-    last event. Raises CliError."""
+    """Pull a model to one node and show the progress. If `to` is None, pull to the node that
+    answers. Return the last event. Raises CliError."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
     try:
@@ -134,7 +134,8 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
 
 
 _COUNTED = re.compile(r"waits \d+ s: ")
-"""The remaining time in a note: it changes each second."""
+"""The remaining time in a note. It is removed before notes are compared, because it changes each
+second."""
 
 
 class PaceColumn(ProgressColumn):
@@ -145,7 +146,8 @@ class PaceColumn(ProgressColumn):
 
 
 class _Remarks:
-    """Progress without a bar: each phase once, and from time to time the progress."""
+    """Progress where no bar can be drawn: each phase is written once, and the progress from time to
+    time."""
 
     def __init__(self, output: Output, names: Mapping[str, str]) -> None:
         self._output = output
@@ -165,7 +167,7 @@ class _Remarks:
 
 
 def pace_of(event: dict[str, Any]) -> str:
-    """Return speed and remaining time, or the node's note if there is one."""
+    """Return the speed and the remaining time. If the node sent a note, return the note instead."""
     pace = [f"{size(event['bytes_per_s'])}/s"] if event["bytes_per_s"] else []
     pace += [f"{span(event['eta_s'])} left"] if event["eta_s"] is not None else []
     return event.get("note") or ", ".join(pace)
@@ -212,7 +214,8 @@ def quantize(
 
 
 def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
-    """Wait until the model is made. An interrupt cancels it. Raises CliError if it fails."""
+    """Wait until the quantized model is made. An interrupt cancels the work. Raises CliError if it
+    fails."""
     known_by_at = time.monotonic() + LEARN_S
     try:
         with output.progress(f"making {made}", DownloadColumn(), TimeRemainingColumn()) as show:
@@ -244,7 +247,7 @@ def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
 
 
 def _wait_listed(api: NodeApi, made: str) -> dict[str, Any]:
-    """Return the card of the new model when a node lists it. Raises CliError."""
+    """Wait until a node lists the new model, then return its model card. Raises CliError."""
     gives_up_at = time.monotonic() + LISTED_S
     while time.monotonic() < gives_up_at:
         card = next((card for name, card in api.state().models.items() if name == made), None)

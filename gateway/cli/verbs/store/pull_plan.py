@@ -1,5 +1,5 @@
-"""Talks to the terminal: `shoal pull --dry-run`, the files of a pull and the nodes where it
-fits."""
+"""Talks to the terminal: `shoal pull --dry-run` shows the files of a pull and the nodes whose
+memory is enough for the model."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _fetch(plan: dict[str, Any]) -> str:
 
 
 def _disk(disk: dict[str, Any] | None) -> str:
-    """Return the free disk space, and what is missing."""
+    """Return the free disk space, and how much is lacking."""
     if disk is None:
         return ""
     lacks = f", {size(disk['missing_bytes'])} too little" if disk["missing_bytes"] else ""

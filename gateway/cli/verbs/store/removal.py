@@ -1,7 +1,7 @@
 """Talks to the node and its disk: `shoal rm` deletes models from this node or from all nodes.
 
-All models are checked before any is deleted. A model added by the user is deleted only after a
-further confirmation. For an alias only the name is deleted.
+All models are checked before any is deleted. A model that the user added to the disk is deleted
+only after a further confirmation. If the name is an alias, only the alias is deleted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Names = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class _Doomed:
-    """A model to delete on this node. `cached`: `folder` is in Hugging Face's cache."""
+    """A model to delete on this node. `cached`: its `folder` is in Hugging Face's cache."""
 
     model: str
     folder: Path
@@ -88,8 +88,8 @@ def rm(
 
 
 def _delete(invocation: Invocation, item: _Doomed, root: Path) -> None:
-    """Delete a folder. If its model was placed meanwhile, move the folder back. Raises CliError,
-    FolderKept."""
+    """Delete a folder. If an instance of its model was placed meanwhile, move the folder back.
+    Raises CliError, FolderKept."""
     aside = put_aside(item.folder, root)
     try:
         _check_unheld(invocation.state(), item.model)
@@ -109,8 +109,8 @@ def _confirm(output: Output, what: str, *, yes: bool) -> None:
 
 
 def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
-    """Yield the folders to delete here: the model, complete or in part, and its unfinished pulls.
-    Raises CliError for a model that must stay."""
+    """Yield the folders to delete on this node: the model, complete or in part, and its unfinished
+    pulls. Raises CliError for a model that must stay."""
     _check_own_name(state, name)
     begun = [pull for card in state.here for pull in pulls_in_part(card, name)]
     if begun:
@@ -142,8 +142,8 @@ def _disk_bytes(folder: Path) -> int:
 
 
 def _check_own_name(state: NodeState, name: str) -> None:
-    """Raise CliError for the name of an adapter, and for an alias in a model's card: neither is
-    deleted here."""
+    """Raise CliError for the name of an adapter and for an alias in a model's card, because `shoal
+    rm` deletes neither."""
     if (card := model_with_alias(state, name)) is not None:
         remedy = (
             f"remove it from `aliases` (`shoal card edit {card.model}`), or use the model's name"
@@ -177,7 +177,7 @@ def _everywhere(
     *,
     yes: bool,
 ) -> None:
-    """Delete from all nodes. Raises CliError if a node kept a model."""
+    """Delete models from all nodes. Raises CliError if a node kept a model."""
     output, api = invocation.output, invocation.api()
     full_names = [_anywhere(state, name) for name in models]
     for model in full_names:
@@ -205,7 +205,8 @@ def _everywhere(
 
 
 def _anywhere(state: NodeState, name: str) -> str:
-    """Return the full name of a model that some node has, complete or in part. Raises CliError."""
+    """Return the full name of a model that some node has, complete or in part. Raises CliError if
+    none has it."""
     _check_own_name(state, name)
     has_some = any(part.model == name for _, part in state.parts)
     has_some = has_some or any(pulls_in_part(card, name) for card in state.cards)

@@ -20,7 +20,8 @@ Row = Mapping[str, Any]
 
 
 def show(invocation: Invocation) -> None:
-    """Show downloaded models on each node's disk, which is deleted next, and why others stay."""
+    """Show the downloaded models on each node's disk, which of them is deleted next, and why the
+    other models stay."""
     answer, output = invocation.api().get("/store/storage"), invocation.output
     output.document(answer)
     rows = [
@@ -54,8 +55,8 @@ def purge(
         str | None, typer.Option("--node", help="A node's id or name, or `all`.")
     ] = None,
 ) -> None:
-    """Delete downloaded models that can be downloaded again. It keeps models in use, models added
-    by the user, and the last complete copy of a model."""
+    """Delete downloaded models that can be downloaded again. Models in use, models that the user
+    added, and the last complete copy of a model are kept."""
     output = invocation.output
     body = {"dry_run": dry_run, "node": node}
     answer = invocation.api().post("/store/purge-staging", body, timeout_s=PURGE_S)
@@ -73,7 +74,8 @@ def purge(
 
 
 def show_stores(state: NodeState, output: Output) -> None:
-    """Show nodes with too many downloaded models, the next one to delete, and recent deletions."""
+    """Show nodes whose downloaded models use too much space, the next model to delete, and recent
+    deletions."""
     for reading in state.storage:
         name = state.names.get(reading.node, reading.node)
         limited = reading.limit_bytes >= 0 and not reading.keeps_all

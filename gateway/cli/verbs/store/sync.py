@@ -28,8 +28,8 @@ def sync(
         typer.Argument(metavar="[MODEL...]", help="Models of any node; default: all of this node."),
     ] = None,
 ) -> None:
-    """Copy models to another node, or to all nodes. Existing models are skipped. Ctrl-C stops the
-    copy; the same command resumes it."""
+    """Copy models to another node, or to all nodes. Models that a node already has are skipped.
+    Ctrl-C stops the copy; the same command resumes it."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
     last: dict[str, Any] = {}
     copies = _Copies(output, names)
@@ -58,7 +58,7 @@ def sync(
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Return the first words, and the number of the others."""
+    """Return the first `MOST_NAMED` words and the number of further words, as text for people."""
     more = len(words) - MOST_NAMED
     return ", ".join(words[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
@@ -69,7 +69,7 @@ def _is(words: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class _Copies:
-    """The progress of each copy, and of all together."""
+    """The progress of each copy, and the total progress."""
 
     output: Output
     names: dict[str, str]
@@ -87,7 +87,7 @@ class _Copies:
             self.output.note(f"{len(copies)} {noun} to make, {size(self.total)}")
 
     def hear(self, event: dict[str, Any]) -> None:
-        """Store the progress of a copy. Report its end; without a progress bar also its
+        """Store the progress of a copy and report its end. Without a progress bar, also report its
         progress."""
         before = self.states.get((event["model"], event["node"]), {})
         self.states[event["model"], event["node"]] = event
@@ -108,7 +108,8 @@ class _Copies:
             self.output.note(words + pace + (f", {span(left)} left" if left is not None else ""))
 
     def sums(self) -> tuple[int, int, str]:
-        """Return the copied bytes, the bytes of all copies, and speed with remaining time."""
+        """Return the copied bytes, the bytes of all copies, and the speed with the remaining
+        time."""
         done = sum(state["completed"] for state in self.states.values())
         going = [state for state in self.states.values() if state["status"] not in ENDED]
         rate = sum(state["bytes_per_s"] for state in going)

@@ -22,7 +22,7 @@ FETCHED = {
 
 
 def verify_models(invocation: Invocation, models: list[str], node: str | None) -> None:
-    """Verify each model and show the result. Raises CliError if verification fails to run, and Exit
+    """Verify each model and show the result. Raises CliError if a verification cannot run, and Exit
     if a file is damaged."""
     api, output, state = invocation.api(), invocation.output, invocation.state()
     names = [state.find_model(name).model for name in dict.fromkeys(models)]
