@@ -44,7 +44,7 @@ class Cancellable(Protocol):
     """This process's open requests."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request; return False if it is not open here."""
+        """Stop a request. Return False if the request is not open in this process."""
         ...
 
 
@@ -57,7 +57,8 @@ class RememberedCancels:
         self._stopped: OrderedDict[RequestId, None] = OrderedDict()
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request; return False if it is neither open here nor stopped before."""
+        """Stop a request. Return False if this process neither has the request open nor remembers
+        that it was stopped."""
         if self._owner.cancel(request_id):
             self._stopped[request_id] = None
             if len(self._stopped) > REMEMBERED:
@@ -82,9 +83,9 @@ class RemoteCancels:
         bus.hear(f"cancel.answered.{self.node}", self._answered)
 
     async def cancel(self, owner: NodeId, request_id: RequestId) -> bool:
-        """Have another node's gateway stop a request; return False if it is not open there.
+        """Have another node's gateway stop a request.
 
-        Raises OwnerSilent after `ANSWER_S`.
+        Return False if the request is not open on that node. Raises OwnerSilent after `ANSWER_S`.
         """
         question = CancelAsked(question=new_name("ask"), asker=self.node, request=request_id)
         waiting = self._waiting[question.question] = asyncio.get_running_loop().create_future()

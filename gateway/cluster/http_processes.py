@@ -47,7 +47,7 @@ class ProcessRequests(Protocol):
     """A process's own requests. The other HTTP processes may ask about them."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request; return False if it is not open here."""
+        """Stop a request. Return False if the request is not open in this process."""
         ...
 
     def open_requests(self) -> list[OpenRequestTold]:
@@ -55,8 +55,8 @@ class ProcessRequests(Protocol):
         ...
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
-        """Stop a request whose answer is stored for this owner; return False if none is open
-        here."""
+        """Stop a request whose answer is stored for this owner. Return False if this process has no
+        such open request."""
         ...
 
     records: Any
@@ -108,7 +108,7 @@ class HttpProcesses:
         }
 
     def tell_rests(self, processes: int, rows: Sequence[Any]) -> None:
-        """Send the other processes which clients are in cooldown or wait here."""
+        """Tell the other processes which clients of this process are in cooldown or wait."""
         for number in self._others(processes):
             self._link(number).send(pack([0, "rests", self.number, rows]))
 

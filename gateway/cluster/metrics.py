@@ -1,8 +1,9 @@
-"""Talks to Prometheus: our own counts, summed over HTTP processes, and the runners' readings.
+"""Talks to Prometheus: the counts of the gateway, summed over its HTTP processes, and the runners'
+readings.
 
 The client library's multiprocess mode keeps the values of each process in files of one folder.
-`earlier_counts` chooses the folder before the first `Metrics`. Values of runners come from their
-readings at the time of the scrape.
+`earlier_counts` chooses the folder before the first `Metrics` is made. Values of runners come from
+their readings at the time of the scrape.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -189,7 +189,8 @@ class ClusterReadings:
         return [reading for reading in fresh if reading.instance == instance]
 
     def fresh(self, kind: type[Reading], now: float, ttl_s: float = READING_TTL_S) -> list[Reading]:
-        """Return the readings of one type that were renewed within `ttl_s`; drop the others."""
+        """Return the readings of one type that were renewed within `ttl_s`. Drop all other readings
+        of that type."""
         held = self._readings[kind]
         for key in [key for key, (_, at) in held.items() if now - at >= ttl_s]:
             del held[key]

@@ -84,8 +84,8 @@ class Questions(Protocol):
         ...
 
     async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
-        """Return a node's answer. `within_s`: how long the node may take to compute it. Raises
-        RecordsElsewhere; for our own node, the errors of its verb."""
+        """Return a node's answer. `within_s`: how long the node may take to compute the answer.
+        Raises RecordsElsewhere; if the question is for this node, raises the errors of its verb."""
         ...
 
 
@@ -145,7 +145,8 @@ class _Held:
 
 
 class RecordQuestions:
-    """Asks other nodes about their records, and answers their questions about ours.
+    """Asks other nodes about their records, and answers their questions about the records of this
+    node.
 
     `number` is the number of this HTTP process among the `processes` of this node.
     """
@@ -183,8 +184,9 @@ class RecordQuestions:
     async def ask(self, node: NodeId, verb: str, arguments: Any, *, within_s: float = 0.0) -> Any:
         """Return a node's answer, as plain data.
 
-        `within_s`: how long the node may take to compute it, while it reports that it does. Raises
-        RecordsElsewhere; for our own node, the errors of its verb.
+        `within_s`: how long the node may take to compute the answer, while it reports that it is
+        computing. Raises RecordsElsewhere; if the question is for this node, raises the errors of
+        its verb.
         """
         if node == self._node:
             return await self._verbs[verb](arguments)

@@ -71,7 +71,7 @@ class Removals:
         return list(await asyncio.gather(*(self._at(card, model) for card in self.lies_at(model))))
 
     async def here(self, model: ModelId) -> Removal:
-        """Delete the model from this node's disk. Raises FolderKept if it must stay."""
+        """Delete the model from this node's disk. Raises FolderKept if the model must stay."""
         own = self._bus.speaker.node
         card = next((card for card in self._cards() if card.node == own), None)
         folders = [] if card is None else _folders(card, model)

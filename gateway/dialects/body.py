@@ -338,12 +338,10 @@ def _odd_number(value: Any) -> str | None:
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
-    """Count a body's values outside of its texts. Raises BadRequest if there are too many.
-
-    This comes before parsing: as Python objects, millions of values take seconds and gigabytes, and
-    the parser blocks everything else meanwhile. A few passes over the bytes suffice: once escaped
-    quotes are gone, every second piece between quotes is text.
-    """
+    """Count a body's values outside of its texts. Raises BadRequest if there are too many values.
+    This check comes before parsing. As Python objects, millions of values take seconds and
+    gigabytes, and the parser blocks the process meanwhile. The check needs only a few passes over
+    the bytes: once escaped quotes are removed, every second piece between quotes is text."""
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BETWEEN)
     texts = plain.count(b'"') // 2
     if texts > limits.values + limits.keys:

@@ -247,7 +247,7 @@ class StreamRenderer(Protocol):
         ...
 
     def close(self) -> bytes:
-        """Return the last bytes of a complete stream. After an error there are none."""
+        """Return the last bytes of a complete stream; no bytes after an error."""
         ...
 
 

@@ -101,8 +101,8 @@ def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
 
 
 def partial_object(text: str) -> dict[str, Any] | orjson.Fragment:
-    """Return the complete members of truncated arguments, as clients of streams read them; an empty
-    object if there are none."""
+    """Return the complete members of truncated arguments, as clients of streams read them. If no
+    member is complete, return an empty object."""
     whole = arguments_object(text)
     if whole is not None:
         return whole

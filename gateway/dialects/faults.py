@@ -229,8 +229,8 @@ def not_found(what: str) -> HttpFault:
 
 
 def answer_not_found(what: str, answer_id: str, field: str | None = None) -> HttpFault:
-    """Return the fault for an answer that is not stored here: 404, or 400 if the body's `field`
-    names it."""
+    """Return the fault for an answer that is not stored on this node: 404, or 400 if the body's
+    `field` names the answer."""
     text = (
         f"{what} with id '{answer_id[:200]}' not found. The node that made an answer stores it for "
         "the API key of its request, until it is deleted, too old, or replaced by newer ones"

@@ -1,8 +1,8 @@
 """Field names in the published schemas of other servers, as of the day in `READ_ON`.
 
-Pure. `tests/harness/published_fields.py` reads them from the types of the official clients. More
-come from the documentation of servers that extend OpenAI's dialect. A name listed here never counts
-as a misspelling (`unknown_fields`), whether shoal supports it or not.
+Pure. `tests/harness/published_fields.py` reads most names from the types of the official clients.
+More names come from the documentation of servers that extend OpenAI's dialect. A name listed in
+this module never counts as a misspelling (`unknown_fields`), whether shoal supports it or not.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class Places:
 
 
 def shares(at_once: int, processes: int) -> tuple[int, int]:
-    """Return the number of places of one HTTP process, and of one client there."""
+    """Return two numbers: the places of one HTTP process, and how many of them one client may
+    take."""
     most = max(1, at_once // processes)
     return most, max(1, most // 2)

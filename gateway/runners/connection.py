@@ -78,8 +78,8 @@ class RequestObserver(Protocol):
         ...
 
     def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """The runner preempted the request in favour of another. `so_far` is the answer so far;
-        None if there is none."""
+        """The runner preempted the request in favour of another request. `so_far` is the part of
+        the answer that the runner has made; None if it has made none."""
         ...
 
     def lost_unaccepted(self) -> None:

@@ -123,8 +123,8 @@ class RunnerClients:
             connection.end("model_unavailable", "the gateway is shutting down")
 
     def _connection(self, instance: Instance) -> RunnerConnection | None:
-        """Return the existing connection or a new one; None if no address can be reached from
-        here."""
+        """Return the existing connection or a new one; None if this node can reach no address of
+        the runner."""
         lead = instance.lead
         if lead is None:
             raise ValueError(f"{instance.instance} has no ready lead runner")

@@ -60,7 +60,8 @@ def mlx(_settings: Settings, _running: bool) -> Finding:
 
 
 def blas(settings: Settings, _running: bool) -> Finding:
-    """Check the BLAS library in use, its gain, and the gain of the other `runner.parity`."""
+    """Check the BLAS library in use. Report its gain in speed, and the gain that the other value of
+    `runner.parity` would bring."""
     if sys.platform != "linux":
         return Finding("BLAS", "ok", "not needed here")
     here = mlx_here()

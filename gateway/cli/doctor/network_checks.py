@@ -1,7 +1,7 @@
 """Talks to the network: the checks between this node and other nodes.
 
-A running node reports its peers. An address is dialled from here only if the node has no link to
-it. The dial ends after ZMTP's greeting; the other side may log it once.
+A running node reports its peers. This command itself dials an address only if the node has no link
+to it. It hangs up after ZMTP's greeting; the node at that address may log the attempt once.
 """
 
 from __future__ import annotations

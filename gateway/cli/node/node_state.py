@@ -164,7 +164,7 @@ class NodeState:
     def on_disk(self, name: str) -> ModelCard | PartialModel:
         """Return the model with that name on this node's disk, complete or in part.
 
-        If there is none, return the result of `find_model`.
+        If this node has none, return the result of `find_model`.
         """
         return self.lies_here(name) or self.find_model(name)
 
@@ -177,7 +177,7 @@ class NodeState:
 
     @property
     def here(self) -> list[NodeCard]:
-        """Return this node's card, as a list of at most one."""
+        """Return this node's card in a list; the list is empty if the node has no card."""
         return [card for card in self.cards if card.node == self.node]
 
     def derived_for(self, name: str) -> DerivedModel | None:
@@ -186,8 +186,9 @@ class NodeState:
         return None if name in self.models else derived_named(name, self.state.derived)
 
     def resolve(self, name: str) -> str:
-        """Return the full name of the model on disk that serves a request for `name`; `name` itself
-        if there is none. `name` may lack the owner, differ in case, or name a derived model."""
+        """Return the full name of the model on disk that serves a request for `name`. If no model
+        does, return `name` itself. In `name`, the owner (`OWNER/MODEL`) may be missing and the case
+        may differ; `name` may also be a derived model's."""
         derived = self.derived_for(name)
         model = model_named(
             name if derived is None else derived.base, {ModelId(model) for model in self.models}

@@ -1,10 +1,10 @@
 """Services that start a node with its machine: systemd's unit and launchd's property list, as text.
 
-Pure. Both run `shoal up --foreground --stay`, which has supervisord as its child. On SIGTERM it
-stops every process in order; only if that takes too long does the system kill the rest
-(`KillMode=mixed`). A stop by the user (`shoal down`) is final; after a failure the system starts
-the node again. Nothing passes through a shell. Values are quoted by the rules of their file
-(systemd.syntax(7), systemd.service(5); Apple's launchd.plist(5)).
+Pure. Both run `shoal up --foreground --stay`, which has supervisord as its child. On SIGTERM that
+command stops every process in order. Only if that takes too long, the system kills the remaining
+processes (`KillMode=mixed`). A stop by the user (`shoal down`) is final; after a failure the system
+starts the node again. No shell interprets the command line. Values are quoted by the rules of their
+file (systemd.syntax(7), systemd.service(5); Apple's launchd.plist(5)).
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The file of a service and the commands for the system. `start` runs after the file is
-    written, `stop` before it is deleted. `before` runs before `start`, and may fail if there is
-    nothing to stop."""
+    """The file of a service, and commands for the system. `start` runs after the file is written,
+    and `stop` before the file is deleted. `before` runs before `start`; it may fail if no service
+    runs that it could stop."""
 
     service: Service
     path: str
@@ -152,8 +152,8 @@ def _quoted(text: str) -> str:
 
 
 def _argument(text: str) -> str:
-    """Return a quoted word of a command line. `$` is doubled, because it begins a variable
-    there."""
+    """Return a quoted word of a command line. `$` is doubled, because in a command line it begins a
+    variable."""
     return _quoted(text.replace("$", "$$"))
 
 

@@ -2,7 +2,7 @@
 
 Results go to standard output; notes, progress and errors go to standard error, so that a pipe
 carries results only. With `--json` standard output is one JSON document, errors included; streams
-write one document per line. All text for a terminal is made printable here.
+write one document per line. This module escapes control characters in all text for a terminal.
 """
 
 from __future__ import annotations

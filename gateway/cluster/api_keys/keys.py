@@ -143,7 +143,7 @@ class ApiKeys:
         return used_elsewhere(readings, key_id, own, day_of(wall()))
 
     def _keep_telling(self) -> None:
-        """Publish at intervals while there is any use to report."""
+        """Publish the use of keys at intervals, while there is any use to report."""
         if self._telling is None:
             self._telling = self._bus.reactor.every(TELL_S, self._tell_again)
 

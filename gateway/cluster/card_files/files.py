@@ -78,7 +78,7 @@ def write_text(folder: Path, text: str, at_s: float) -> None:
 
 
 def remove(folder: Path) -> bool:
-    """Delete a folder's card; return whether there was one. Raises OSError."""
+    """Delete the `card.toml` of a folder. Return whether the folder had one. Raises OSError."""
     try:
         (folder / CARD_FILE).unlink()
     except FileNotFoundError:

@@ -154,8 +154,8 @@ class CardFiles:
         return replace(await asyncio.to_thread(_read, copy), done=done)
 
     def _own(self, model: ModelId) -> tuple[NodeCard, ModelCard]:
-        """Return this node's card and its entry for a model. Raises CardKept if the model is not
-        complete here."""
+        """Return the node card of this node and the model card of a model on it. Raises CardKept if
+        this node does not have the complete model."""
         own = self._bus.speaker.node
         for card in self._cards():
             copy = _copy(card, model)

@@ -77,8 +77,8 @@ def too_late(state: PullState, waited_s: float) -> PullState:
 
 
 def unreckoned(state: PullState, fit: Fit) -> PullState:
-    """Return the state of a pull that continues without an estimate; its forecast says why there is
-    none."""
+    """Return the state of a pull that continues without an estimate. Its forecast says why no
+    estimate was possible."""
     forecast = state.forecast or PullForecast()
     return state.model_copy(update={"forecast": forecast.model_copy(update={"why": fit.why})})
 

@@ -52,8 +52,8 @@ class PullTarget:
 
 
 def names_of(entries: Sequence[str]) -> dict[str, str]:
-    """Return the table with the entries of a setting (`name=OWNER/REPOSITORY`), which override our
-    own."""
+    """Return the table of short names, with the entries of a setting (`name=OWNER/REPOSITORY`).
+    They override shoal's own entries."""
     added = (entry.partition("=") for entry in entries)
     return {**KNOWN_NAMES, **{name: repository for name, _, repository in added}}
 

@@ -18,7 +18,7 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES
 
 @dataclass(frozen=True, slots=True)
 class CopyAt:
-    """A model at a node: to be copied to it, or already on its disk."""
+    """A model and a node: the model is to be copied to the node, or is already on its disk."""
 
     model: ModelId
     node: NodeId
@@ -27,7 +27,7 @@ class CopyAt:
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """The copies to make, sorted by node, and the models that are already there."""
+    """The copies to make, sorted by node, and the models that their nodes already have."""
 
     wanted: tuple[CopyAt, ...] = ()
     there: tuple[CopyAt, ...] = ()

@@ -1,6 +1,6 @@
 """Talks to the workers: copies several models to nodes, a few at a time for each node.
 
-A copy that fails does not stop the others. After an early stop, finished copies remain.
+If a copy fails, the other copies continue. If the caller stops early, finished copies remain.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ COUNTS_LOADS = "gateway:0"
 """The HTTP process that counts the loads of its node. The node's other HTTP processes do not count
 them."""
 BATCH = 64
-"""Most events sent at once."""
+"""Most events that are sent to a reader in one batch."""
 
 
 @dataclass(frozen=True, slots=True)

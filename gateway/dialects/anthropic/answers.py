@@ -13,13 +13,14 @@ StopWord = Literal["end_turn", "max_tokens", "tool_use", "stop_sequence"]
 
 
 class ThinkingTokens(TypedDict):
-    """The number of an answer's tokens that were thinking."""
+    """How many of an answer's tokens were thinking."""
 
     thinking_tokens: int
 
 
 class AnthropicUsage(TypedDict):
-    """Tokens of an answer. `input_tokens` excludes the cached ones."""
+    """Tokens of an answer. `input_tokens` excludes the prompt tokens that came from the prefix
+    cache."""
 
     input_tokens: int
     cache_creation_input_tokens: int
@@ -56,7 +57,7 @@ AnsweredBlock = SaidBlock | ThoughtBlock | UseBlock
 
 
 class AnthropicEnd(TypedDict):
-    """Why an answer ended; null until then."""
+    """Why an answer ended; null until it has ended."""
 
     stop_reason: StopWord | None
     stop_sequence: str | None
@@ -74,7 +75,7 @@ class AnthropicAnswer(AnthropicEnd):
 
 
 class MessageStart(TypedDict):
-    """The first event: the message, still empty."""
+    """The first event. It has the message, still without content."""
 
     type: Literal["message_start"]
     message: AnthropicAnswer
@@ -191,7 +192,7 @@ class AnthropicModel(TypedDict):
 
 
 class AnthropicModels(TypedDict):
-    """A page of the models; the ids are null if it is empty."""
+    """A page of the models. The first and last ids are null if the page is empty."""
 
     data: list[AnthropicModel]
     has_more: bool

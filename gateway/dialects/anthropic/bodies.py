@@ -96,7 +96,7 @@ class AnthropicClientToolBody(AnthropicOfferedBody):
 
 
 class AnthropicServerToolBody(Closed):
-    """A tool that the provider would run. It is skipped and reported; the other tools are
+    """A tool that the provider would run. It is skipped and reported; all other tools are
     offered."""
 
     model_config = ConfigDict(extra="ignore")

@@ -167,8 +167,8 @@ class OllamaTensor(TypedDict):
 
 
 class OllamaShown(TypedDict):
-    """A model in detail. `model_info` has its known properties, under GGUF's names. `tensors` are
-    there on request."""
+    """A model in detail. `model_info` has the model's known properties, under GGUF's names.
+    `tensors` are present only if the client requests them."""
 
     modelfile: str
     parameters: str

@@ -48,7 +48,8 @@ FOREVER_S = 100 * 365 * 86_400.0
 
 
 def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
-    """Return the answer to `GET /api/tags`. `models` is there even if empty."""
+    """Return the answer to `GET /api/tags`. The member `models` is present even if no model is
+    listed."""
     tags: answers.OllamaTags = {
         "models": [
             {

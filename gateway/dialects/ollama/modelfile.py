@@ -78,7 +78,7 @@ def _instructions(text: str) -> Iterator[Instruction]:
 
 
 def _divided(text: str) -> tuple[str, str]:
-    """Return the first word and the rest of the text; each may be empty."""
+    """Return the first word of a text and the remaining text; each may be empty."""
     first, *rest = text.split(None, 1) or [""]
     return first, rest[0] if rest else ""
 

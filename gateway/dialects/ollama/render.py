@@ -85,8 +85,8 @@ class OllamaStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal or an error has been rendered; true at once without
-        requests."""
+        """Return whether the end of the stream or an error has been rendered. A stream without
+        requests has ended from the start."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def at(self, now_s: float) -> None:

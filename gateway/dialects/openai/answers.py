@@ -15,13 +15,13 @@ Tier = Literal["default", "flex", "priority"]
 
 
 class CachedTokens(TypedDict):
-    """The number of a prompt's tokens that came from the prefix cache."""
+    """How many of a prompt's tokens came from the prefix cache."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(TypedDict):
-    """The number of an answer's tokens that were thinking."""
+    """How many of an answer's tokens were thinking."""
 
     reasoning_tokens: int
 
@@ -99,8 +99,8 @@ class AnsweredCustomCall(TypedDict):
 
 
 class AnsweredMessage(TypedDict):
-    """The assistant's turn. `content` is null if there are only calls. `function_call` is the older
-    form of a call, used if the body has `functions`."""
+    """The assistant's turn. `content` is null if the turn has only calls. `function_call` is the
+    older form of a call, used if the body has `functions`."""
 
     role: Literal["assistant"]
     content: str | None
@@ -110,7 +110,7 @@ class AnsweredMessage(TypedDict):
 
 
 class ChatChoice(TypedDict):
-    """One answer. `stop_reason` is set if it was cancelled or ended by memory pressure."""
+    """One answer. `stop_reason` is set if the answer was cancelled or ended for lack of memory."""
 
     index: int
     message: AnsweredMessage
@@ -337,7 +337,7 @@ class OpenAIModels(TypedDict):
 
 
 class OpenAIList(TypedDict):
-    """A page of a list; the ids are null if it is empty."""
+    """A page of a list. The first and last ids are null if the page is empty."""
 
     object: Literal["list"]
     first_id: str | None

@@ -164,8 +164,9 @@ def logprobs_object(
 
 
 def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[int], int]:
-    """Return the start of each token's text and the end of the last. A token with part of a
-    character (U+FFFD) has no text of its own there; `text` shows where the character ends."""
+    """Return the start of each token's text and the end of the last text. If a token has only part
+    of a character, its own text is U+FFFD; `text`, the joint text of all tokens, shows where the
+    character ends."""
     offsets: list[int] = []
     place = 0  # index in `text`
     is_within = False  # within a character of several tokens

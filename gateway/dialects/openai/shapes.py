@@ -234,7 +234,8 @@ class OpenAIStream:
         return b"" if self.ended else sse.comment(text)
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the error and `[DONE]`; it also ends the answers of the other requests."""
+        """Return the error and `[DONE]`. This also ends the answers of all other requests of the
+        stream."""
         if self._closed:
             return b""
         self._closed = True

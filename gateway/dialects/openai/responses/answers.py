@@ -16,7 +16,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class ResponseCachedTokens(CachedTokens):
-    """The number of a prompt's tokens that came from the prefix cache. Caching is automatic, so
+    """How many of a prompt's tokens came from the prefix cache. Caching is automatic, so
     `cache_write_tokens` is 0."""
 
     cache_write_tokens: int

@@ -288,7 +288,8 @@ def _items_of(body: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[AnyI
 def _report_ignored(
     body: bodies.ResponsesPromptBody, items: Sequence[AnyItem], extras: Extras, limits: Limits
 ) -> Extras:
-    """Return the extras with the paths of tools, items and parts that no model here can read."""
+    """Return the extras with the paths of tools, items and parts that no model of shoal can
+    read."""
     extras = ignoring(extras, foreign_tools_of(body), NO_SUCH_TOOL, limits)
     extras = ignoring(extras, unheld_in(body.tools), NOT_HELD, limits)
     extras = ignoring(extras, skipped_of(items), NO_SUCH_TOOL, limits)
@@ -360,7 +361,7 @@ def _top_logprobs_of(body: bodies.ResponsesBody) -> int | None:
 
 
 def _tells_of(body: bodies.ResponsesBody) -> frozenset[str]:
-    """Return the forms of thinking that the answer has beside the text."""
+    """Return the forms of thinking that the answer has in addition to its text."""
     parts = set[str]() if summary_of(body) is None else {SUMMARY}
     return frozenset(parts | {ENCRYPTED} & set(body.include or ()))
 

@@ -104,8 +104,8 @@ def summary_part(text: str) -> dict[str, Any]:
 
 
 def thought_members(parsed: Parsed, thought: str) -> dict[str, Any]:
-    """Return an item's further forms of thinking that the body asks for. The summary is all of the
-    thinking, since nothing here shortens it."""
+    """Return the further forms of thinking that an item has because the body asks for them. The
+    summary is the whole thinking, since shoal does not shorten it."""
     members: dict[str, Any] = {}
     if SUMMARY in parsed.tells:
         members["summary"] = [summary_part(thought)]

@@ -146,7 +146,7 @@ def _text_of(part: items.ResponsesTextPartBody | items.ResponsesRefusalPartBody)
 
 
 def _texts_of(content: str | Sequence[_Part], field: str) -> tuple[TextPart, ...]:
-    """Return the texts of a content; one empty text if there are none."""
+    """Return the texts of a content. If the content has no text, return one empty text."""
     if isinstance(content, str):
         return (TextPart(text=content),)
     texts: list[TextPart] = []

@@ -1,6 +1,6 @@
-"""Labels of a stored chat completion, set by its client, which may change them.
+"""Labels of a stored chat completion. Its client sets the labels and may change them.
 
-Pure. As in OpenAI's API: at most 16, with short names and texts.
+Pure. As in OpenAI's API, a completion has at most 16 labels, with short names and texts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def read_labels(body: bytes, limits: Limits) -> bytes:
 
 
 def labels_of(metadata: Any) -> bytes:
-    """Return labels as a JSON object. Raises BadRequest if there are too many, or one is invalid or
-    too long."""
+    """Return labels as a JSON object. Raises BadRequest if there are too many labels, or if a label
+    is invalid or too long."""
     if not isinstance(metadata, dict):
         raise bad_field("metadata", "must be an object")
     labels = cast(dict[str, Any], metadata)

@@ -1,6 +1,7 @@
 """Parses bodies and queries about conversations.
 
-Pure. Content that no model here can read is refused by its path, as in a response's input.
+Pure. As in a response's input, content that no model of shoal can read is refused, and the error
+names its path.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _report_ignored(items: Sequence[AnyItem], extras: Extras, limits: Limits) ->
 
 def with_named(request: AskedItems, named: Mapping[str, bytes]) -> tuple[NamedItem, ...]:
     """Return the items with references replaced by the items in `named`. Raises BadRequest if an
-    item is there twice."""
+    item occurs twice."""
     return named_items(resolved(request.items, named), (), "items")
 
 

@@ -31,7 +31,7 @@ INCLUDABLE = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-"""Values of `include`; items here have only the first two."""
+"""Values that `include` may have. Items of shoal have only the first two of these parts."""
 
 
 def render_conversation(request: RequestId, created_at_s: float, labels: bytes) -> bytes:

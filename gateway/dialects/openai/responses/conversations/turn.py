@@ -34,8 +34,8 @@ def turn_of(
 
 
 def named_items(items: Sequence[bytes], there: Iterable[str], field: str) -> tuple[NamedItem, ...]:
-    """Return the items with their ids. Raises BadRequest if an id is in `there`, or if two items
-    have one id."""
+    """Return the items with their ids. Raises BadRequest if `there`, the ids of the conversation's
+    items, has one of these ids, or if two items have the same id."""
     ids = set(there)
     named: list[NamedItem] = []
     for index, item in enumerate(items):
