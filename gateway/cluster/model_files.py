@@ -60,9 +60,9 @@ def read_model_files(folder: Path, *, with_tensors: bool) -> ModelFiles:
 
 
 def files_on_disk(folder: Path) -> list[dict[str, str | int]]:
-    """Return the files of a model's folder, by path, each with its bytes and the hash that it was
-    downloaded with ("" without one). Empty if the folder is gone. At most `MOST_FILES` paths are
-    visited."""
+    """Return the files of a model's folder, by path. Each file has its bytes and the hash that it
+    had when it was downloaded ("" if unknown). Empty if the folder does not exist any more. At most
+    `MOST_FILES` paths are visited."""
     hashes: dict[str, Any] = {}
     with contextlib.suppress(orjson.JSONDecodeError, KeyError):
         hashes = _object(

@@ -68,30 +68,33 @@ class SettingsDesk(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """One gateway. Seconds are wall-clock.
+    """The settings of one gateway. Seconds are wall-clock.
 
     `request_timeout_s` bounds the time between two messages of a runner about a request (0: no
     bound). Loading has its own bound, `load_timeout_s`.
 
     `keys` are the hashes of API keys (`gateway.http.auth`); `owner_key` is the hash of the node
-    owner's key. `names` are further Host names; `origins` are further web origins that may call.
-    `trusted_proxies` are addresses and networks whose X-Forwarded-For counts. `anyone_pulls`:
-    without keys, users other than the node's owner may also pull models, as Ollama's clients do.
+    owner's key. `names` are further Host names that the gateway accepts. `origins` are further web
+    origins whose pages may call the gateway. `trusted_proxies` are addresses and networks of
+    proxies whose X-Forwarded-For is believed. `anyone_pulls`: while no API keys are set, users
+    other than the node's owner may also pull models, as Ollama's clients do.
 
     `headers_s` is the time from a connection to the complete headers of its first request. `body_s`
-    bounds a whole body, however steadily it arrives. `max_connections` counts for one HTTP process.
-    After SIGTERM, open answers may continue for `drain_s`, then end with an error. `strict_fields`
-    refuses fields that no dialect has. `cluster_keys` protect messages to other nodes.
+    bounds the time of a whole body, however steadily it arrives. `max_connections` counts for one
+    HTTP process. After SIGTERM, open answers may continue for `drain_s`, then end with an error.
+    `strict_fields` refuses fields that no dialect has. `cluster_keys` protect messages to other
+    nodes.
 
     `models_folder` has this node's own models; only these can be deleted (empty: none can).
-    `records_file` is the database that the HTTP processes share (empty: none). It keeps at most
-    `request_rows` ended requests, `request_bytes` in all, for `request_days`. Traces and answers
-    have the same three limits; `answer_rows` of 0 keeps no answers. Jobs have at most `job_rows`
-    and `job_bytes`, and `jobs_per_client` may be open. Their results stay for `job_ttl_s` unless
-    the job asks for another time. `jobs_running` jobs run at a time.
+    `records_file` is the database that the HTTP processes share (empty: none). The database keeps
+    at most `request_rows` ended requests, `request_bytes` in all, for `request_days`. Traces and
+    answers have the same three limits; `answer_rows` of 0 keeps no answers. Jobs have at most
+    `job_rows` and `job_bytes`, and one client may have `jobs_per_client` open jobs. The results of
+    jobs stay for `job_ttl_s` unless the job asks for another time. At most `jobs_running` jobs run
+    at a time.
 
-    `trace_sample` is the share of requests traced without being asked. Traces are also sent to
-    `otlp_endpoint` with `otlp_headers` (empty: not sent).
+    `trace_sample` is the share of requests that are traced although the client does not ask for a
+    trace. Traces are also sent to `otlp_endpoint` with `otlp_headers` (empty: not sent).
 
     `tasks_file` names the models for tasks and the providers (empty: none). `clients_file` has the
     settings of single clients. `keep_alive_most_s` is the longest time, by kind of model, that a
@@ -99,9 +102,9 @@ class Options:
 
     `logs_folder` has the log files of this node's processes (empty: they cannot be read).
     `history_file` has the figures of the last hour (empty: none are kept). `pull_names` maps
-    well-known names to repositories; a request for a model that matches `pull_on_demand` pulls it.
-    Without `has_port`, HTTP listens only at a socket in the runtime folder. `tls` has the files of
-    HTTPS (None: plain HTTP). `dashboard`: browsers receive the page.
+    well-known names to repositories. A request for a model that matches `pull_on_demand` pulls the
+    model. Without `has_port`, HTTP listens only at a socket in the runtime folder. `tls` has the
+    files of HTTPS (None: plain HTTP). `dashboard`: the gateway serves the web page to browsers.
 
     `fetch_*` limit what `gateway.fetching` may fetch for clients. `search` is the kind of search
     engine at `search_url` (empty: none). `settings` reads and changes this node's settings (None:

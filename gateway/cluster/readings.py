@@ -198,8 +198,8 @@ class ClusterReadings:
 
 
 def pool_of(readings: ClusterReadings, now: float) -> PoolReading | None:
-    """Return the state of the pool, as the leader of the latest term reports it; None without a
-    fresh report."""
+    """Return the state of the pool, as the leader of the latest term reports it; None if no fresh
+    report has arrived."""
     reports = readings.fresh(PoolReading, now, POOL_TTL_S)
     return max(reports, key=lambda report: report.term, default=None)
 

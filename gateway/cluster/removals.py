@@ -28,8 +28,8 @@ VERB = "delete_model"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The result of deleting a model from one node. `why` says why it stays; empty if it is
-    gone."""
+    """The result of deleting a model from one node. If the model stays, `why` says why; empty if it
+    is deleted."""
 
     node: NodeId
     name: str

@@ -316,8 +316,8 @@ class ConversationShapes:
 
 @dataclass(frozen=True, slots=True)
 class KeepsConversations(Endpoint):
-    """At `path` clients begin conversations; below it they read, label and delete one by its id,
-    and add, list, read and delete its items.
+    """At `path` clients begin conversations. Below it they read, label and delete one conversation
+    by its id, and add, list, read and delete the items of that conversation.
 
     `body`, `labels_body` and `items_body` are the models that parse the bodies. `answer`, `removed`
     and `listing` are the types of a conversation, of its deletion and of a list of its items.
@@ -359,13 +359,13 @@ class ErrorEnvelope:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One HTTP API. The root path names its first three endpoints.
+    """One HTTP API. The answer of the root path lists the API's first three endpoints.
 
-    Failures of paths that begin with one of `prefixes` use its envelope. All endpoints also answer
-    below the path `also_under`. `id_prefixes` come before a request's id in the id of an answer. If
-    another API shares a path, requests with the header `marked_by` go to this API. So do failures
-    below `marked_prefixes`. Its clients read the request id from `id_header` as well as from
-    `x-request-id`.
+    Failures of paths that begin with one of `prefixes` have this API's envelope. All endpoints also
+    answer below the path `also_under`. In the id of an answer, one of `id_prefixes` precedes the
+    request's id. If another API has the same path, requests with the header `marked_by` go to this
+    API. So do failures below `marked_prefixes`. Clients of this API read the request id from the
+    header `id_header` as well as from `x-request-id`.
     """
 
     title: str

@@ -126,7 +126,7 @@ Model = TypeVar("Model", bound=Closed)
 
 
 def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> Discriminator:
-    """Distinguish a union's members by the value of one of their fields. `also` maps further
+    """Distinguish a union's members by the value of a field that they share. `also` maps further
     values, which refusals do not mention, to the tags of their members."""
     tags = {**{choice: f"~{choice}" for choice in values}, **(also or {})}
 

@@ -189,8 +189,9 @@ def _agreed(values: Mapping[str, Value | None]) -> tuple[str, Value | None]:
 
 
 def tool_tag(own: str, *others: str) -> Callable[[object], str | None]:
-    """Return a function that tags tools by their `type`: `~own` if it is `own` or missing, `~` and
-    the type for one of `others`, else `~foreign`. The client runs all but foreign tools."""
+    """Return a function that tags tools by their `type`. The tag is `~own` if the type is `own` or
+    missing, `~` and the type if `others` has the type, and `~foreign` otherwise. The client runs
+    all tools except foreign ones."""
 
     def tag(value: object) -> str | None:
         """Return a tool's tag; None if it is not an object."""

@@ -74,11 +74,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster as the node `node` sees it.
-
-    `strangers` are addresses that were dialled and did not answer. `holder` is the leader; None
-    without one.
-    """
+    """A cluster as the node `node` sees it. `strangers` are addresses that were dialled and did not
+    answer. `holder` is the leader; None if the cluster has no leader."""
 
     node: str
     holder: str | None

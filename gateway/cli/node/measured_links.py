@@ -61,7 +61,7 @@ def why_unmeasured(state: NodeState, node: str) -> str:
 
 
 def kind_of(state: NodeState, node: str, host: str) -> str:
-    """Return the medium of an address of a node, one of `KINDS`."""
+    """Return the medium of a node's address. It is one of `KINDS`."""
     cards = (card for card in state.cards if card.node == node)
     medium = next((ip.medium for card in cards for ip in card.ips if ip.ip == host), "")
     address = ip_in(host)

@@ -290,7 +290,7 @@ def _locked(path: Path) -> bool:
 
 
 def read_supervisor_pid(path: Path) -> int | None:
-    """Return the pid in supervisord's pid file; None without one."""
+    """Return the pid in supervisord's pid file; None if there is no such file or pid."""
     try:
         return int(path.read_text().strip())
     except (OSError, ValueError):

@@ -107,8 +107,9 @@ class ApiKeys:
         return leave
 
     def spends(self, key_id: str | None, spent: Spent) -> Callable[[], None]:
-        """Count the tokens of a running request of one of the cluster's keys. Return a function to
-        call once, at its end. `spent` returns its tokens so far."""
+        """Count the tokens of a running request of one of the cluster's keys. `spent` returns the
+        tokens that the request has used so far. Return a function that the caller must call once,
+        at the request's end."""
         if key_id is None or key_id not in self.book.keys:
             return _nothing
         self._budgets.spends(key_id, spent)
@@ -121,7 +122,8 @@ class ApiKeys:
         return settle
 
     def heard(self, envelope: Envelope) -> None:
-        """Continue the counts of an earlier process of this name, from its last reading."""
+        """Continue the counts of an earlier HTTP process of this name, from the last reading of
+        that process."""
         speaker, reading = self._bus.speaker, envelope.message
         is_own = (envelope.node, envelope.process) == (speaker.node, speaker.process)
         is_before = is_own and envelope.boot != speaker.boot and not self._has_taken_over

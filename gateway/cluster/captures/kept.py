@@ -76,8 +76,8 @@ class KeptCaptures:
         return self._in_memory.get(name)
 
     def forget(self, name: str) -> None:
-        """Delete a capture. Its claim remains for a while, so that a late question does not restart
-        it."""
+        """Delete a capture. Its claim remains for a while, so that a late question does not make
+        the capture again."""
         if _NAME.fullmatch(name) and len(name) <= _MOST_NAME and self._folder.is_dir():
             self._in_memory.pop(name, None)
             with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class KeptCaptures:
 
 
 def _age_s(path: Path) -> float:
-    """Return the seconds since a file was written; 0 if it is gone."""
+    """Return the seconds since a file was written; 0 if the file does not exist any more."""
     try:
         return abs(wall() - path.stat().st_mtime)
     except FileNotFoundError:

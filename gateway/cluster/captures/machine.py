@@ -132,7 +132,7 @@ def _written_s(path: Path) -> float:
 
 
 def state_of(pid: int) -> str:
-    """Return psutil's word for the state of a process; `gone` without one."""
+    """Return psutil's name for the state of a process; `gone` if the process does not exist."""
     try:
         return str(psutil.Process(pid).status())
     except psutil.NoSuchProcess:

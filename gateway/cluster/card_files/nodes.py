@@ -72,7 +72,7 @@ class CardFiles:
         return await self._everywhere(READ, model)
 
     async def write(self, model: ModelId, text: str, begun_with: str = "") -> list[CardOnNode]:
-        """Write the card on each node that has the complete model; return the result of each.
+        """Write the card on each node that has the complete model. Return the result of each node.
         Raises CardChanged if the newest card's tag is not `begun_with` (empty: any tag)."""
         cards = await self._unchanged(model, begun_with)
         newest_s = max((card.at_s for card in cards), default=0.0)
@@ -168,13 +168,15 @@ class CardFiles:
 
 
 def newest_of(cards: Iterable[CardOnNode]) -> CardOnNode | None:
-    """Return the card that was written last, which is the valid one; None without one."""
+    """Return the card that was written last, which is the valid card; None if no node has a
+    card."""
     written = [card for card in cards if card.text is not None]
     return max(written, key=lambda card: card.at_s, default=None)
 
 
 def tag_of(card: CardOnNode | None) -> str:
-    """Return a tag that identifies a card's text, or the lack of a card."""
+    """Return a tag that identifies the text of a card. Without a card, the tag says that none
+    exists."""
     text = None if card is None else card.text
     return "none" if text is None else sha256(text.encode()).hexdigest()[:TAG_DIGITS]
 

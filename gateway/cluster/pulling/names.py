@@ -90,8 +90,9 @@ def pull_target(text: str, revision: str, names: Mapping[str, str]) -> PullTarge
 def demanded_repository(
     name: str, names: Mapping[str, str], patterns: Sequence[str]
 ) -> ModelId | None:
-    """Return the repository that a request for a missing model pulls, if it matches one of the
-    `patterns` (shell wildcards). None for all others, and for a name with a revision."""
+    """Return the repository to pull for a request for a missing model, if the repository matches
+    one of the `patterns` (shell wildcards). Otherwise, and for a name with a revision, return None.
+    """
     if not patterns or "@" in name:
         return None
     try:

@@ -105,7 +105,7 @@ def _other_content(
 def _no_room(
     wanted: Sequence[CopyAt], by_node: Mapping[NodeId, NodeCard], free_bytes: Mapping[NodeId, int]
 ) -> Refusal | None:
-    """Return a refusal if a disk lacks room for its copies."""
+    """Return a refusal if a disk has too little free space for its copies."""
     for node in dict.fromkeys(copy.node for copy in wanted):
         need = sum(copy.size_bytes for copy in wanted if copy.node == node) + DISK_MARGIN_BYTES
         free = free_bytes.get(node)

@@ -97,9 +97,9 @@ class EventFeed:
     async def read(
         self, after: LogPlace | None, limit: int, gone: asyncio.Future[Any]
     ) -> AsyncGenerator[Sequence[Entry]]:
-        """Yield the entries after a place (without one, the last `limit`), then new entries as they
-        come. After `quiet_s` without an event, yields an empty batch. Ends when the client
-        disconnects or after `close`."""
+        """Yield the entries after a place, then new entries as they come. If no place is given,
+        begin with the last `limit` entries. After `quiet_s` without an event, yields an empty
+        batch. Ends when the client disconnects or after `close`."""
         with self._readers.reader() as reader:
             gone.add_done_callback(self._wake)
             try:

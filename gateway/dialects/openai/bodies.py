@@ -218,7 +218,7 @@ Choices = Annotated[list[str], Field(min_length=1, fail_fast=True)]
 
 
 class StructuredOutputsBody(Closed):
-    """The form of the text, by vLLM's names; one of the first five fields."""
+    """The form of the text, under vLLM's names. Only one of the first five fields may be set."""
 
     json_: SchemaBody | None = Field(default=None, alias="json")
     regex: str | None = None

@@ -60,8 +60,8 @@ class CompletionsStream(OpenAIStream):
         self._wants_logprobs = parsed.requests[0].top_logprobs is not None
 
     def open(self) -> bytes:
-        """Return the echoed prompts; a comment without them, so that the response head is
-        sent now."""
+        """Return the echoed prompts. If no prompt is echoed, return a comment, so that the head of
+        the response is sent now."""
         frames = [
             self._starts[request * self._parsed.choices + choice] + text_bytes(echo) + _DELTA_TAIL
             for request, echo in enumerate(self._parsed.echoes)

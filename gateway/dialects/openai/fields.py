@@ -88,7 +88,8 @@ def tier_of(tier: str | None) -> str:
 
 
 def manner_of(verbosity: str | None) -> str:
-    """Return the sentence about length that ends the system prompt; empty without one."""
+    """Return the sentence about length that ends the system prompt; empty if the body has no
+    `verbosity`."""
     return MANNERS.get(verbosity or "", "")
 
 

@@ -265,7 +265,8 @@ class OpenAIStream:
         return before
 
     def _ended_chunk(self, members: bytes = b"") -> bytes:
-        """Return the chunk that was held back, with more members; empty without one."""
+        """Return the chunk that was held back, with more members; empty if no chunk was held
+        back."""
         chunk, self._last_chunk = self._last_chunk, b""
         return chunk + members + _CHUNK_TAIL if chunk else b""
 

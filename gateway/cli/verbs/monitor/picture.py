@@ -17,7 +17,8 @@ from gateway.cli.verbs.monitor.words import UNKNOWN, copies_of, count, delay, nu
 
 Fields = Mapping[str, Any]
 SILENT_S = 2.4
-"""Nodes send a reading each second. A node without one for this long counts as silent."""
+"""Nodes send a reading each second. A node that has sent no reading for this long counts as
+silent."""
 BAR_CELLS = 14
 WITH_BARS = 72
 """Minimum terminal width for the legend of the bars."""

@@ -252,7 +252,8 @@ def _goes_on(body: bodies.ResponsesPromptBody) -> bool:
 
 
 def _turn_of(body: bodies.ResponsesPromptBody) -> ConversationTurn | None:
-    """Return a body's turn in the conversation that it names; None without one."""
+    """Return a body's turn in the conversation that the body names; None if it names no
+    conversation."""
     conversation = conversation_of(body)
     return None if conversation is None else begun_turn(conversation)
 

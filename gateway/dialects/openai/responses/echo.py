@@ -57,7 +57,7 @@ def echoed_prompt_fields(body: bodies.ResponsesPromptBody) -> dict[str, Any]:
 
 
 def conversation_of(body: bodies.ResponsesPromptBody) -> str | None:
-    """Return the id of the conversation that a body names; None without one."""
+    """Return the id of the conversation that a body names; None if it names no conversation."""
     conversation = body.conversation
     return (
         conversation.id
