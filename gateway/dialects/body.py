@@ -96,11 +96,12 @@ class Closed(BaseModel):
 Unused = Any
 """The type of a field that is accepted without effect."""
 ACCEPTED, EFFECT = "x-accepted", "x-effect"
-"""Keys in a field's schema: the only values that it accepts, and that it has no effect."""
+"""Keys in a field's schema. ACCEPTED lists the only values that the field accepts; EFFECT says that
+the field has no effect."""
 
 
 def honoured(words: str) -> Any:
-    """Make an optional field that has an effect; `words` describe it."""
+    """Make an optional field that has an effect. `words` describe the field."""
     return Field(default=None, description=words)
 
 
@@ -159,7 +160,7 @@ def by_type(expected: str, tags: Mapping[type, str]) -> Discriminator:
 
 
 def bad_field(path: str, text: str) -> BadRequest:
-    """Return the refusal of a field's value; `text` says what is wrong with it."""
+    """Return the refusal of a field's value. `text` says what is wrong with the value."""
     return BadRequest(f"{path}: {text}", field=path)
 
 

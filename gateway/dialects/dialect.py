@@ -147,7 +147,7 @@ class ToKeep:
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """A body whose answer is made in the background: the body, and the answer to show until it
+    """A body whose answer is made in the background, and the answer to show until the work
     starts."""
 
     body: bytes

@@ -276,8 +276,8 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
 
 
 def records_elsewhere(why: str, message: str, waited_s: float) -> HttpFault:
-    """Return the fault for records that another node does not send. `why`: `down` and `refused`
-    give 503, `silent` gives 504."""
+    """Return the fault for records that another node does not send. If `why` is `down` or
+    `refused`, the status is 503; if `why` is `silent`, 504."""
     if why == "silent":
         facts = {"waited_s": waited_s}
         return HttpFault(504, "owner_silent", message, None, OVERLOADED_RETRY_S, facts)
@@ -286,7 +286,7 @@ def records_elsewhere(why: str, message: str, waited_s: float) -> HttpFault:
 
 
 def method_not_allowed(method: str, allowed: Sequence[str]) -> HttpFault:
-    """Return the 405 for an existing path with a method that it does not support."""
+    """Return the 405 for an existing path that does not support the request's method."""
     names = ", ".join(sorted(allowed))
     return HttpFault(
         405,
@@ -302,7 +302,8 @@ def unauthorized(message: str) -> HttpFault:
 
 
 def forbidden(message: str) -> HttpFault:
-    """Return the 403 for one of the cluster's API keys without the right to do this."""
+    """Return the 403 for one of the cluster's API keys that may not do what the request asks
+    for."""
     return HttpFault(403, "forbidden", message)
 
 
@@ -337,7 +338,7 @@ def too_large(limit_bytes: int) -> HttpFault:
 
 
 def no_websocket(path: str) -> HttpFault:
-    """Return the 404 for a WebSocket request to a path; no path supports it."""
+    """Return the 404 for a WebSocket request. No path supports WebSockets."""
     text = f"{path} has no WebSocket; use HTTP with a stream"
     return HttpFault(404, "not_there_yet", text)
 

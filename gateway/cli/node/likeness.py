@@ -74,8 +74,11 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """A cluster as the node `node` sees it. `strangers` are addresses that were dialled and did not
-    answer. `holder` is the leader; None if the cluster has no leader."""
+    """A cluster as the node `node` sees it.
+
+    `strangers` are addresses that were dialled and did not answer. `holder` is the leader; None if
+    the cluster has no leader.
+    """
 
     node: str
     holder: str | None

@@ -76,7 +76,7 @@ class Output:
             sys.stdout.flush()
 
     def line(self, value: Any) -> None:
-        """Write one of many results, as one line of JSON."""
+        """Write one of several results as a line of JSON."""
         sys.stdout.write(json.dumps(value, default=str) + "\n")
         sys.stdout.flush()
 
@@ -85,8 +85,8 @@ class Output:
         self.out.print(escape(text), style=style or None)
 
     def write(self, text: str) -> None:
-        """Write text as it arrives, without a line end: tokens of an answer. A pipe gets it
-        unescaped."""
+        """Write a piece of text as it arrives, such as tokens of an answer, without a line end. In
+        a pipe, control characters are not escaped."""
         sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
 

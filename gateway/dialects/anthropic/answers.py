@@ -164,7 +164,7 @@ class CountAnswer(TypedDict):
 
 
 class AnthropicErrorText(TypedDict):
-    """An error. `details` is set if clients use it to decide how to retry."""
+    """An error. `details` is set if clients use the details to decide how to retry."""
 
     type: str
     message: str

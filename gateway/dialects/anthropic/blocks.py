@@ -43,8 +43,8 @@ class AnthropicTextBlockBody(Closed):
 
 
 class AnthropicMediaBlockBody(Closed):
-    """An image, with all its fields. The parser refuses it. In a tool's result it is accepted, and
-    the model reads a note in its place."""
+    """An image, with all its fields. The parser refuses an image in a turn. In a tool's result the
+    image is accepted, and the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole block is refused"
@@ -112,8 +112,8 @@ class AnthropicBlocksSourceBody(Closed):
 
 
 class AnthropicUnreadSourceBody(Closed):
-    """A document that is not text, or only a link. The parser refuses it. In a tool's result it is
-    accepted, and the model reads a note in its place."""
+    """A document that is not text, or only a link. The parser refuses it in a turn. In a tool's
+    result the document is accepted, and the model reads a note in its place."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the whole document is refused"
@@ -144,7 +144,7 @@ class AnthropicDocumentBlockBody(Closed):
 
 
 class AnthropicSearchResultBlockBody(Closed):
-    """A result of the client's search; the model reads all of it."""
+    """A result of the client's search; the model reads the whole result."""
 
     type: Literal["search_result"]
     source: str
@@ -165,7 +165,7 @@ _Media = (
 
 
 class AnthropicToolReferenceBody(Closed):
-    """A tool found by a tool search; the request's tools include it."""
+    """A reference to a tool that a tool search found. The request's tools include that tool."""
 
     type: Literal["tool_reference"]
     tool_name: str = Field(min_length=1)

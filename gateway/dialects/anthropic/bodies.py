@@ -156,7 +156,7 @@ LEAST_BUDGET = 1024
 
 
 class AnthropicThinkingBody(Closed):
-    """Whether to think; `adaptive` leaves it to the model's card."""
+    """Whether to think. With `adaptive`, the model card decides."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(

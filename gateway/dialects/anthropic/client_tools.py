@@ -32,7 +32,7 @@ class ClientTool:
 
 
 def is_client_tool(kind: str) -> bool:
-    """Return whether Anthropic defines this type of tool and the client runs it."""
+    """Return whether Anthropic defines this type of tool and the client runs the tool."""
     return KIND.fullmatch(kind) is not None
 
 

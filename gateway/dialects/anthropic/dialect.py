@@ -66,7 +66,8 @@ class AnthropicMessages:
         return _parsed(request, parsed_body, extras, context, stream=bool(parsed_body.stream))
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> MessagesStream:
-        """Return a renderer of named events. While the model loads, it sends only pings."""
+        """Return a renderer of named events. While the model loads, the renderer sends only
+        pings."""
         return MessagesStream(parsed)
 
     def render_whole(

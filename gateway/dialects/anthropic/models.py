@@ -51,8 +51,8 @@ def render_model(listing: ModelListing) -> bytes:
 
 
 def model_object(listing: ModelListing) -> AnthropicModel:
-    """Return a model. Its limits are the smallest of its instances, since any of them may
-    answer."""
+    """Return a model. If its instances have different limits, the smallest limit counts, since any
+    instance may answer."""
     smallest = min((item.context_tokens for item in listing.loaded), default=listing.context_tokens)
     created = datetime.fromtimestamp(int(listing.modified_at_s), UTC)
     model: AnthropicModel = {

@@ -192,6 +192,6 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
-    """Return a call as a stream's client has it at the end. A truncated call keeps the complete
-    members of its input."""
+    """Return a call as the client of a stream has it at the end of the stream. A truncated call
+    keeps the complete members of its input."""
     return call_object(call.call_id, call.name, partial_object(call.arguments))

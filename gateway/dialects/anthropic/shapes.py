@@ -43,7 +43,8 @@ FIELD_WORDS = {
 """Shoal's field names with their names in this API."""
 
 DETAILS = {"thread": {"error_code": "thread_unsupported_request"}}
-"""`details` of an error about a field. Clients use them to send another kind of request."""
+"""`details` of an error about a field. Clients read them to decide which other kind of request to
+send."""
 
 _TYPES = {
     400: "invalid_request_error",
@@ -59,8 +60,8 @@ _TYPES = {
 
 
 def error_object(fault: HttpFault) -> AnthropicError:
-    """Return `{"type": "error", "error": {...}}`. Clients show only the message, so it names the
-    field at fault."""
+    """Return `{"type": "error", "error": {...}}`. Clients show only the message, so the message
+    names the field at fault."""
     other = "invalid_request_error" if fault.status < 500 else "api_error"
     kind = _TYPES.get(fault.status, other)
     error: AnthropicErrorText = {"type": kind, "message": _message_of(fault)}

@@ -48,7 +48,8 @@ def turns_of(
 
 
 def _system_of(system: str | Sequence[blocks.AnthropicTextBlockBody] | None) -> list[ChatMessage]:
-    """Return the system prompt as a turn, without the billing line; no turn if it is empty."""
+    """Return the system prompt as a turn, without the billing line. If the prompt is empty, return
+    no turn."""
     parts = _texts_of(system or ())
     if parts and parts[0].text.startswith(BILLING):
         _, _, rest = parts[0].text.partition("\n")
@@ -113,8 +114,8 @@ _Held = (
 
 
 def _read(block: _Held) -> TextPart | None:
-    """Return the text that the model reads for a block other than text; None if it can read
-    nothing."""
+    """Return the text that the model reads for a block that is not a text block; None if the model
+    cannot read the block."""
     match block:
         case blocks.AnthropicSearchResultBlockBody():
             heading = f"Search result: {block.title} ({block.source})"

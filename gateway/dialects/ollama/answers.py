@@ -104,7 +104,7 @@ class OllamaError(TypedDict):
 
 
 class OllamaDetails(TypedDict):
-    """The details of a model in every listing; unknown ones are empty."""
+    """The details of a model in every listing. A detail that is unknown is empty."""
 
     parent_model: str
     format: Literal["safetensors"]

@@ -68,7 +68,8 @@ def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> by
 
 
 def render_ps(listings: Sequence[api_table.ModelListing], now_s: float) -> bytes:
-    """Return the answer to `GET /api/ps`: one entry per instance, under its model's own name."""
+    """Return the answer to `GET /api/ps`: one entry for each instance, under the name of its own
+    model."""
     loaded: answers.OllamaProcesses = {
         "models": [
             {
@@ -116,7 +117,7 @@ def render_show(listing: api_table.ModelListing) -> bytes:
 
 
 def _parameters(listing: api_table.ModelListing) -> list[str]:
-    """Return one line per parameter; a list gets one line per value."""
+    """Return one line for each parameter. A parameter with a list has one line for each value."""
     parameters = {} if listing.derived is None else dict(listing.derived.parameters)
     if listing.max_tokens:
         # Ollama's name for an answer's limit unless its request sets one

@@ -88,8 +88,8 @@ PULL_TABLE = FieldTable(
 
 
 def _whole(value: object) -> object:
-    """Return the integer part of a float. An int is returned as it is: beyond 2**53 a float would
-    lose digits."""
+    """Return the integer part of a float. An int is returned unchanged, because as a float it would
+    lose digits beyond 2**53."""
     return int(value) if isinstance(value, float) and math.isfinite(value) else value
 
 
@@ -219,7 +219,7 @@ class SharedBody(ModelBody):
 
 
 class OllamaChatBody(SharedBody):
-    """The body of `POST /api/chat`. Without messages it loads or unloads the model."""
+    """The body of `POST /api/chat`. A body without messages loads or unloads the model."""
 
     table: ClassVar[FieldTable] = CHAT_TABLE
     messages: Annotated[list[OllamaMessageBody], Field(fail_fast=True)] | None = None
@@ -230,7 +230,7 @@ TokenBody = Annotated[int, Field(ge=0, lt=2**31)]
 
 
 class OllamaGenerateBody(SharedBody):
-    """The body of `POST /api/generate`. Without a prompt it loads or unloads the model."""
+    """The body of `POST /api/generate`. A body without a prompt loads or unloads the model."""
 
     table: ClassVar[FieldTable] = GENERATE_TABLE
     prompt: str | None = None

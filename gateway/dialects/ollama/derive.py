@@ -137,8 +137,8 @@ def parse_copy(body: bytes, limits: Limits) -> AskedDerivation:
 def derived_of(
     derivation: AskedDerivation, base: ModelId, source: DerivedModel | None, now_s: float
 ) -> DerivedModel:
-    """Return the derived model. `source` is the model that it is made from, if that is itself
-    derived. `base` is the model that answers. Raises BadRequest."""
+    """Return the derived model. `source` is the model that it is made from, if that model is itself
+    a derived model. `base` is the model that answers requests. Raises BadRequest."""
     parent = source or DerivedModel(name=base, base=base)
     name = derivation.name
     if derivation.is_copy:

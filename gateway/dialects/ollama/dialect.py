@@ -57,7 +57,7 @@ class OllamaChat(_Rendered):
     shape = "chat"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none without messages. Raises BadRequest."""
+        """Return one request; no request if the body has no messages. Raises BadRequest."""
         parsed_body, extras = read_body(bodies.OllamaChatBody, body, context.limits)
         messages = parsed_body.messages or []
         if len(messages) > context.limits.messages:
@@ -77,7 +77,7 @@ class OllamaGenerate(_Rendered):
     shape = "generate"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none without a prompt. Raises BadRequest."""
+        """Return one request; no request if the body has no prompt. Raises BadRequest."""
         parsed_body, extras = read_body(bodies.OllamaGenerateBody, body, context.limits)
         prompt = _prompt_of(parsed_body)
         history = tuple(parsed_body.context or ()) if isinstance(prompt, ChatPrompt) else None

@@ -159,8 +159,8 @@ def rotate(
 
 
 def check_reach(settings: Settings) -> None:
-    """Refuse to start a node without a key if its settings connect it to other machines. Raises
-    CliError, or BadKey for an invalid key file."""
+    """Refuse to start a node that has no cluster key but whose settings connect it to other
+    machines. Raises CliError, or BadKey for an invalid key file."""
     cluster = settings.cluster
     hosts = [host for host in (cluster.listen, *map(host_of, cluster.peers)) if host]
     beyond = [host for host in hosts if not is_loopback(host)]
@@ -195,7 +195,7 @@ def _adopt(invocation: Invocation, given: ClusterKeys, *, replace: bool) -> None
 
 
 def _check_forward(mine: ClusterKeys, given: ClusterKeys) -> None:
-    """Refuse keys that would undo a step of a rotation, or skip one."""
+    """Refuse keys that would undo or skip a step of a rotation."""
     steps = [mine]
     if mine.phase == "settled" and given.coming is not None:
         steps.append(mine.prepare(given.coming))

@@ -46,7 +46,7 @@ def pin(
 
 
 def unpin(invocation: Invocation, model: PinnedName) -> None:
-    """Unpin a model: it can be evicted, or unloaded when idle."""
+    """Unpin a model, so that it can be evicted or, when idle, unloaded."""
     answer = invocation.api().post("/unpin", {"model": model})
     invocation.output.document(answer)
     invocation.output.say(f"unpinned {answer['model']}")
@@ -65,7 +65,8 @@ def wait_line(wait: Row) -> str:
 
 
 def copy_lines(copy: Row) -> list[str]:
-    """Return why an instance is a replica and why it is evicted, for people; empty if neither."""
+    """Return why an instance is a replica and why it is evicted, for people. Empty if it is
+    neither."""
     name = f"{copy['model']} ({copy['instance']})"
     came = [f"{name} is a replica: {copy['replica']}"] if copy["replica"] else []
     return [*came, *([f"{name} is evicted: {copy['leaves']}"] if copy["leaves"] else [])]

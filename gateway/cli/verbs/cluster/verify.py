@@ -28,8 +28,9 @@ def verify(
     stress: rdma_test.Stress = False,
     memory_mb: rdma_test.Memory = None,
 ) -> None:
-    """Check model files against their hashes. Without a model, check the cluster: `cluster-info`,
-    then `rdma-test` on all reachable nodes. Exits with 1 if it finds a problem."""
+    """Check model files against their hashes. If no model is named, check the cluster: run
+    `cluster-info`, then `rdma-test` on all reachable nodes. Exits with 1 if a check finds a
+    problem."""
     if models:
         if quick or stress or memory_mb is not None:
             text = "--quick, --stress and --memory apply to the cluster test, not to models"

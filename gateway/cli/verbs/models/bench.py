@@ -44,7 +44,7 @@ class BenchSettings:
     name: str
 
     def prompt(self, number: int) -> str:
-        """Return a prompt that differs from every other one from its first words on."""
+        """Return a prompt that differs from every other prompt from its first words on."""
         chosen = [
             WORDS[(number * 7 + n * (number + 3)) % len(WORDS)] for n in range(self.prompt_words)
         ]

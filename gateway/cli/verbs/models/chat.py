@@ -24,7 +24,8 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.models.instances import ModelName
 
 SILENT_S = 2.0
-"""After this many seconds without standard input, a message says that shoal waits for it."""
+"""If nothing arrives on standard input for this many seconds, a message says that shoal waits for
+input."""
 HISTORY_FILE = "chat-history"
 HELP = """\
 /bye          end the chat (also Ctrl-D)
@@ -109,7 +110,7 @@ def run(
     *,
     wishes: Wishes,
 ) -> None:
-    """Send a prompt to a model and stream its answer; without a prompt, chat with it.
+    """Send a prompt to a model and stream its answer. Without a prompt, chat with the model.
 
     Piped input is added to the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
     """
@@ -128,7 +129,7 @@ def run(
 
 
 def read_piped(output: Output) -> str:
-    """Return all of standard input; empty if it is a terminal."""
+    """Return all of standard input; empty if standard input is a terminal."""
     if sys.stdin.isatty():
         return ""
     with contextlib.suppress(OSError, ValueError):
@@ -205,8 +206,8 @@ def _turn(
 def answer(
     api: NodeApi, model: str, wishes: Wishes, messages: list[dict[str, str]], output: Output
 ) -> StreamedAnswer:
-    """Send the conversation and show the answer as it arrives; reasoning is dimmed, on standard
-    error. An interrupt ends the answer and sets `stopped`."""
+    """Send the conversation and show the answer as it arrives. Reasoning is dimmed and goes to
+    standard error. An interrupt ends the answer and sets `stopped`."""
     reply, began = StreamedAnswer(), time.monotonic()
     channel: str | None = None
     try:

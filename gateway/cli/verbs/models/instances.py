@@ -284,7 +284,7 @@ def _rank_lines(state: NodeState, instance: Instance) -> list[str]:
 
 
 def kv_kind(word: str | None) -> str | None:
-    """Check the value of `--kv` and return it. Raises CliError if it is no valid kind."""
+    """Check the value of `--kv` and return the value. Raises CliError if it is not a valid kind."""
     if word is not None and (wrong := not_a_kind(word)) is not None:
         raise CliError(f"--kv {word!r}", remedy=wrong, code=2)
     return word

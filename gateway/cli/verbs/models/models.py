@@ -221,7 +221,8 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
 
 
 def _kv(card: ModelCard) -> str:
-    """Return the KV bytes per token, and the precision if it is not full."""
+    """Return the KV bytes per token, and the precision of the KV cache if it is below full
+    precision."""
     grows = card.kv_bytes_per_token
     if window_of(card.kv):
         row = window_bytes(grows, card.kv, card.context_tokens)

@@ -101,7 +101,7 @@ def speed_of(row: Row) -> str:
 
 
 def _when(ended_at_s: float, now_s: float) -> str:
-    """Return the time of day; with the date if it is more than a day ago."""
+    """Return the time of day. If it is more than a day ago, the date is added."""
     form = "%H:%M:%S" if 0 <= now_s - ended_at_s < DAY_S else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, time.localtime(ended_at_s))
 

@@ -80,8 +80,8 @@ def cut(line: Line, width: int) -> Line:
 
 
 def fold(notes: Sequence[Line], width: int, most: int = 3) -> list[Line]:
-    """Return notes of one piece each, indented and folded at word boundaries. At most `most` lines;
-    a cut text ends in an ellipsis."""
+    """Return notes, each of one piece, indented and folded at word boundaries. There are at most
+    `most` lines; a text that was cut ends in an ellipsis."""
     lines: list[Line] = []
     for ((text, tone),) in notes:
         line = " "

@@ -58,7 +58,7 @@ def monitor(
     """Watch the cluster: nodes, instances, queues, latencies, errors.
 
     On a terminal it draws a picture until Ctrl-C; in a pipe it prints one line per refresh. With
-    `--json` each line is an object. It reconnects to a node that goes away.
+    `--json` each line is an object. If the node stops answering, the monitor waits and reconnects.
     """
     watcher = Watcher(invocation.api())
     output = invocation.output

@@ -32,7 +32,8 @@ def copies_of(number: int) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate: whole numbers from 100 on, else one decimal; "-" if unknown."""
+    """Return a rate. From 100 on it is a whole number, below that it has one decimal; "-" if
+    unknown."""
     return UNKNOWN if value is None else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 

@@ -36,8 +36,8 @@ def capture(
     ] = None,
 ) -> None:
     """Save diagnostics of each node to one file: stacks, flight recorders, memory, logs, versions
-    and settings. It contains no prompts, answers or keys. The file lists unreachable nodes and
-    missing parts."""
+    and settings. The file contains no prompts, answers or keys. It lists the nodes that were
+    unreachable and the parts that are missing."""
     api, output = invocation.api(), invocation.output
     output.note("this takes some seconds, or up to a minute if a process hangs")
     content = api.file(PATH, {"nodes": nodes or []}, timeout_s=WHOLE_S)

@@ -29,7 +29,7 @@ LOOK_S = 0.1
 
 @dataclass(slots=True)
 class DownReport:
-    """The result of `down`: processes that needed a signal, and the time it took."""
+    """The result of `down`: the processes that needed a signal, and the time that `down` took."""
 
     orderly: bool = False
     terminated: list[str] = field(default_factory=list[str])

@@ -71,7 +71,7 @@ def install(
         bool, typer.Option("--start/--no-start", help="Start it now and with the machine.")
     ] = True,
 ) -> None:
-    """Start the node of this home with the machine, and restart it if it fails."""
+    """Start the node of this home when the machine starts, and restart the node if it fails."""
     made = _plan(invocation, wanted)
     if wanted.dry_run:
         _show(invocation, made, "would write", (*made.before, *made.start))
