@@ -32,7 +32,8 @@ REMEMBERED = 1024
 
 
 class OwnerSilent(ShoalError):
-    """The owner of a request did not answer within `waited_s` seconds. `owner` describes it."""
+    """The owner of a request did not answer within `waited_s` seconds. `owner` names it for
+    people."""
 
     def __init__(self, owner: str, waited_s: float) -> None:
         super().__init__(f"{owner} did not answer within {waited_s:g} s")
@@ -140,9 +141,8 @@ class CancelRouter:
         self._is_node = is_node
 
     async def stop(self, request_id: RequestId) -> bool:
-        """Stop a request wherever it is open; return False if no process has it.
-
-        Raises OwnerSilent if the process or node in its id does not answer.
+        """Stop a request on whatever node and process it is open. Return False if no process has
+        the request. Raises OwnerSilent if the process or node in the request's id does not answer.
         """
         owner = owner_of(request_id)
         if owner is None or not (owner[1].isascii() and owner[1][1:].isdigit()):

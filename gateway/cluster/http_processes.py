@@ -31,7 +31,7 @@ ANSWER_BYTES = 4 << 20
 
 
 class OpenRequestTold(TypedDict):
-    """An open request. `instance` is null while it waits for an instance."""
+    """An open request. `instance` is null while the request waits for an instance."""
 
     request: str
     model: str
@@ -82,7 +82,8 @@ class HttpProcesses:
         reactor.watch(self._router, self._question)
 
     async def cancel(self, number: int, request_id: RequestId) -> bool | None:
-        """Have the process with this number stop a request; None if it does not answer."""
+        """Have the process with this number stop a request. Return None if that process does not
+        answer."""
         if number == self.number:
             return self._own.cancel(request_id)
         answer = await self._ask(number, ["cancel", request_id])
@@ -113,7 +114,7 @@ class HttpProcesses:
             self._link(number).send(pack([0, "rests", self.number, rows]))
 
     async def _ask_all(self, processes: int, question: str) -> list[Any]:
-        """Return the answers of all others in one list. Silent processes are left out."""
+        """Return the answers of all other processes in one list. Silent processes are left out."""
         answers = await self._ask_each(processes, question)
         return [item for answer in answers.values() for item in answer]
 
@@ -127,8 +128,8 @@ class HttpProcesses:
         return [number for number in range(processes) if number != self.number]
 
     async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
-        """Have another process stop a request whose answer is stored for this owner; None if it
-        does not answer."""
+        """Have another process stop a request whose answer is stored for this owner. Return None if
+        that process does not answer."""
         answer = await self._ask(number, ["stop answer", request_id, owner])
         return answer if isinstance(answer, bool) else None
 

@@ -111,7 +111,8 @@ def _license(folder: Path) -> str:
 
 
 def _tensors(folder: Path) -> tuple[StoredTensor, ...]:
-    """Return the tensors of all weights, file by file; none if one header cannot be read."""
+    """Return the tensors of all weight files, file by file. If one header cannot be read, return
+    none."""
     tensors: list[StoredTensor] = []
     left = HEADERS_BYTES
     for path in sorted(folder.glob("*.safetensors")):
@@ -144,7 +145,7 @@ def _word(value: object) -> str:
 
 
 def _header(folder: Path, name: str, most: int) -> bytes:
-    """Return the header of a file of weights; empty if it is missing or larger than `most`
+    """Return the header of a weight file. Empty if the header is missing or larger than `most`
     bytes."""
     path = _inside(folder, name)
     if path is None:

@@ -52,7 +52,8 @@ def _plain(end: End) -> End:
 
 
 def _from_kernel(client: End, server: End) -> int | None:
-    """Ask the kernel for the user of one socket. Raises OSError if it does not know the socket."""
+    """Ask the kernel for the user of one socket. Raises OSError if the kernel does not know the
+    socket."""
     family = getattr(socket, "AF_NETLINK", None)
     if family is None:
         raise OSError("this system has no netlink")

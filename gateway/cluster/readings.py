@@ -215,7 +215,7 @@ def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
-    """Return why a model waits, as the leader reports it; None if it does not wait."""
+    """Return why a model waits, as the leader reports; None if the model does not wait."""
     pool = pool_of(readings, now)
     return next((wait for wait in pool.waits if wait.model == model), None) if pool else None
 

@@ -64,8 +64,8 @@ def temperature_of(temperature: float) -> float:
 
 
 def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> tuple[str, ...]:
-    """Return the stop strings in order, without repeats. Raises BadRequest for too many or an
-    invalid one."""
+    """Return the stop strings in order, without repeats. Raises BadRequest for too many stop
+    strings or an invalid one."""
     if isinstance(stops, str):
         by_path = {field: stops}
     else:
@@ -194,7 +194,7 @@ def tool_tag(own: str, *others: str) -> Callable[[object], str | None]:
     all tools except foreign ones."""
 
     def tag(value: object) -> str | None:
-        """Return a tool's tag; None if it is not an object."""
+        """Return the tag of a tool; None if the value is not an object."""
         if not isinstance(value, Mapping):
             return None
         kind = cast(Mapping[str, object], value).get("type")

@@ -86,7 +86,7 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
 
 
 def may_be_slip(location: Location) -> bool:
-    """Return whether a key at this location may be a misspelling: it is outside the
+    """Return whether a key at this location may be a misspelling. That is the case outside the
     conversation."""
     return location[0] not in CONVERSATION
 

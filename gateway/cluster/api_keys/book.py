@@ -21,7 +21,7 @@ class KeyBook:
         self._by_old_hash = {key.old_hash: key for key in keys.values() if key.old_hash}
 
     def find(self, hashed: str, wall_s: float) -> ApiKey | None:
-        """Return the key with that hash; None if no key is valid for it at `wall_s`."""
+        """Return the key with that hash; None if no key with that hash is valid at `wall_s`."""
         key = self._by_hash.get(hashed)
         if key is None:
             key = self._by_old_hash.get(hashed)

@@ -150,8 +150,8 @@ class KeyBudgets:
         *,
         counted: bool = False,
     ) -> OverBudget | None:
-        """Return the budget that a further request would exceed; None if it may run. `counted`: the
-        request already counts for the minute of its submission."""
+        """Return the budget that a further request would exceed; None if the request may run.
+        `counted`: the request already counts for the minute of its submission."""
         meter = self._meters.get(key)
         used = elsewhere if meter is None else elsewhere + meter.totals(now, wall_s)
         most = limits.concurrent

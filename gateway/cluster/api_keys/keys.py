@@ -82,8 +82,8 @@ class ApiKeys:
         return self.book.find(hashed, wall())
 
     def over_budget(self, key_id: str, *, counted: bool = False) -> OverBudget | None:
-        """Return the budget that a further request would exceed; None if it may run. `counted`: the
-        request already counts for the minute of its submission."""
+        """Return the budget that a further request would exceed; None if the request may run.
+        `counted`: the request already counts for the minute of its submission."""
         key = self.book.keys.get(key_id)
         if key is None:
             return None

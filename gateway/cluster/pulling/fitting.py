@@ -54,8 +54,8 @@ class Fitting:
     async def pull(
         self, node: NodeId, target: PullTarget, *, anyway: bool
     ) -> AsyncGenerator[PullState]:
-        """Have a node pull a model, and yield its state. A model that fits nowhere fails before its
-        weights are downloaded, unless it is pulled `anyway`. Raises OwnerSilent."""
+        """Have a node pull a model, and yield the state of the pull. If the model fits nowhere, the
+        pull fails before weights are downloaded, unless `anyway` is set. Raises OwnerSilent."""
         hold = Hold(holds=not anyway)
         async with contextlib.aclosing(self._workers.pull(node, target, hold)) as states:
             async for state in states:

@@ -53,8 +53,8 @@ State = TypeVar("State", bound=_Followed)
 
 @dataclass(slots=True)
 class Hold:
-    """Whether a pull waits once its worker has reported a forecast. The caller may change it at any
-    time."""
+    """Whether a pull waits after its worker has reported a forecast. The caller may change this at
+    any time."""
 
     holds: bool = False
 

@@ -229,8 +229,8 @@ def _whole_second(second: int) -> str:
 
 
 def error_object(fault: HttpFault) -> OllamaError:
-    """Return `{"error": "..."}`. Ollama's clients show only this text, so it names the field at
-    fault."""
+    """Return `{"error": "..."}`. Ollama's clients show only this text, so the text names the field
+    at fault."""
     field = faults.in_words(fault.field, FIELD_WORDS)
     if field is None or field in fault.message:
         return {"error": fault.message}

@@ -206,7 +206,7 @@ class ChatDelta(TypedDict):
 
 
 class ChatChunkChoice(TypedDict):
-    """A chunk's additions to one answer. The end comes in a chunk of its own."""
+    """A chunk's additions to one answer. The finish reason comes in a chunk of its own."""
 
     index: int
     delta: ChatDelta
@@ -216,8 +216,8 @@ class ChatChunkChoice(TypedDict):
 
 
 class ChatChunk(TypedDict):
-    """A piece of a chat completion. The last has the timing, and no choices but the usage if the
-    body asked for it."""
+    """A piece of a chat completion. The last chunk has the timing. If the body asked for usage, the
+    last chunk has the usage and no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -262,8 +262,8 @@ class CompletionHead(TypedDict):
 
 
 class CompletionChunk(CompletionHead):
-    """A piece of a completion. The last has the timing, and no choices but the usage if the body
-    asked for it."""
+    """A piece of a completion. The last chunk has the timing. If the body asked for usage, the last
+    chunk has the usage and no choices."""
 
     usage: NotRequired[TokenUsage]
     timing: NotRequired[AnswerTiming]

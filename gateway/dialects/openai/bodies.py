@@ -94,7 +94,7 @@ class FunctionToolBody(Closed):
 
 
 class ForeignToolBody(Closed):
-    """A tool of another kind. It is skipped and reported; the functions are still offered."""
+    """A tool of another kind. It is skipped and reported; functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
@@ -318,7 +318,7 @@ class ChatReasoningBody(Closed):
 
 
 class ChatThinkingBody(Closed):
-    """Whether to think, as in several providers' APIs; `adaptive` leaves it to the model's card."""
+    """Whether to think, as in several providers' APIs. With `adaptive`, the model card decides."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Budget | None = honoured("as thinking_budget")

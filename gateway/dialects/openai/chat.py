@@ -111,8 +111,8 @@ class OpenAIChat:
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ChatStream:
-        """Return a renderer of `chat.completion.chunk`. While the model loads, it sends only
-        comments."""
+        """Return a renderer of `chat.completion.chunk`. While the model loads, the renderer sends
+        only comments."""
         return ChatStream(parsed)
 
     def render_whole(
@@ -271,7 +271,8 @@ def _functions_of(
 
 
 def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return a function; a custom tool becomes a function, too. None for a tool of another kind."""
+    """Return the function that the model gets for a tool, also for a custom tool. None for a tool
+    of another kind."""
     if isinstance(tool, bodies.ForeignToolBody):
         return None
     return custom_function(tool) if isinstance(tool, CustomToolBody) else tool_of(tool.function)

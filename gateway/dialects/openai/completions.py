@@ -54,8 +54,8 @@ class OpenAICompletions:
         )
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> CompletionsStream:
-        """Return a renderer of `text_completion` chunks. While the model loads, it sends only
-        comments."""
+        """Return a renderer of `text_completion` chunks. While the model loads, the renderer sends
+        only comments."""
         return CompletionsStream(parsed)
 
     def render_whole(

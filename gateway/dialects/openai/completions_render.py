@@ -106,7 +106,8 @@ class CompletionsStream(OpenAIStream):
         )
 
     def _prompt(self, entry: PromptTokens) -> bytes:
-        """Return the frame of prompt tokens; with their text unless `open` sent it."""
+        """Return the frame of the prompt tokens. The frame has their text too, unless `open` has
+        sent the text."""
         index = self._first[entry.request_id] + entry.choice
         text = entry.text if self._echoes.get(entry.request_id) is None else ""
         if self._wants_logprobs:
@@ -184,8 +185,8 @@ def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[i
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
-    """Return the likeliest tokens by their text, and the token itself. If two have one text, the
-    likelier counts."""
+    """Return the likeliest tokens by their text, and the token itself. If two tokens have the same
+    text, the likelier one counts."""
     logprobs = {text: finite_logprob(logprob) for _, text, logprob in reversed(token.top)}
     logprobs.setdefault(token.text, finite_logprob(token.logprob))
     return logprobs

@@ -37,8 +37,8 @@ _WHOLE = re.compile(
     r'(?:[^"\\]|\\["\\/bfnrt]|\\u(?![dD][89abAB])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4})*"
 )
-"""The part of a JSON string that later characters cannot alter: both surrogates of a pair, or none.
-"""
+"""The longest beginning of a JSON string that later characters cannot change. It never ends between
+the two surrogates of a pair."""
 _LOOSE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 
 # --- shapes -------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class CustomTextFormatBody(Closed):
 
 
 class CustomRuleBody(Closed):
-    """A grammar; the model reads it."""
+    """A grammar, which the model reads."""
 
     syntax: Literal["lark", "regex"]
     definition: str = Field(min_length=1)

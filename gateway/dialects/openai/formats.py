@@ -21,7 +21,7 @@ LONGEST_SCHEMA_TEXT = 64 << 10
 
 
 def output_of(body: bodies.SharedBody, limits: Limits) -> OutputFormat:
-    """Return the form of the text. Raises BadRequest for two fields about it, and for an invalid
+    """Return the form of the text. Raises BadRequest if two fields set the form, and for an invalid
     schema."""
     formats = list(_formats_of(body, limits))
     if len(formats) > 1:

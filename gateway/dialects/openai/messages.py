@@ -164,7 +164,7 @@ class ToolMessageBody(Closed):
 
 
 class FunctionMessageBody(Closed):
-    """A function's result in the older form; it belongs to the last call before it."""
+    """A function's result in the older form. It belongs to the last call before this message."""
 
     role: Literal["function"]
     name: str = Field(min_length=1)

@@ -72,8 +72,8 @@ def error_object(fault: HttpFault) -> answers.Error:
 
 
 def _message_of(fault: HttpFault) -> str:
-    """Return a failure's message. If a prompt does not fit, it has OpenAI's wording, which clients
-    parse."""
+    """Return a failure's message. For a prompt that does not fit, the message has OpenAI's wording,
+    which clients parse."""
     overflow = overflow_of(fault)
     if overflow is None:
         return fault.message
@@ -198,7 +198,8 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
 def whole_answer(
     parsed: Parsed, object_name: str, choices: Sequence[dict[str, Any]], usage: Usage
 ) -> bytes:
-    """Return an answer in one piece; without choices, a stream's chunk with the usage."""
+    """Return an answer in one piece. Without choices, the result is the chunk of a stream that has
+    the usage."""
     return json_bytes(
         {
             **answer_head(parsed, object_name),

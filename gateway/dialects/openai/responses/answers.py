@@ -80,8 +80,8 @@ class AnsweredMessageItem(TypedDict):
 
 
 class AnsweredReasoningItem(TypedDict):
-    """Thinking of the assistant, as an item. On request it has a summary, and the encoded thinking
-    that clients send back."""
+    """Thinking of the assistant, as an item. If the client asks for them, the item has a summary
+    and the encoded thinking that clients send back."""
 
     id: str
     type: Literal["reasoning"]
@@ -201,7 +201,7 @@ class ItemTold(NumberedEvent):
 
 
 class PlacedEvent(NumberedEvent):
-    """The fields of an event about an item, which it names by id."""
+    """The fields of an event about an item. The event names the item by its id."""
 
     item_id: str
     output_index: int

@@ -30,8 +30,8 @@ def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
 
 
 def as_it_stands(shown: bytes, state: str, error: Mapping[str, Any] | None) -> bytes:
-    """Return a response with the state of its job; `error` has the code and message if it failed. A
-    complete response is unchanged."""
+    """Return a response with the state of its job. If the job failed, `error` has the code and the
+    message. A complete response is returned unchanged."""
     response = cast(dict[str, Any], orjson.loads(shown))
     if response["status"] != "queued" or state == "queued":
         return shown

@@ -142,7 +142,8 @@ class OpenAIResponses:
         return _continued(parsed, previous, limits, named, conversation)
 
     def stream(self, parsed: Parsed, *, load_s: float = 0.0) -> ResponsesStream:
-        """Return a renderer of named events. While the model loads, it sends only comments."""
+        """Return a renderer of named events. While the model loads, the renderer sends only
+        comments."""
         return ResponsesStream(parsed, load_s)
 
     def render_whole(

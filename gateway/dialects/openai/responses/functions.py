@@ -43,7 +43,7 @@ def functions_of(
 
 
 def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
-    """Return the paths of tools of other kinds, also among the allowed ones."""
+    """Return the paths of tools of other kinds, including those among the allowed tools."""
     paths = foreign_in(body.tools, ForeignToolBody)
     choice = body.tool_choice
     if not isinstance(choice, bodies.ResponsesAllowedChoiceBody):
@@ -54,7 +54,8 @@ def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return a function; a custom tool becomes a function, too. None for a tool of another kind."""
+    """Return the function that the model gets for a tool, also for a custom tool. None for a tool
+    of another kind."""
     if isinstance(tool, ForeignToolBody):
         return None
     if isinstance(tool, ResponsesCustomToolBody):

@@ -47,7 +47,7 @@ class ResponsesRefusalPartBody(Closed):
 
 
 class ResponsesMediaPartBody(Closed):
-    """An image, a file or a sound, with all its fields; the parser refuses it."""
+    """An image, a file or a sound, with all its fields. The parser refuses such a part."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the part is refused whole"
@@ -198,7 +198,7 @@ class ResponsesReferenceBody(Closed):
 
 
 def _item_tag(value: Any) -> str | None:
-    """Return the tag of an item. Without a type, it is a message if it has a role, else a
+    """Return the tag of an item. An item without a type is a message if it has a role, otherwise a
     reference."""
     if isinstance(value, Mapping):
         fields = cast(Mapping[str, Any], value)
@@ -228,7 +228,8 @@ FOREIGN_TYPES = frozenset(
      "mcp_list_tools", "shell_call", "shell_call_output", "tool_search_call", "tool_search_output",
      "web_search_call")
 )  # fmt: skip
-"""Items of unsupported tools. A conversation that began at another server may have them."""
+"""Types of items of unsupported tools. A conversation that began at another server may contain such
+items."""
 ResponsesItem = Annotated[
     Annotated[ResponsesMessageBody, Tag("~message")]
     | Annotated[ResponsesCallBody, Tag("~function_call")]

@@ -41,8 +41,8 @@ def items_of(input_items: str | Sequence[items.AnyItem] | None) -> tuple[items.A
 
 
 def kept_items(input_items: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
-    """Return the items as they are stored, without skipped ones. `request` is the request with
-    them."""
+    """Return the items as they are stored, without items that are skipped. `request` is the request
+    that brought the items."""
     return tuple(
         json_bytes(_object(item, index, request))
         for index, item in enumerate(input_items)

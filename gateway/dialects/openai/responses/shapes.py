@@ -115,8 +115,8 @@ def thought_members(parsed: Parsed, thought: str) -> dict[str, Any]:
 
 
 def packed_thought(thought: str) -> str:
-    """Return thinking in the encoded form that clients send back. It is not secret: the same answer
-    has it as text."""
+    """Return thinking in the encoded form that clients send back. The encoding hides nothing: the
+    same answer has the thinking as text."""
     return PACKED + base64.b64encode(thought.encode()).decode()
 
 

@@ -29,7 +29,7 @@ def turn_of(
     turn: ConversationTurn, before: Sequence[bytes], own: Sequence[bytes]
 ) -> ConversationTurn:
     """Return the turn with the request's own items. Raises BadRequest if the conversation already
-    has one of them."""
+    has an item with the id of one of these items."""
     return replace(turn, items=named_items(own, {_id_of(item) for item in before}, "input"))
 
 
@@ -52,7 +52,8 @@ def named_items(items: Sequence[bytes], there: Iterable[str], field: str) -> tup
 
 
 def output_added(answer: bytes) -> tuple[NamedItem, ...] | None:
-    """Return the items of a response's output; None if it adds nothing."""
+    """Return the items of a response's output; None if the response adds nothing to its
+    conversation."""
     response = cast(dict[str, Any], orjson.loads(answer))
     if response["status"] not in _ADDS:
         return None
