@@ -17,9 +17,11 @@ MOST_GAP_S = 1.0
 
 
 class LostTime:
-    """The time that does not count, from one look to the next. `waited_s` returns the total seconds
-    in which the watched threads were ready without a core; `pass_by` needs no such function.
-    `woke_at` is the end of the watcher's last standstill; 0 if there was none."""
+    """Measures the time that does not count between one call of `look` and the next. `waited_s`
+    returns the total seconds in which the watched threads were ready without a core; `pass_by`
+    needs no such function. `woke_at` is the end of the watcher's last standstill; 0 if there was
+    none.
+    """
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)
@@ -28,7 +30,7 @@ class LostTime:
         self.woke_at = 0.0
 
     def look(self, now: float) -> float:
-        """Return how many seconds since the last look do not count."""
+        """Return how many of the seconds since the last call do not count."""
         before_s, self._last_waited_s = self._last_waited_s, self._waited_s()
         waited_s = 0.0 if before_s is None else self._last_waited_s - before_s
         return max(self._stood_still_s(now), waited_s)
@@ -47,7 +49,8 @@ class LostTime:
 
 class OwedTime:
     """Measures how long something has been due, without the time that does not count. Call
-    `spent_s` at every look, also while nothing is due."""
+    `spent_s` regularly, also while nothing is due.
+    """
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)

@@ -176,7 +176,9 @@ class Master:
                 return None
 
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
-        """Return who leads, or why nothing can be changed from here."""
+        """Return the reply of a candidate that is not the leader: which node leads, or why nothing
+        can be changed now.
+        """
         election = self.candidate.election
         why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):

@@ -1,8 +1,8 @@
 """The arithmetic of the collective test: sizes, trimmed means, bandwidth, verdicts, the report.
 
-Pure. Bandwidth is that of one direction of a rank's link. An `all_sum` of S bytes over n ranks
-sends 2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group is as
-fast as its slowest rank, and passes only if every rank found every element right.
+Pure. A bandwidth counts one direction of a rank's link. An `all_sum` of S bytes over n ranks sends
+2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group is as fast
+as its slowest rank, and passes only if every rank found every element right.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> Collect
 
 
 def is_skipped(test: CollectiveTest, elements: int) -> bool:
-    """Return whether an array of so many elements is over the limit."""
+    """Return whether an array of this many elements exceeds the memory limit."""
     return elements * ELEMENT_BYTES > test.cap_bytes
 
 
@@ -162,16 +162,18 @@ def judge_bandwidth(bytes_per_s: float, array_bytes: int) -> Verdict | None:
 
 
 def rounds_of(test: CollectiveTest, checks: int) -> int:
-    """Return the number of exchanges of a test with so many checks, for progress."""
+    """Return the total number of exchanges in a test with this many checks, to show progress."""
     sizes = sum(not is_skipped(test, size) for size in test.sizes)
     latency = test.latency_warm_ups + test.latency_rounds
     return checks + latency + sizes * (test.warm_ups + test.rounds)
 
 
 def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
-    """Return the combined result of the ranks, from the latest reading of each; at least one.
+    """Combine the ranks' results into one report. `readings` has the latest reading of each rank
+    that has reported, and at least one.
 
-    It has `passed` if all ranks are here and done and no element of any check was wrong.
+    The test has `passed` if every rank has reported and is done, and no element of any check was
+    wrong.
     """
     ranks = sorted(readings, key=lambda reading: reading.rank)
     first, test = ranks[0], ranks[0].test
@@ -207,8 +209,10 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 
 def culprit(why: str) -> tuple[int, str] | None:
-    """Return the rank and node that a test failed for, from its final message: the last that is
-    named, because a rank that reports another comes first. None if none is named."""
+    """Return the rank and node that a test failed for, from its final message. If the message names
+    several ranks, it is the last one, because the message first names the rank that reported
+    another. None if the message names no rank.
+    """
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 

@@ -1,8 +1,8 @@
 """The best working path between two nodes, and its speed.
 
 Pure. A path works if a hello was answered there (`PeersReading`) or a measurement was made
-(`LinkReading`); the card of the node at its end gives the medium. The ring of a group and the
-arithmetic of placement choose by the same ranking (`bus.wire.topology`).
+(`LinkReading`); the node card of the other node says which medium the address belongs to. The ring
+of a group and the placement both use the ranking of `bus.wire.topology`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """RDMA ports and whether RDMA is switched on, from the output of the system's tools.
 
-Pure: a tool's output in, facts out; other text gives no facts. Formats: `ibv_devinfo` of
-rdma-core, Apple's `rdma_ctl status`.
+Pure: it parses the output of a tool and returns facts. Text in another format gives no facts.
+Formats: `ibv_devinfo` of rdma-core, Apple's `rdma_ctl status`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ DOWN = "PORT_DOWN"
 
 @dataclass(frozen=True, slots=True)
 class DevicePort:
-    """A port of an RDMA device. `state` is ibverbs' name, without its number."""
+    """A port of an RDMA device. `state` is the port state as ibverbs names it, without the numeric
+    code: `PORT_ACTIVE`, not `PORT_ACTIVE (4)`.
+    """
 
     device: str
     port: int
@@ -38,7 +40,9 @@ def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
 
 
 def rdma_enabled(status: str) -> bool | None:
-    """Return the state in the output of `rdma_ctl status`; None if it has neither."""
+    """Return whether RDMA is enabled, from the output of `rdma_ctl status`; None if the output says
+    neither "enabled" nor "disabled".
+    """
     words = status.lower().split()
     if "enabled" in words:
         return True

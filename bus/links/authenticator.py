@@ -1,11 +1,12 @@
 """Talks to ZeroMQ in a thread of its own: decides which clients are admitted (ZAP,
 rfc.zeromq.org/spec/27).
 
-A process has one such thread and socket, from the first link that serves with keys to the last.
-Each ZAP domain has its gate. A refused client gets status 400; its link retries after a second,
-when this node may know it. (With 300 libzmq sends nothing, and both sides wait for the handshake's
-timeout.) Without this thread no client is admitted, because every such link enforces its domain. A
-link with keys that binds over ipc asks here, too, and stays plain.
+A process has one such thread and socket. It starts with the first link that serves with keys and
+ends with the last. Each ZAP domain has a gate, which decides. A refused client gets status 400; its
+link retries after a second, because this node may know the client by then. (With status 300 libzmq
+sends nothing, and both sides wait for the handshake's timeout.) Without this thread no client is
+admitted, because every link with keys enforces its domain. If a link with keys also binds over ipc,
+its ipc clients are checked by this thread, too, but their traffic is not encrypted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ KEY_BYTES = 32
 
 
 class Authenticator:
-    """The gates of this process by domain, and the thread that serves them."""
+    """The gates of this process by ZAP domain, and the thread that answers ZAP requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,10 @@
-"""Talks to ZeroMQ's CURVE (rfc.zeromq.org/spec/26): the keys of one link, while they change.
+"""Talks to ZeroMQ's CURVE (rfc.zeromq.org/spec/26): sets the keys of one link and replaces them
+during a rotation.
 
-A server has one key. To change it, it must drop its connections, which return at once. A client
-tries the valid keys in turn. If a server does not admit the client, ZeroMQ stops trying for good;
-then this module connects again. All else about a link is in `bus.links.transport`.
+A server has one key. To change its key, a server must drop its connections; the clients then
+reconnect immediately. A client tries the valid keys in turn. If a server does not admit the client,
+ZeroMQ stops trying for good; then this module connects again. `bus.links.transport` has everything
+else about links.
 """
 
 from __future__ import annotations

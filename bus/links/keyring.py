@@ -1,13 +1,15 @@
-"""Talks to the disk: the cluster's keys at this node, followed while they change.
+"""Talks to the disk: the cluster's keys at this node. Running processes follow changes of the key
+file.
 
 The key file has mode 0600 and is written as a whole. It is read again whenever it has changed, so
 every step of a rotation reaches running processes. Another file lists the nodes that this node has
-met. A node's public key follows from its id, so a known id is a known key. The `bus` process writes
-the list; every process of the node admits by it.
+met. A node's public key is derived from its id, so the list of ids is enough to recognise the
+nodes' keys. The `bus` process writes the list; every process of this node uses the list to admit
+other nodes.
 
 A node without a cluster key has the *machine key*, which all nodes of one user on one machine
-share. With it the node stays on loopback. The key keeps other users out, and does not distinguish
-nodes.
+share. A node with only the machine key listens on loopback alone. The machine key keeps other users
+out, but it cannot tell the user's nodes apart.
 """
 
 from __future__ import annotations
@@ -343,7 +345,8 @@ class NodeSecurity(KeyringGate):
 
 class DoorSecurity(KeyringGate):
     """Between members that don't know each other's ids yet: both sides prove that they have the
-    cluster key, neither proves a name. Only for first hellos."""
+    cluster key, but neither proves its id. Used only for the first hello.
+    """
 
     name = "door"
     max_bytes = DOOR_MAX_BYTES
@@ -364,8 +367,9 @@ class DoorSecurity(KeyringGate):
 
 
 class MachineSecurity(DoorSecurity):
-    """Between this user's nodes on one machine: each has the machine key, which admits it at once;
-    none proves a name."""
+    """Between this user's nodes on one machine: a node that has the machine key is admitted
+    immediately; no node proves its id.
+    """
 
     name = "machine"
     max_bytes = MAX_MESSAGE_BYTES

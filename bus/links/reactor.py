@@ -53,7 +53,7 @@ class Timer:
 
     @property
     def slack_s(self) -> float:
-        """Return how many seconds early it may run."""
+        """Return how many seconds before its time the action may run."""
         return 0.0 if self.period_s is None else min(SLACK_RATIO * self.period_s, SLACK_MAX_S)
 
 
@@ -119,7 +119,7 @@ class Reactor(ABC):
 
     @abstractmethod
     def _drain(self, link: Link, take: Callable[[], bool]) -> None:
-        """Whenever there may be a message, call `take` until it has no more."""
+        """Whenever the link may have a message, call `take` until it returns False."""
 
     @abstractmethod
     def _read_changes(self, link: Link) -> None:
@@ -175,7 +175,9 @@ class PollReactor(Reactor):
                 self._poller.unregister(socket)
 
     def call(self, action: Callable[[], None]) -> None:
-        """Run this in the loop soon, from any thread. After `close` it does nothing."""
+        """Run `action` in the loop's thread soon. Any thread may call this; after `close` it does
+        nothing.
+        """
         with self._pipe_lock:
             if self._closed:
                 return
@@ -186,7 +188,7 @@ class PollReactor(Reactor):
                 return
 
     def stop(self) -> None:
-        """Let `run` return after the current turn, from any thread."""
+        """Make `run` return after the current turn. Any thread may call this."""
         self.call(self._stop)
 
     def wake_on_signals(self) -> None:
@@ -275,7 +277,9 @@ class AsyncioReactor(Reactor):
         due = False
 
         def drain() -> None:
-            """Read up to `BUDGET` messages, and again soon if there may be more."""
+            """Read up to `BUDGET` messages. If more may be waiting, read again in the loop's next
+            turn.
+            """
             nonlocal due
             due = False
             for _ in range(BUDGET):
@@ -340,7 +344,7 @@ class AsyncioReactor(Reactor):
 
 
 def _pass_on(link: Link, on_frames: OnFrames) -> bool:
-    """Pass on one message of the link; return whether there was one."""
+    """Deliver one message of the link; return whether there was a message."""
     frames = link.receive()
     if frames is None:
         return False
@@ -357,11 +361,14 @@ def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
 
 
 def _keep_renewed(reactor: Reactor, link: Link) -> None:
-    """Renew the link's keys regularly for as long as it is open, so that it follows the cluster's
-    keys."""
+    """Renew the link's keys every `RENEW_S` until the link is closed, so that it follows changes of
+    the cluster's keys.
+    """
 
     def renew() -> None:
-        """Renew the link's keys, and again soon if an address is not free yet."""
+        """Renew the link's keys. A renewal binds the link's addresses again; if one of them is
+        still in use, try again after `RENEW_AGAIN_S`.
+        """
         if link.socket.closed:
             timer.cancel()
         elif not link.renew():

@@ -1,7 +1,8 @@
 """The seam between a link and the keys of its cluster.
 
-Pure. `bus.links.transport` asks, `bus.links.keyring` answers. There is one security for nodes that
-know each other, and one for the door, where members are not known yet.
+Pure. `bus.links.transport` uses these types, and `bus.links.keyring` implements them. There is one
+security for nodes that know each other. Another one is for the door, the socket at which nodes that
+do not know each other yet say hello.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Server:
 
     def other_keys(self, valid: Sequence[CurveKeys], now: float) -> CurveKeys | None:
         """Return the keys to try after `used` has failed: the next valid ones, cyclically. None if
-        there are no others or the last change was just now."""
+        no other key is valid, or if the key was changed a moment ago.
+        """
         after = valid.index(self.used) + 1 if self.used in valid else 0
         chosen = valid[after % len(valid)]
         return chosen if chosen != self.used and now >= self.tried_at + RETRY_S else None
@@ -75,7 +77,7 @@ class Security(Protocol):
 
     @property
     def is_local(self) -> bool:
-        """Return whether it is only for connections within this machine."""
+        """Return whether this security allows only connections within this machine."""
         ...
 
     def enter(self) -> None:

@@ -63,7 +63,7 @@ class HttpsServed:
 
 
 class _PassphraseAskedError(Exception):
-    """The key is encrypted."""
+    """The key is encrypted with a passphrase, which shoal does not support."""
 
 
 def read_pair(files: TlsFiles) -> TlsPair:
@@ -99,8 +99,9 @@ def read_pair(files: TlsFiles) -> TlsPair:
 
 
 def exposed_key(files: TlsFiles) -> str | None:
-    """Return a warning if other users may read the key, else None. The owner of a foreign key chose
-    its group, so group access is fine then."""
+    """Return a warning if other users may read the key, else None. If another user owns the key,
+    that user chose its group, so access by the group is no fault.
+    """
     try:
         status = Path(files.key).stat()
     except OSError:
@@ -112,11 +113,12 @@ def exposed_key(files: TlsFiles) -> str | None:
 
 
 class PairWatch:
-    """A pair, and the state of its files. `pair`: the last valid one; `trouble`: the fault of the
-    current files; "" if none."""
+    """Watches the files of a pair. `pair` is the last valid pair; `trouble` is the fault of the
+    current files, or "".
+    """
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read the pair. Raises ConfigError if it is invalid."""
+        """Read the pair of files. Raises ConfigError if the pair is invalid."""
         self._files = files
         self._seen = self._stamps()
         self.pair = read_pair(files)
@@ -146,8 +148,10 @@ class PairWatch:
 
 
 def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
-    """Write the serving pair (None: the previous one) and the files' fault, for this user's other
-    processes."""
+    """Write the certificate that the gateway serves with, and the fault of the files, where this
+    user's other processes can read them. `pair` None: the gateway still serves with the previous
+    pair.
+    """
     before = read_served(folder).certificates
     own = () if pair is None else (pair.certificate,)
     certificates = list(dict.fromkeys([*own, *before]))[:SERVED_KEPT]
@@ -158,12 +162,16 @@ def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
 
 
 def forget_served(folder: str) -> None:
-    """Delete the file of `tell_served`, because HTTP is plain now."""
+    """Delete the file that `tell_served` wrote. Call this when the node serves HTTP without TLS, so
+    that no outdated certificates are reported.
+    """
     (Path(folder) / SERVED_FILE).unlink(missing_ok=True)
 
 
 def read_served(folder: str) -> HttpsServed:
-    """Return the gateway's certificates as it last wrote them; empty if it wrote none."""
+    """Return the certificates that the gateway last wrote with `tell_served`; empty if it wrote
+    none.
+    """
     try:
         content = cast(dict[str, Any], json.loads((Path(folder) / SERVED_FILE).read_text()))
         return HttpsServed(tuple(map(str, content["certificates"])), str(content["trouble"]))

@@ -1,10 +1,10 @@
-"""Talks to the operating system: counts the bytes that a process sends to and receives from other
-nodes, readable by all processes.
+"""Talks to the operating system: counts the bytes that a process sends to other nodes and receives
+from them. All processes of the node can read the counts.
 
-It counts the frames of messages at ZeroMQ's interface, and the data that ranks exchange; not the
-overhead of encryption, TCP and retransmission. Each process has a small mapped file with its sums.
-A count costs one memory write per message, and other processes can read it at any time. Links
-within a node are not counted.
+The counts cover the frames that pass ZeroMQ's interface and the data that ranks exchange. They
+leave out the overhead of encryption, TCP and retransmission. Each process has a small mapped file
+with its sums. A count costs one memory write per message, and other processes can read it at any
+time. Links within a node are not counted.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class Senders:
 
 class Traffic:
     """The counts of one process of `node`, from zero; in memory only until `share`. Any thread may
-    ask for a `Way`. Other threads may count during and after `close`."""
+    get a `Way`. Other threads may count during and after `close`.
+    """
 
     def __init__(self, node: NodeId) -> None:
         self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)
@@ -154,8 +155,9 @@ class Traffic:
             return self._ways[key]
 
     def by_identity(self, plane: Plane, *, split: str = "/", part: int = 0) -> Senders:
-        """Return the tally of a ROUTER whose peers have their node in their identity: the `part`
-        between the `split`s. Others are not counted."""
+        """Return the tally of a ROUTER whose peers' identities contain their node id: split the
+        identity at `split`, and the id is number `part`. Peers without a node id are not counted.
+        """
 
         def way_of(identity: bytes) -> Way | None:
             """Return the count for the node in an identity; None for an identity made by ZeroMQ."""

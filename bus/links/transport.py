@@ -1,12 +1,12 @@
-"""Talks to ZeroMQ: sockets as links that never block. `bus.links` is its only home.
+"""Talks to ZeroMQ: wraps each socket in a link that never blocks. Only `bus.links` uses ZeroMQ.
 
-A send that can't be done at once returns False. The caller decides what to do then: telemetry
-drops, control repeats, tokens have credit. Every link sets LINGER 0 and size limits. A lock file
-guards each bound ipc path, because a second bind would take the path silently. A link that a
-reactor watches binds its ipc path again if its file was removed (decision 0080). With `security`
-every TCP connection of a link is CURVE (rfc.zeromq.org/spec/26); without it TCP is plain
-(`bus.links.curve`). Without it, or with the machine key, a link stays on this machine. The loops
-that read links are in `bus.links.reactor`.
+A send that would block returns False. The caller decides what to do then: telemetry drops, control
+repeats, tokens have credit. Every link sets LINGER 0 and size limits. A lock file guards each bound
+ipc path, because a second bind would take the path silently. A link that a reactor watches binds
+its ipc path again if its file was removed (decision 0080). With `security` every TCP connection of
+a link is CURVE (rfc.zeromq.org/spec/26); without it TCP is plain (`bus.links.curve`). Without
+`security`, or with the machine key, a link accepts and makes only connections within this machine.
+The loops that read links are in `bus.links.reactor`.
 """
 
 from __future__ import annotations
@@ -129,9 +129,10 @@ class Link:
         return bind(self.socket, address)
 
     def reopen(self) -> list[str]:
-        """Bind each ipc path again whose file was removed, and return those paths. Connections
-        stay. It does nothing while the folder is missing, too, or if another process has the
-        path."""
+        """Bind again each ipc path whose file was removed, and return those paths. Existing
+        connections stay open. A path is skipped if its folder is missing, or if another process has
+        taken the path.
+        """
         opened: list[str] = []
         for held in self._paths:
             with contextlib.suppress(OSError, AlreadyRunning, PortTaken):
@@ -174,7 +175,9 @@ class Link:
         self.socket.setsockopt(zmq.UNSUBSCRIBE, prefix.encode())
 
     def send(self, *frames: bytes) -> bool:
-        """Send at once or not at all: False if the queue is full or the ROUTER has no such peer."""
+        """Send without blocking. Return False, with nothing sent, if the queue is full or the
+        ROUTER has no such peer.
+        """
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK, copy=True)
         except zmq.Again:
@@ -190,7 +193,7 @@ class Link:
         return True
 
     def receive(self) -> Frames | None:
-        """Return the next message; None if there is none now."""
+        """Return the next message; None if no message is waiting."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
         except zmq.Again:
@@ -247,11 +250,11 @@ class Link:
                 listener("connected" if is_up else "lost")
 
     def renew(self) -> bool:
-        """Serve with the current key, and connect again where ZeroMQ has stopped trying; False if
-        the first must be tried again soon.
+        """Serve with the current key, and connect again where ZeroMQ has stopped trying. Return
+        False if serving with the current key must be tried again soon.
 
-        A server must drop its connections to change its key (they return at once). So while
-        `is_busy` is true it keeps its key.
+        A server must drop its connections to change its key (the clients reconnect immediately). So
+        while `is_busy` is true, the server keeps its old key.
         """
         return self._keys is None or self._keys.renew(self.is_busy)
 

@@ -1,4 +1,5 @@
-"""The cluster's members, as one node sees them: whom to dial, whom to trust, who is silent.
+"""The cluster's members, as one node sees them: which nodes to dial, which to trust, and which are
+silent.
 
 Pure: time arrives as `now`. A *line* is one dialled address. The dialling node sends a hello on it
 every second, and the listening node answers. Every node dials every other one, so each node has its
@@ -74,9 +75,10 @@ class Membership:
     def heard_welcome(
         self, address: str, welcome: PeerWelcome, now: float, wall_s: float = 0.0
     ) -> list[Action]:
-        """Process the welcome of a line: its node is there, and is a member. `wall_s` is this
-        node's clock (0: not read). The peer's clock counts as read half way through the round trip
-        (Cristian's algorithm)."""
+        """Process a welcome that arrived on a line: the node at the other end is alive and is a
+        member. `wall_s` is this node's clock (0: not read). The peer's clock counts as read half
+        way through the round trip (Cristian's algorithm).
+        """
         line = self.lines.get(address)
         if line is None:
             return []
@@ -124,8 +126,9 @@ class Membership:
             self.hints.hear(advert, now)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> list[Action]:
-        """Stop dialling and answering the nodes that are forgotten in the cluster's state; any
-        other node may come back."""
+        """Stop dialling and answering the nodes that are forgotten in the cluster's state. A node
+        that is no longer forgotten may join again.
+        """
         self.peers.forgotten = set(forgotten) - {self.me.node}
         gone = [self.peers.pop(node) for node in sorted(self.peers.forgotten & set(self.peers))]
         return [action for peer in gone for action in self._part(peer)]

@@ -1,4 +1,4 @@
-"""The addresses that one node dials now, and the node that answered at each.
+"""The addresses that this node currently dials, and which node answered at each of them.
 
 Pure: time arrives as `now`. Dialling and hanging up are actions of the shell.
 """

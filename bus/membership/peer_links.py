@@ -1,4 +1,5 @@
-"""Talks to the switchboards of other nodes: dials, answers, follows, and reports the peers.
+"""Talks to the switchboards of other nodes: dials and answers them, subscribes to their messages,
+and reports the peers.
 
 The shell around `bus.membership.membership`. It listens on one TCP port for hellos, and has a
 DEALER for each line and a SUB per plane for each linked peer. Their messages go to this node's
@@ -164,7 +165,9 @@ class PeerLinks:
                 way.add_sent(count)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> None:
-        """Reject these nodes, also after restarts; any other node may come back."""
+        """Reject these forgotten nodes, also after restarts. A node that is not in the list may
+        join again.
+        """
         if forgotten == self._left_out:
             return
         self._left_out = forgotten
@@ -331,7 +334,9 @@ class PeerLinks:
             self._reactor.watch(link, lambda frames: self._answered(address, frames))
 
     def _introduce(self, node: NodeId) -> None:
-        """Admit a node by its id: it has the cluster's key, or it could not have spoken."""
+        """Admit a node by its id. The node has the cluster's key, because its message could not
+        have arrived otherwise.
+        """
         if self._keyring is None:
             return
         try:

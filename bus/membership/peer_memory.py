@@ -1,8 +1,9 @@
-"""Talks to the disk: the peers of a switchboard, and the nodes that the operator has forgotten.
+"""Talks to the disk: stores the peers of this node's switchboard, and the nodes that the operator
+removed with `shoal nodes forget`.
 
 The file is a JSON list with a row for each node: its addresses, or that it is forgotten. A file
-that can't be read is logged once and then replaced, because it is only a convenience: seeds replace
-it.
+that can't be read is logged once and then replaced, because a node can do without it: the seeds
+lead to the cluster as well.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Talks to the disk and to randomness: ids that are made once, and the lock of a process's role.
 
 A node id is made at a node's first start and stored in its state folder, as is its owner's token. A
-boot id is new for every process. Beside each stored word is a witness of it with a checksum
-(`node-id.sum`). A word that does not match is refused and never taken for another one. The word has
-its own file, because people and older versions read that.
+boot id is new for every process. Next to the file of each id or token is a second file with a
+checksum (`node-id.sum`). An id or token that does not match its checksum is refused. The checksum
+has its own file, because people and older versions of shoal read the first file.
 
 `sealed` and `unsealed` are pure: they add and check the checksum of small state files, so that no
 flipped bit passes. The format is `<content> crc32:<8 hexadecimal digits>` and a newline, with the
@@ -95,7 +95,7 @@ def new_api_key() -> str:
 
 
 def _made_once(path: Path, make: Callable[[], str]) -> str:
-    """Return the word in a file; make a new one if there is none. Raises ConfigError.
+    """Return the id or token in a file; write a new one if there is no file. Raises ConfigError.
 
     The processes of a node start together. The file gets its name only with its content, so that
     none of them reads an empty file. A file that is empty after a power cut is made again.
@@ -131,8 +131,9 @@ def known_node_id(state: Path) -> NodeId | None:
 
 
 def _read_word(path: Path) -> str:
-    """Return the word in a file; "" if there is none. Raises ConfigError if it does not match its
-    witness."""
+    """Return the id or token in a file; "" if there is no file. Raises ConfigError if the content
+    does not match its checksum file.
+    """
     if not path.exists():
         return ""
     word, witness = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
@@ -146,7 +147,7 @@ def _read_word(path: Path) -> str:
 
 
 def _witness(path: Path, word: str) -> str:
-    """Return the witness of a word: the id itself, or the hash of a secret."""
+    """Return the content of the checksum file: the id itself, or the hash of a secret."""
     return word if path.name == FILE else hashlib.sha256(word.encode()).hexdigest()
 
 
@@ -155,7 +156,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _kept_witness(path: Path) -> str:
-    """Return the stored witness; "" if it is missing or damaged."""
+    """Return the content of the checksum file; "" if the file is missing or damaged."""
     with contextlib.suppress(OSError, Damaged):
         return unsealed(_sum_of(path).read_bytes())
     return ""
@@ -175,7 +176,9 @@ def lies_at(file: IO[Any], path: str | Path) -> bool:
 
 class RoleLock:
     """The lock of a role, `<runtime>/<process>.role`. The file has our pid and, on its second line,
-    the code that this process was started from. The folders above it are locked, too."""
+    the code that this process was started from. The runtime folder and its parent are locked, too,
+    so that systemd-tmpfiles(8) does not clean them.
+    """
 
     def __init__(self, endpoints: Endpoints, process: str) -> None:
         """Take the lock. Raises AlreadyRunning with the pid of the process that has it."""
@@ -185,8 +188,9 @@ class RoleLock:
         self._file, self._held = self._take()
 
     def hold_again(self) -> bool:
-        """Take the lock again if its file, or the folder, was removed; return whether it was.
-        Raises AlreadyRunning if another process has the role by now, and OSError."""
+        """Take the lock again if the lock file or its folder was removed; return whether one was.
+        Raises AlreadyRunning if another process has taken the role meanwhile, and OSError.
+        """
         if lies_at(self._file, self.path):
             return False
         before = self._held
@@ -195,7 +199,7 @@ class RoleLock:
         return True
 
     def look(self, log: Log) -> None:
-        """Take the lock again if its file was removed, and log that; log a failure once."""
+        """Take the lock again and log that, if the lock file was removed. Log a failure once."""
         why = ""
         try:
             if self.hold_again():
@@ -234,9 +238,11 @@ class RoleLock:
 
 @contextlib.contextmanager
 def _unswept(folder: Path) -> Generator[None]:
-    """Share the lock of a folder. systemd-tmpfiles(8), which deletes old files in /tmp, skips a
-    locked folder and its content. The folder above has files that all homes of the user share, such
-    as those preloaded into runners."""
+    """Hold a shared lock on a folder while the context is open. systemd-tmpfiles(8), which deletes
+    old files in /tmp, skips a locked folder and its content. The runtime folder's parent is locked
+    in the same way, because it has files that all homes of the user share, such as the libraries
+    preloaded into runners.
+    """
     held = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

@@ -75,8 +75,8 @@ class StallMeter:
     def late(self, seconds: float) -> None:
         """Count a turn by how late a timer fired that was due `seconds` ago.
 
-        Call this at every firing of one timer. The time that its thread has waited for a core since
-        the last firing does not count.
+        Call this each time that the timer fires. The time that its thread has waited for a core
+        since the last firing does not count.
         """
         before_s = self._waited_s
         self._look()

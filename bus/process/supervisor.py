@@ -199,7 +199,7 @@ class Supervisor:
 
 
 class _AlreadySo(Exception):
-    """The process is already in the requested state."""
+    """supervisord reports that the process is already in the requested state."""
 
 
 def _full_name(name: str) -> str:

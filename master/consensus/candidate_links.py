@@ -1,9 +1,10 @@
 """Talks to the other candidates and to our switchboard, on sockets.
 
-One DEALER to each other candidate's ROUTER, one ROUTER of our own. Membership names the others
-(`know`). A heartbeat or candidacy from an unknown node also creates a link, so that we can reply
-(`meet`). Nothing here waits or repeats: the election and the mirror repeat what is lost. A peer
-with several addresses that is silent for `TURN_S` is tried at its next address.
+A candidate has a DEALER to each other candidate's ROUTER, and one ROUTER of its own. Membership
+provides the other candidates (`know`). A heartbeat or candidacy from an unknown node also creates a
+link, so that we can reply (`meet`). This module never waits and never repeats a message: the
+election and the mirror send lost messages again. A peer with several addresses that is silent for
+`TURN_S` is tried at its next address.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Talks to the disk: a copy of the API keys outside the log, so that a damaged log cannot open a
 node to everyone.
 
-The file has the keys, the index at which they were so, and a checksum. It is written before a
-change of keys is acknowledged. `returned_keys` is pure: it returns the keys to restore when a
+The file has the keys, the log index at which they were valid, and a checksum. It is written before
+a change of keys is acknowledged. `returned_keys` is pure: it returns the keys to restore when a
 candidate with a possibly incomplete log opens a term. Without a readable file it restores a key
 without an owner (`LOST_KEYS`), which keeps every node closed until a person removes it.
 """

@@ -1,7 +1,9 @@
-"""A candidate whose node shuts down in order: its successor, and when it may end.
+"""The orderly shutdown of a candidate: it chooses a successor, and decides when the process may
+end.
 
-Pure: instants in, actions out. The term goes to a candidate that has acknowledged all of our
-log; if it does not take the term, to the next one. `Left` comes once, within `HAND_OVER_S`.
+Pure: instants in, actions out. The term is offered to a candidate that has acknowledged all of our
+log. If that candidate does not take the term, the next one gets the offer. `Left` comes once,
+within `HAND_OVER_S`.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ class Leaving:
         return [rank.node for rank in heirs]
 
     def _is_done(self, now: float) -> bool:
-        """Return whether another leads, we did not lead, or no other could take the term."""
+        """Return whether nothing is left to wait for: another candidate leads, we did not lead, or
+        no other candidate can take the term.
+        """
         election = self.candidate.election
         if election.holder not in (None, election.me):
             return True

@@ -1,8 +1,8 @@
 """Talks to the disk: the highest term that this candidate took part in and its vote, fsynced.
 
-Apart from the journal, because this small file can still be written when the journal cannot. One
-line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its checksum
-(`bus.process.identity`); older versions wrote none, and the oldest only the counter.
+It is separate from the journal, because this small file can often still be written when the journal
+cannot. One line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its
+checksum (`bus.process.identity`); older versions wrote none, and the oldest only the counter.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Votes: a majority of the configured voters elects the leader, at most one for each counter.
 
-Pure; `master.consensus.election` says when. This is Raft's election with pre-vote (Ongaro 2014,
-9.6). A candidate first runs a trial; so a candidate that was away or has a bad link raises no
-counter. A voter gives one vote per counter, to a candidate whose journal ends no earlier than its
-own. It gives no vote while it receives heartbeats of another leader, unless that leader has handed
-its term over to the candidate.
+Pure. `master.consensus.election` decides when to start a vote. This is Raft's election with
+pre-vote (Ongaro 2014, 9.6). A candidate first runs a trial; so a candidate that was away or has a
+bad link raises no counter. A voter gives one vote per counter, to a candidate whose journal ends no
+earlier than its own. It gives no vote while it receives heartbeats of another leader, unless that
+leader has handed its term over to the candidate.
 
 A forgotten voter no longer counts from that journal entry on (Raft's single-server change, 4.1).
 Old and new set differ by one voter, so any two majorities of them overlap. A leader changes the set

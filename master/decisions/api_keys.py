@@ -1,7 +1,7 @@
 """Commands about API keys: their events or refusals.
 
-Pure. A key is identified by its id or its name; a name never has the form of an id, so either
-may be given. A rotated key keeps its id and everything stored under it.
+Pure. A key is identified by its id or its name; a name never has the form of an id, so a command
+can use an id or a name. A rotated key keeps its id and everything stored under it.
 """
 
 from __future__ import annotations

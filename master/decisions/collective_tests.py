@@ -1,9 +1,9 @@
-"""Where a collective test runs, or why it is refused; and its end.
+"""Decides where a collective test runs, or why it is refused, and when the test has ended.
 
-Pure. A test is an instance without a model: its ranks are placed, formed and watched like a
-group, and its memory counts like a loading model. Sizes that exceed the smallest rank's memory
-are skipped on all ranks. Only one test runs at a time. It has one generation: if a rank ends,
-the test ends.
+Pure. A test is an instance without a model: its ranks are placed, formed and watched like a group,
+and its memory counts like a loading model. Sizes that exceed the smallest rank's memory are skipped
+on all ranks. Only one test runs at a time. It has one generation: if one rank's process ends, the
+whole test ends.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def decide_test(
 def follow_test(
     before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
 ) -> list[EventBody]:
-    """Return the events after a rank of a test or of a quantization ended, unless it is draining
-    or failed. These are tried only once."""
+    """Return the events that follow when a rank of a test or of a quantization has ended. After a
+    normal end the instance drains. Otherwise it fails, because tests and quantizations are tried
+    only once. Nothing follows if it is already draining or failed.
+    """
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
         why = "the test finished" if before.quantizes is None else "the model is made"
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]

@@ -1,13 +1,14 @@
-"""Models whose runners fail repeatedly: retried after growing pauses, or given up.
+"""Decides when a model whose runners fail repeatedly is retried, and when it is given up.
 
-Pure. An instance is given up after three failures within a minute. A wedged device counts twice.
-A runner that cannot load its model or import MLX is not retried on that node. Slower failures
-count in a row, over all instances of the model, until an instance has served for a while. The
-first two are retried at once; then each pause doubles. They are counted per node: if an instance
-pauses or was given up on a node, only other nodes get the model meanwhile (`barred`). If the ranks
-of a group lost each other, no node is blamed. If a rank ends because it lost another rank, and that
-rank's node is found lost soon after, the failure is taken back. The state has a copy for the next
-leader (`setbacks`, `recall`): by wall clock in the state, by the leader's own clock here.
+Pure. An instance is given up after three failures within a minute. A wedged device counts twice. A
+runner that cannot load its model or import MLX is not retried on that node. Slower failures are
+counted in a row, over all instances of the model, until an instance has served for a while. The
+first two are retried immediately; after that each pause is twice as long. The failures are also
+counted per node: if an instance pauses or was given up on a node, only other nodes get the model
+meanwhile (`barred`). If the ranks of a group lost each other, no node is blamed. If a rank ends
+because it lost another rank, and that rank's node is found lost soon after, the failure is taken
+back. The cluster's state has a copy of these counts for the next leader (`setbacks`, `recall`). The
+copy has wall-clock times; this module uses the leader's own clock.
 """
 
 from __future__ import annotations
@@ -122,8 +123,9 @@ class CrashLoops:
         return Setback(count, pause_s, gives_up)
 
     def counted(self, instance: Instance) -> Setback | None:
-        """Return the consequence of the failure of this generation if it is already counted; else
-        None."""
+        """Return the consequence of this generation's failure if that failure was already counted;
+        else None.
+        """
         row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
         if row is None or (row.instance, row.generation) != last:
             return None
@@ -154,8 +156,9 @@ class CrashLoops:
         on[node] = replace(on[node], until=max(on[node].until, now + RETRY_FAILED_S))
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
-        """Take back each model's last failure if it came from the loss of a node that was not
-        heard after it. `heard_at`: when each lost node was last heard."""
+        """Take back each model's last failure if the loss of a node explains it: the node has sent
+        nothing since the failure. `heard_at` is when each lost node last sent a message.
+        """
         for model, row in list(self.rows.items()):
             gone = row.for_want_of & heard_at.keys()
             if not any(heard_at[node] <= row.at + STILL_HEARD_S for node in gone):

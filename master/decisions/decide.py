@@ -1,8 +1,8 @@
-"""Commands to events: the leader's decision on each, as data.
+"""The leader's decision on each command: the events that carry it out, or a refusal.
 
 Pure. A repeated command (its id is in the state) gets its first decision again. A placement that
 needs evictions is decided later: `Later` names the plan for the pool. The client repeats its
-request every second, and gets its answer when memory is free. Refusals are values and say what to
+command every second, and is answered once the memory is free. Refusals are values and say what to
 do.
 """
 
@@ -132,11 +132,11 @@ class Policy:
 class Scene:
     """The input of a decision.
 
-    Nothing is placed on `avoided` nodes. Memory that the pool has reserved for others is not
-    free, and the instances that are evicted for them are theirs. A node that is `barred` for a
-    model, because its runners failed there, does not get it, unless the client `insists` and no
-    other node can hold it. `relaxes`: if a placement is not possible as requested, drop its
-    conditions on the number of nodes and on sharding.
+    Nothing is placed on `avoided` nodes. Memory that the pool has reserved for other models does
+    not count as free. An instance that is evicted for another model cannot be counted on again. A
+    node that is `barred` for a model, because its runners failed there, does not get it, unless the
+    client `insists` and no other node can hold it. `relaxes`: if a placement is not possible as
+    requested, drop its conditions on the number of nodes and on sharding.
     """
 
     state: ClusterState

@@ -1,8 +1,8 @@
-"""The duties of the leader: a stimulus in, events out.
+"""The duties of the leader: each stimulus leads to events.
 
-Pure: `log` is a draft of the next events, and instants arrive as `now`. Consequences of an event
-(a new generation, a removal) are written directly after it. Knows no disk, vote or link; a
-stimulus comes only while its candidate leads.
+Pure: `log` is a draft of the next events, and instants arrive as `now`. Consequences of an event (a
+new generation, a removal) are written directly after it. This module does not deal with disks,
+votes or links. It gets stimuli only while its candidate is the leader.
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class Holder:
             self._write(log, body, now)
 
     def observe(self, message: Message, now: float) -> bool:
-        """Process a reading; return whether to plan at once: a measurement does while a model
-        waits for memory."""
+        """Process a reading. Return whether to plan immediately; a memory measurement requires that
+        while a model waits for memory.
+        """
         moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
         return self.view.hear(message, now) or moves
 
@@ -199,7 +200,7 @@ class Holder:
         return pool_reading(holder, state.term, self._book, copies, self._policy.pool, now)
 
     def take_notes(self) -> list[Note]:
-        """Return the collected log lines and forget them."""
+        """Return the collected log lines and clear the list."""
         notes, self.notes = self.notes, []
         return notes
 

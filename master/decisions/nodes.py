@@ -4,7 +4,8 @@ driver keeps memory.
 Pure. A drained node serves its instances until they are empty or the deadline has passed; then
 demand places them elsewhere. Only a stopped node can be forgotten; its instances are removed. If
 the driver of a Mac keeps the wired memory of a dead runner, the Mac is drained, because a crash
-loop would make it worse. It stays so until a person runs `undrain` or the memory is free again.
+loop would make it worse. The Mac stays drained until a person runs `undrain` or the memory is free
+again.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ class BareNodes:
         return drained
 
     def _stays(self, node: NodeId, observed: Observations) -> bool:
-        """Return whether the node had been without a model long enough at its last measurement
-        for a driver to free memory."""
+        """Return whether the node had no model for long enough before its last measurement. A
+        driver needs that time to free memory.
+        """
         since = self.since.get(node)
         return since is not None and observed.measured_at(node) - since >= LETS_GO_S
 

@@ -1,7 +1,8 @@
-"""The latest cards and readings that the leader has received, beside the state.
+"""The latest node cards and readings that the leader has received. They are not part of the
+cluster's state.
 
-Pure. Nothing here is in the log or survives the process; it arrives again within seconds. Each
-value expires after its own time.
+Pure. These values are not in the log and are lost when the process ends; the nodes send them again
+within seconds. Each kind of value expires after its own time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Observations:
         self.first_heard_at: float | None = None
 
     def hear(self, message: Message, now: float) -> bool:
-        """Process a reading; return whether it may need a decision at once."""
+        """Store a reading; return whether it may require an immediate decision."""
         if self.first_heard_at is None:
             self.first_heard_at = now
         match message:
@@ -109,7 +110,9 @@ class Observations:
         }
 
     def unheard_cards(self, now: float) -> list[NodeCard]:
-        """Return the cards of lost nodes that may come back, because weights stay on disk."""
+        """Return the last cards of lost nodes. These nodes may come back, and their weights are
+        still on their disks.
+        """
         left = self.left_nodes(now)
         lost = self.lost_nodes(now)
         return [
@@ -143,7 +146,7 @@ class Observations:
         return frozenset(self.lost_since(now, silent_s))
 
     def lost_since(self, now: float, silent_s: float = LOST_S) -> dict[NodeId, float]:
-        """Return each of the `lost_nodes` with the instant of its last message."""
+        """Return each of the `lost_nodes` with the instant of the last message from it."""
         if self.peers is None or now - self.peers[1] > PEERS_READING_S:
             return {}
         reading, said_at = self.peers
@@ -162,7 +165,9 @@ class Observations:
         return self.lost_nodes(now, QUIET_S).union({NodeId(node) for node in among} - heard)
 
     def gathering(self, now: float) -> bool:
-        """Return whether a new leader may still wait for cards of living nodes."""
+        """Return whether a new leader should still wait, because some living nodes may not have
+        sent their node cards yet.
+        """
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, LinkCost]]:

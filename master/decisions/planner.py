@@ -119,11 +119,10 @@ def stayed(
     plan: PoolPlan,
     decide: Callable[[Scene], Decision],
 ) -> Decision | None:
-    """Return the decision for a plan whose nodes were just freed by evictions: it keeps its
-    nodes.
-
-    Until they are measured again these nodes look full, and further instances would be evicted.
-    None if the nodes are measured or their memory was reserved for others since.
+    """Return the decision for a plan whose evictions have just ended: the model goes to the nodes
+    of the plan. Until their memory is measured again, these nodes look full, and a new decision
+    would evict more instances. None if the nodes were measured since, or if their memory was
+    reserved for another model.
     """
     needs = plan.choice.needs
     if not scene.tenure.unsettled(needs, scene.observed.measured_at, scene.now):
@@ -335,7 +334,7 @@ def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
 
 
 def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: float) -> None:
-    """Store what the rules above need from an event and the state before it."""
+    """Record what the planner's rules need from an event and from the state before the event."""
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):

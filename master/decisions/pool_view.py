@@ -1,5 +1,5 @@
-"""The pool's input for a decision: instances, claims and the choice for a model; commands about
-pins.
+"""Prepares the pool's input for a decision (instances and claims), and chooses the nodes for a
+model. Also decides commands about pins.
 
 Pure. A pin belongs to a model, loaded or not: it survives its instance, its node and the leader.
 No command unloads a pinned model, and it is placed again if it has no instance.
@@ -76,8 +76,9 @@ def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
 def choose(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> pool.PoolChoice | Refusal:
-    """Return where a model goes and what is evicted for it, or a refusal. A node on which its
-    runners failed comes later, or at once if the client insists."""
+    """Return the nodes for a model and the instances that are evicted for it, or a refusal. A node
+    on which the model's runners failed is considered only later, unless the client insists on it.
+    """
     choice = _chosen(scene, spec, claim)
     if not spec.barred or not isinstance(choice, Refusal) or choice.retry_after_s is not None:
         return choice
@@ -124,8 +125,9 @@ def _chosen(
 def choose_as_it_can_be(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> tuple[pool.PoolChoice | Refusal, str]:
-    """Return where a model goes or a refusal, and the conditions that this placement does not
-    meet, if they may be dropped."""
+    """Return the nodes for a model, or a refusal. Conditions that may be dropped are dropped if
+    necessary, and are returned as well.
+    """
     chosen = choose(scene, spec, claim)
     if not scene.relaxes or not _is_bound(spec) or _is_placed(chosen):
         return chosen, ""
@@ -173,7 +175,9 @@ def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> 
 
 
 def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:
-    """Return the node for a lease's memory and what is evicted for it, or a refusal."""
+    """Return the node that reserves the memory of a lease, and the instances that are evicted for
+    it, or a refusal.
+    """
     everyone, candidates = _victims(scene, claim_of(scene, command))
     nodes, unpromised = scene.nodes(), scene.unpromised_nodes()
     if command.node is not None:
@@ -214,7 +218,9 @@ def _with_held_back(refusal: Refusal, scene: Scene) -> Refusal:
 
 
 def _refusal(answer: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
-    """Return why there is no place; for a lack of memory also the leases that take some."""
+    """Return why the model cannot be placed. If memory is missing, the reason lists the leases that
+    reserve some.
+    """
     refusal = _with_held_back(
         answer.refusal if isinstance(answer, pool.Hopeless) else answer, scene
     )
@@ -250,10 +256,9 @@ def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId
 
 
 def pins_of_cards(scene: Scene) -> list[PinModel]:
-    """Return the pin commands that cards require now; their ids are only names.
-
-    Also the end of pins whose card no longer has them, but only while every joined node reports: a
-    missing node may have the newest card.
+    """Return the pin commands that follow from the `card.toml` files; the command ids are only
+    labels. A pin that its card no longer has is removed, but only while every joined node reports,
+    because a missing node may have the newest card.
     """
     state = scene.state
     mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
@@ -314,8 +319,9 @@ def conditions_of(command: PlaceModel) -> Conditions:
 
 
 def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
-    """Return the command that places the instance again under `conditions`; `why` is part of its
-    id, which is only a name."""
+    """Return the command that places the instance again under `conditions`; `why` becomes part of
+    the command's id, which is only a label.
+    """
     return PlaceModel(
         command_id=CommandId(f"{why}-{instance.instance}"),
         model=instance.model,

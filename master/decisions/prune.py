@@ -3,8 +3,8 @@
 Pure. A node is silent while this leader receives neither its card nor its readings. The grace
 period restarts with each term, because a new leader has heard no node yet. A pinned instance is
 then placed elsewhere when there is room, under its logged conditions; others when they are
-requested again. (`master.decisions.stand_ins` acts within the grace period if another node has
-room.)
+requested again. (Within the grace period, `master.decisions.stand_ins` places the instance on
+another node that has enough memory.)
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Instances whose node is lost or failed to run them: placed at once on other nodes if those can
-hold them.
+"""Decides where to place an instance whose node is lost or has failed to run it. It is placed on
+other nodes immediately, if they have enough memory.
 
 Pure. A node counts as lost after some seconds of silence, long before its grace period ends. A
 group that has lost a rank and does not serve is replaced by a new instance on the remaining
@@ -60,7 +60,7 @@ class Lost:
 
 
 def lost_copies(scene: Scene) -> list[Lost]:
-    """Return the instances that lost nodes took away and that have no stand-in yet."""
+    """Return the instances that were on lost nodes and have no stand-in yet."""
     lost = scene.observed.lost_nodes(scene.now)
     silent = scene.observed.lost_nodes(scene.now, BROKEN_S)
     present = scene.state.nodes.keys() - scene.observed.left_nodes(scene.now)
@@ -90,7 +90,7 @@ def lost_copies(scene: Scene) -> list[Lost]:
 
 
 def stood_down(scene: Scene, stand_ins: StandIns) -> list[EventBody]:
-    """Return the draining of stand-ins whose first instance is ready again."""
+    """Return the events that drain each stand-in whose original instance is ready again."""
     instances, lost = scene.state.instances, scene.observed.lost_nodes(scene.now)
     events: list[EventBody] = []
     for first, other in list(stand_ins.of.items()):
@@ -114,8 +114,9 @@ def made_good(
     crash_loops: CrashLoops,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> EventBody:
-    """Return the consequence of a runner's end: unchanged if no other node can help, else the
-    failure of an instance that is placed on other nodes."""
+    """Return what follows when a runner ends. If another node can hold the instance, the instance
+    fails here and is placed there; otherwise `follows` is returned unchanged.
+    """
     if isinstance(follows, InstanceFailed):
         return _moved(failed_copy, follows, scene, decide)
     failed_on = crash_loops.failed_on(failed_copy.model)
@@ -159,7 +160,9 @@ def _moved(
 def _elsewhere(
     moving: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
 ) -> Decision:
-    """Return where an instance would go if it did not exist; its own nodes are not barred."""
+    """Decide where the instance would be placed if it did not exist yet. Its present nodes are not
+    excluded.
+    """
     rest = {
         name: instance
         for name, instance in scene.state.instances.items()

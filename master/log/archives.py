@@ -37,7 +37,9 @@ class Archives:
             self._compress_soon(left)
 
     def take(self, path: Path, name: str) -> None:
-        """Keep the file at `path` as the segment `name`; on return it may be replaced."""
+        """Keep the file at `path` as the segment `name`. On return the caller may replace that
+        file.
+        """
         self.finish()
         segment = self.folder / f"{name}.log"
         try:

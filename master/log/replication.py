@@ -1,4 +1,5 @@
-"""How far each candidate has the log, and the replies that wait for it.
+"""Tracks how much of the log each candidate has on disk, and holds replies until their index is
+safe.
 
 Pure. Within a term of voters an index is *committed* once a majority has it on disk; only
 entries of the present term count, and earlier ones follow (Raft 5.4.2). Without voters it is
@@ -97,5 +98,7 @@ class Answers:
         return ripe
 
     def drop(self) -> None:
-        """Drop all: the term is lost, and the clients ask the next leader."""
+        """Drop all waiting replies. Our term has ended, and the clients repeat their commands to
+        the next leader.
+        """
         self.waiting.clear()

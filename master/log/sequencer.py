@@ -49,8 +49,9 @@ class LogDraft:
         *,
         fact: FactId | None = None,
     ) -> Event:
-        """Append the event of `body` and return it. `fact`: the fact that it came as, if `judge`
-        says `next`."""
+        """Append the event with this `body` and return it. `fact` is the witness's id if the event
+        is a fact that `judge` found to be `next`.
+        """
         event = Event(
             term=self.term,
             index=self.state.index + 1,

@@ -1,4 +1,5 @@
-"""Which nodes can run a model: the card as computed there, and the bytes to fetch.
+"""Decides which nodes can run a model. For each it gives the model card that applies to the node's
+backend, and the bytes to fetch.
 
 Pure. A node without the weights can fetch them from another node if its disk has room. It fetches
 all of them, or only its stage's if the family can be fetched in parts. The card then comes from any
@@ -115,16 +116,16 @@ def room_now(node: NodeCapacity) -> int:
 
 
 def room_ever(node: NodeCapacity) -> int:
-    """Return the bytes that a node could give to a model if all others were unloaded."""
+    """Return the bytes that a node could give to a model if all other models were unloaded."""
     return node.ceiling_bytes
 
 
 def find_copies(
     spec: PlacementSpec, allowed: Sequence[NodeCapacity], nodes: Sequence[NodeCapacity]
 ) -> tuple[tuple[LocalCopy, ...], dict[str, str]]:
-    """Return (the allowed nodes that could run the model, why each other cannot, by name).
-
-    At least one of `nodes` has the model. Nodes that are not allowed may still share its weights.
+    """Return the allowed nodes that could run the model, and for each other node, by name, why it
+    cannot. At least one of `nodes` must have the model. Nodes that are not allowed may still be the
+    source from which the weights are copied.
     """
     donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
     given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]

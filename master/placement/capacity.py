@@ -176,7 +176,8 @@ def limit_bytes(card: NodeCard) -> int | None:
 def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
     """Return the backend tag for a model on a node, or None if none can run it.
 
-    The card's preferred backend first, else the first that the node names.
+    It is the first backend of the model card's preference list that the node has, else the first of
+    the node's own list.
     """
     named = backends or (UNMEASURED_BACKEND,)
     fit = [tag for tag in named if not card.compatible_backends or tag in card.compatible_backends]
@@ -184,6 +185,8 @@ def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
 
 
 def preference_rank(card: ModelCard, tag: str) -> int:
-    """Return the place of a backend in the card's list, from 0; the list's length if not in it."""
+    """Return the index of a backend in the model card's preference list; the list's length if the
+    backend is not listed.
+    """
     liked = card.backend_preference
     return liked.index(tag) if tag in liked else len(liked)

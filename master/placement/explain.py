@@ -125,8 +125,9 @@ def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
 
 
 def mended_later(refusal: Refusal, nodes: Sequence[NodeCapacity]) -> Refusal:
-    """Return a refusal with the nodes named on which no runner starts, or not this model's: when
-    they are mended it may be another one."""
+    """Return a refusal extended by the nodes on which no runner can start, or no runner of this
+    model. Once these nodes are repaired, the answer may be different.
+    """
     broken = {node.name: node.card.cannot_run for node in nodes if node.card.cannot_run}
     if not broken:
         return refusal
@@ -270,7 +271,7 @@ def _disks_text(problem: PlacementProblem) -> str:
 
 
 def _ceiling_text(node: NodeCapacity) -> str:
-    """Return where a node's ceiling comes from, and which setting moves it."""
+    """Return what determines a node's memory ceiling, and which setting changes it."""
     card = node.card
     if computes_in_vram(card):
         return f"{VRAM_SHARE:.0%} of its GPU's {gb(card.vram_bytes)} GB"

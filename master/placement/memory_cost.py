@@ -237,8 +237,8 @@ def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: f
 def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
     """Return the longest context, in tokens, of which a rank can hold two rows.
 
-    At least the promised context, at most the model's own. `room` are the rank's bytes beyond its
-    least.
+    The result is at least the promised context and at most the model's own. `room` is the rank's
+    usable bytes beyond its least need.
     """
     if not need.kv_per_token:
         return card.context_tokens

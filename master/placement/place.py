@@ -127,7 +127,8 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placeme
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
-    """Return the node, else the group, that lacks least memory; None if none could ever hold it.
+    """Return the node that lacks the least memory for the model; if no single node could hold it,
+    the group. None if no node or group could ever hold it.
 
     If a node without a measurement could hold it, the answer is to wait for its reading.
     """

@@ -1,4 +1,4 @@
-"""Where a model goes and what is evicted for it, decided together by cost.
+"""Chooses the nodes for a model together with the instances that are evicted for it, by total cost.
 
 Pure. A cost is in seconds: the time to reload the victims (less, the longer they were idle), the
 time until they yield, and the slowdown from a split over nodes. On each node the cheapest
@@ -45,7 +45,9 @@ MOST_TRIED = 10
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """An instance that may be evicted, and when. Cost 0: it is leaving already, or is a replica."""
+    """An instance that may be evicted, and when. The cost is 0 if the instance is already being
+    unloaded, or is a replica.
+    """
 
     copy: Copy
     yielding: Yielding
@@ -95,11 +97,10 @@ def choose(
     unpromised: Sequence[NodeCapacity] = (),
     everyone: Sequence[Victim] = (),
 ) -> PoolChoice | Refusal | Hopeless:
-    """Return where a model goes and what is evicted for it.
-
-    Also a refusal that neither time nor memory cures, or `Hopeless` if only pins are in the way.
-    `nodes`: without the reservations of others, for whom no instance of `candidates` is evicted.
-    `unpromised` and `everyone`: without these limits.
+    """Return the nodes for a model and the instances that are evicted for it. Return a refusal if
+    neither waiting nor more memory would help, or `Hopeless` if only pinned instances are in the
+    way. `nodes`: without the reservations of others, for whom no instance of `candidates` is
+    evicted. `unpromised` and `everyone`: without these limits.
     """
     verdict = place(spec, nodes, sizing, links)
     if isinstance(verdict, Refusal):
@@ -139,8 +140,10 @@ def choose_room(
     unpromised: Sequence[NodeCapacity] = (),
     everyone: Sequence[Victim] = (),
 ) -> PoolChoice | Refusal | Hopeless:
-    """Return the node for a lease of so many bytes and what is evicted for it; without
-    evictions, the node with the most room. Parameters as in `choose`."""
+    """Return the node for a lease of `size_bytes` and the instances that are evicted for it. If
+    nothing needs to be evicted, it is the node with the most free memory. The other parameters are
+    those of `choose`.
+    """
     leaving = [victim for victim in candidates if victim.yielding.ever]
     options: list[PoolChoice] = []
     for node in nodes:
@@ -176,7 +179,9 @@ def _replicas_first(options: Sequence[PoolChoice]) -> list[PoolChoice]:
 
 
 def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:
-    """Return why no node has so many bytes now; without a retry time if none ever can."""
+    """Return the refusal of a lease because no node has enough free memory now. It has no retry
+    time if no node can ever have enough.
+    """
     measured = [node for node in nodes if node.reading is not None]
     if not measured:
         text = "no memory reading has arrived yet; check that `telemetry` is running"
@@ -250,8 +255,10 @@ def _group(
 def cheapest(
     node: NodeCapacity, need: int, candidates: Iterable[Victim], slots: int = 1
 ) -> list[Victim] | None:
-    """Return the cheapest instances whose eviction frees `need` bytes and so many runner slots
-    on a node, cheapest first. Empty if there is room; None if all of them are not enough."""
+    """Return the cheapest instances whose eviction frees `need` bytes and `slots` runner slots on a
+    node, cheapest first. Empty if enough is free already; None if evicting all candidates is not
+    enough.
+    """
     there = [
         victim
         for victim in candidates

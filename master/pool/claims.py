@@ -41,7 +41,9 @@ class Claim:
 
     @property
     def is_urgent(self) -> bool:
-        """Return whether it ignores the minimum residency of others."""
+        """Return whether this claim is urgent enough to ignore the minimum residency of other
+        models' instances.
+        """
         return self.priority <= URGENT
 
     def standing(self, ageing_per_s: float, now: float) -> float:
@@ -49,7 +51,9 @@ class Claim:
         return min(aged(priority, now - at, ageing_per_s) for priority, at in self.waiting)
 
     def passes_at(self, priority: float, ageing_per_s: float) -> float:
-        """Return when its standing reaches a class; infinity for never."""
+        """Return when ageing brings this claim's standing to a priority class; infinity if it never
+        does.
+        """
         return min(_passes_at(mine, at, priority, ageing_per_s) for mine, at in self.waiting)
 
 

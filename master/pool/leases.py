@@ -1,8 +1,8 @@
 """The leader's notes on leases: last renewals and used bytes.
 
 Pure. A lease ends when it is not renewed in time, when its node leaves the cluster, or when its
-owner releases it. Its bytes are not available to models; the part not yet in use is also kept
-free. A new leader restarts each lease's time.
+owner releases it. Models cannot use the bytes of a lease. The part that its owner does not use yet
+is kept free, too. A new leader restarts each lease's time.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ class LeaseNotes:
 
 
 def askable(state: ClusterState, priority: int) -> dict[NodeId, list[Lease]]:
-    """Return by node the leases that may be asked back for a claim of a class: less urgent ones,
-    the least urgent first, then the youngest."""
+    """Return, by node, the leases whose owners may be asked to release them for a claim of this
+    priority class. These are the less urgent leases: the least urgent first, and of equal ones the
+    youngest.
+    """
     by_node: dict[NodeId, list[Lease]] = {}
     leases = sorted(
         state.leases.values(), key=lambda lease: (-lease.priority, -lease.at_s, lease.lease)

@@ -1,7 +1,9 @@
-"""The free memory of each node beside all reservations: the lesser of arithmetic and measurement.
+"""The free memory of each node after all reservations. The lesser of the computed and the measured
+value counts.
 
-Pure. A reservation is the memory that a plan holds for its model until that is placed. While its
-victims are loaded, their bytes cover it; the rest is taken from free memory.
+Pure. A reservation is the memory that a plan holds for its model until the model is placed. While
+the plan's victims are still loaded, their memory counts towards the reservation; only the remainder
+is subtracted from free memory.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Promise:
 
 
 def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[NodeCapacity]:
-    """Return the nodes without the memory that is reserved there."""
+    """Return the nodes with their reserved memory subtracted."""
     held, loading, slots = dict[NodeId, int](), dict[str, int](), dict[NodeId, int]()
     machines = {node.id: node.machine_id for node in nodes}
     for promise in promises:
@@ -51,8 +53,9 @@ def reserve(nodes: Sequence[NodeCapacity], promises: Iterable[Promise]) -> list[
 def holds_by_sum(
     promise: Promise, nodes: Iterable[NodeCapacity], others: Iterable[Promise]
 ) -> bool:
-    """Return whether a reservation fits on nodes beside those of `others`, by reserved bytes,
-    not by measurement."""
+    """Return whether a reservation fits on its nodes together with the reservations of `others`.
+    This compares reserved bytes and ignores measurements.
+    """
     claimed = {victim.instance for other in others for victim in other.leaving}
     if any(victim.instance in claimed for victim in promise.leaving):
         return False

@@ -1,9 +1,9 @@
 """Plans: one for each model that waits for memory, with its victims and its reservation.
 
 Pure. A plan lives as long as the demand for its model: evicting, settling, then placing. On each
-node one instance is evicted at a time, then memory is measured before the next; none is evicted
-before all necessary ones may be. An instance in use first takes no new requests and is unloaded
-when its answers are done; until then its eviction can be withdrawn.
+node one instance is evicted at a time, then memory is measured before the next; no instance is
+evicted before all necessary evictions are allowed. An instance in use first takes no new requests
+and is unloaded when its answers are done; until then its eviction can be withdrawn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Tenure:
         self.ready_at.pop(instance, None)
 
     def ready(self, instance: InstanceId, model: ModelId, now: float) -> None:
-        """Note that an instance is ready, and its load time."""
+        """Record that an instance is ready, and how long it took to load."""
         began_at = self.placed_at.pop(instance, None)
         if began_at is not None:
             self.load_s[model] = now - began_at

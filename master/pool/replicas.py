@@ -1,4 +1,5 @@
-"""Replicas of models under load: which instances are replicas, when one is due or ends.
+"""Replicas of models under load: decides which instances are replicas, when a new one is due, and
+when one ends.
 
 Pure. A replica is an instance that was added because the others were overloaded, as long as
 another one answers. It gets no reservation: it uses memory that is free while nothing waits,
@@ -136,8 +137,9 @@ def due(
     meters: LoadMeters,
     settings: PoolSettings,
 ) -> list[ModelId]:
-    """Return the models that may have one more instance; most rows per instance first. None
-    while an instance of it is loading or leaving."""
+    """Return the models that should get one more instance, the one with most rows per instance
+    first. A model is left out while one of its instances is loading or being unloaded.
+    """
     models: list[ModelId] = []
     for model, load in loads.items():
         there = [

@@ -1,4 +1,4 @@
-"""When an instance in memory yields to a waiting claim.
+"""Decides when an instance in memory yields to a waiting claim.
 
 Pure. The minimum residency protects demand, not idleness: an idle instance yields at once. An
 instance in use keeps its minimum residency, then yields to a claim that stands no worse than its

@@ -1,7 +1,8 @@
 """The reason why each model waits, as text, with a bound on the time.
 
 Pure. The bound counts, for each model ahead and for this one, a minimum residency, a load and a
-settling, and before them the ageing. Running answers may finish, and come on top.
+settling, and before these the time that ageing takes. The time in which running answers finish is
+not included in the bound.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def pool_reading(
 def bound_s(
     claim: Claim, ahead: int, swap_s: float, serves: int, settings: PoolSettings, now: float
 ) -> float | None:
-    """Return a bound in seconds for a claim with so many others ahead, without the running
-    answers; None if the served requests stay more urgent."""
+    """Return the maximum wait in seconds of a claim with `ahead` claims before it, not counting the
+    running answers. None if the requests being served stay more urgent than this claim.
+    """
     passes_at = claim.passes_at(serves, settings.ageing_per_s)
     if math.isinf(passes_at):
         return None

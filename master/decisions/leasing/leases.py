@@ -1,7 +1,8 @@
 """Commands about leases: their events, the evictions that they need, or refusals.
 
-Pure. Models are evicted for a lease as for a model. A lease is asked back, not taken away, for a
-claim with a more urgent class. Ageing does not count, because a lease has no minimum residency.
+Pure. Models are evicted for a lease as for a model. If a more urgent claim needs the memory, the
+owner of a lease is asked to release it; the lease is not taken away. Ageing of a claim does not
+count here, because a lease has no minimum residency.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ MOST_ASKED = 8
 
 
 def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoice | Refusal | None:
-    """Return the lease, None if it exists already, the evictions that it needs, or a refusal."""
+    """Return the event that grants the lease, None if the lease exists already, the necessary
+    evictions, or a refusal.
+    """
     leases = scene.state.leases
     if command.lease in leases:
         return None
@@ -79,9 +82,9 @@ def asked_back(
 ) -> list[LeaseAskedBack]:
     """Return the requests to release leases, so that a waiting model gets memory.
 
-    As few leases as help, on one node, of less urgent classes, beside instances that can be
-    evicted. Empty if some were already asked back for this model. `decide` returns the decision
-    in a scene.
+    The requests go to as few leases as suffice, all on one node and of less urgent classes;
+    evictable instances on that node count as well. Empty if leases were already requested for this
+    model. `decide` returns the placement decision for a scene.
     """
     leases = scene.state.leases
     if any(lease.yields_to == wish.model for lease in leases.values()):

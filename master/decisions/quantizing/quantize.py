@@ -113,7 +113,9 @@ def _having(
 def _fitting(
     command: QuantizeModel, having: Sequence[tuple[NodeCapacity, ModelCard]]
 ) -> list[tuple[NodeCapacity, ModelCard]] | Refusal:
-    """Return the nodes with a slot, memory and disk for it; else the refusal of the last node."""
+    """Return the nodes that have a free slot and enough memory and disk for the work. If there are
+    none, return the reason against the last node.
+    """
     fitting: list[tuple[NodeCapacity, ModelCard]] = []
     refusal: Refusal | None = None
     for node, card in having:

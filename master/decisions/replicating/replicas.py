@@ -1,4 +1,4 @@
-"""A replica of a model under load, on an idle node, and its end.
+"""Decides when a model under load gets a replica on an idle node, and when the replica ends.
 
 Pure. Nothing is evicted for a replica. It must not take memory that others need: none is placed
 while a model or a lease waits for memory, or a lost or failed instance waits for a place. A new
@@ -41,8 +41,10 @@ DRAIN_S = 600.0
 def replicate(
     scene: Scene, meters: pool.LoadMeters, book: pool.PlanBook, fresh: Callable[[], InstanceId]
 ) -> list[InstanceDraining | InstancePlaced]:
-    """Return the draining of replicas that are no longer needed, and the placing of one, with
-    the id `fresh`, if it is due and has room. Also updates the load meters."""
+    """Return the events that drain replicas which are no longer needed. If a new replica is due and
+    memory is free, also return the event that places it, with the id `fresh`. Also updates the load
+    meters.
+    """
     copies = copies_of(scene)
     loads = pool.loads_of(copies, scene.observed.demand(scene.now))
     meters.look(loads, scene.policy.pool, scene.now)
@@ -61,8 +63,9 @@ def replicate(
 def as_it_stands(
     name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
-    """Return an instance, not as a replica if its model has no other that answers; None for
-    none."""
+    """Return the instance of this name; None if there is none. If no other instance of its model
+    answers, the returned instance does not count as a replica.
+    """
     instance = state.instances.get(name)
     if instance is None or name in pool.replicas_in(state.instances.values(), quiet):
         return instance
@@ -87,8 +90,9 @@ def _place_first(
 def _placed(
     model: ModelId, why: str, scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
-    """Return the placing of a replica like the first instance, on an idle node that does not
-    have the model; None without room."""
+    """Return the event that places a replica, under the same conditions as the first instance, on
+    an idle node without an instance of the model. None if no such node has enough memory.
+    """
     first = living(scene.state, model)[0]
     alike = {"context_tokens": first.context_tokens, "kv": first.kv}
     alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
@@ -130,7 +134,9 @@ def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
 
 
 def _others_come_back(scene: Scene) -> bool:
-    """Return whether instances wait for a place, or may be on nodes that have not reported yet."""
+    """Return whether other instances wait to be placed again, or may be on nodes that have not
+    reported yet.
+    """
     heard = scene.observed.living_cards(scene.now)
     is_young = scene.observed.gathering(scene.now)
     if is_young and any(NodeId(node) not in heard for node in scene.state.nodes):
