@@ -1,7 +1,7 @@
 """Talks to a thread of its own: scans the model folders, one scan at a time.
 
-The worker's loop starts a scan and asks for its result later, so a disk that does not respond
-delays scans only. A slow scan is followed by a longer pause: scanning takes at most a twentieth of
+The worker's loop starts a scan and collects its result later, so a disk that does not respond
+delays only scans. A slow scan is followed by a longer pause: scanning takes at most a twentieth of
 a core. The thread also writes when each model was last used.
 """
 

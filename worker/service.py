@@ -194,7 +194,7 @@ class Worker:
         self._slots.reconcile()
 
     def _rejoin(self) -> None:
-        """Send the leader everything about this node again: it has lost its log."""
+        """Send the leader everything about this node again, because the leader has lost its log."""
         self._log.warning("the cluster no longer knows this node; joining again")
         old, speaker = self.client.outbox, self.client.speaker
         self.client.outbox = Outbox(speaker.node, speaker.process, new_boot())
@@ -204,7 +204,9 @@ class Worker:
             self.client.tell(fact)
 
     def _look(self, now: float) -> None:
-        """Take the result of the last scan of the disk, and start the next if it is due."""
+        """Use the result of the last disk scan, if it has ended, and start the next scan if it is
+        due.
+        """
         try:
             looked = self._looks.ended(now)
         except OSError as error:
@@ -257,7 +259,7 @@ class Worker:
         return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
 
     def _say_passed_over(self) -> tuple[PassedOver, ...]:
-        """Log each problem on the disk once; return those to announce."""
+        """Log each unlisted model or file on the disk once, and return those to announce."""
         notices = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
         for notice in notices:
             if notice not in self._passed_over and notice.reason not in UNLOGGED:
@@ -315,7 +317,9 @@ class Worker:
         )
 
     def _free_bytes(self, now: float) -> int:
-        """Return telemetry's figure if it is recent (it knows macOS's rules), else our own."""
+        """Return the free memory: telemetry's figure if it is recent, because telemetry applies
+        macOS's rules; else the worker's own measurement.
+        """
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

@@ -89,8 +89,9 @@ class Grants:
         *,
         content: Content = NO_CONTENT,
     ) -> None:
-        """Request to delete this node's copy of a model; `keepers` have others and are asked in
-        that order. Replaces an earlier request."""
+        """Request to delete this node's copy of a model; The nodes in `keepers` have other copies
+        and are asked in that order. Replaces an earlier request.
+        """
         self._wish = wish = _Wish(model, digest, content, list(keepers))
         self._next(wish, now)
 
@@ -117,7 +118,7 @@ class Grants:
         return wish.node, question
 
     def answered(self, answer: KeepAnswered, now: float) -> None:
-        """Take an answer; a late one, or one to another question, is ignored."""
+        """Process an answer. An answer that is late or belongs to another question is ignored."""
         wish = self._wish
         if wish is None or wish.verdict is not None:
             return
@@ -132,7 +133,7 @@ class Grants:
 
     @property
     def verdict(self) -> Granted | NotGranted | None:
-        """Return the result of the request; None while it is open or there is none."""
+        """Return the result of the request; None if the request is still open or does not exist."""
         return None if self._wish is None else self._wish.verdict
 
     def forget(self) -> None:

@@ -1,4 +1,5 @@
-"""The models in a node's store, and for each why it stays or that it may be deleted.
+"""Lists the models in a node's store. For each it gives the reason why the model must stay, or that
+it may be deleted.
 
 Pure. A model may be deleted if shoal fetched it, nothing uses it, another node has all of it, and
 it can be fetched again. It can be fetched from a node that offers it or, if it was pulled, from the
@@ -89,7 +90,7 @@ def holdings_of(
     used: Mapping[ModelId, int],
     around: Surroundings,
 ) -> tuple[Holding, ...]:
-    """Return the models here, each with why it stays."""
+    """Return the models on this node, each with the reason why it must stay, if any."""
     return (
         *(_whole(card, used.get(card.model, 0), around) for card in cards),
         *(_part(part, used.get(part.model, 0), around) for part in parts),

@@ -1,6 +1,8 @@
-"""Talks to the bus and to a thread: asks other nodes to keep their copy, and answers them.
+"""Talks to the bus and to a thread: asks other nodes to keep their copy of a model, and answers
+such questions.
 
-`grants` decides. Before this node grants, its own copy is checked on the disk.
+`grants` makes the decisions. Before this node promises to keep its copy, the copy is checked on the
+disk.
 """
 
 from __future__ import annotations

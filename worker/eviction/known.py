@@ -1,7 +1,7 @@
 """Talks to the bus and to a thread: collects what a node must know before it deletes a model.
 
-It receives how models move between nodes, notices unloaded models, and has the thread check which
-folders have files that were not fetched.
+It follows the pulls and fetches of other nodes and detects which models were unloaded. Its thread
+checks which folders have files that were not fetched.
 """
 
 from __future__ import annotations

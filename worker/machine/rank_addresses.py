@@ -2,8 +2,8 @@
 
 Pure: time arrives as `now`. In MLX's ring rank i connects to rank i + 1 and the last to the first,
 so only the left neighbour connects to a rank's address. Each pair of neighbours uses its own best
-path, of those by which the neighbour was seen to reach this node. Only names and IPv4 addresses
-count: MLX's ring has no IPv6.
+path. Only paths by which the neighbour was observed to reach this node are considered. Only names
+and IPv4 addresses count: MLX's ring has no IPv6.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ class RankAddresses:
     def hosts_for(
         self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> tuple[str, ...]:
-        """Return an address for each of the others, without repetition; skips nodes that were not
-        seen."""
+        """Return the addresses at which the other nodes were seen to reach this node, each address
+        once. Nodes that were not seen are skipped.
+        """
         hosts = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in hosts if host is not None))
 

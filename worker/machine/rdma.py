@@ -3,9 +3,9 @@ tools.
 
 Pure: the function that runs tools is an argument. macOS names a device after its interface
 (`rdma_en2` of `en2`). `networksetup` names the interface after a receptacle (`Thunderbolt 2`).
-`system_profiler` lists the UUIDs of the Thunderbolt domains at both ends. Domains are announced,
-and two ports that name each other's are the ends of one cable. A Mac behind a dock is no neighbour.
-If a tool is missing or fails, there is no RDMA.
+`system_profiler` lists the UUIDs of the Thunderbolt domains at both ends. Each node announces its
+ports' domains. Two ports are the ends of one cable if each lists the other's domain as its peer. A
+Mac behind a dock is no neighbour. If a tool is missing or fails, there is no RDMA.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Talks to the disk: the adapters in a model's folder, and why some cannot be applied.
 
 An adapter is a folder in the model's `adapters/`, as mlx-lm's trainer or PEFT writes it. Requests
-name it after the model: `MODEL:NAME`. Its files are read by the runner's rules; only the beginning
-of the weights is read.
+name it after the model: `MODEL:NAME`. The adapter's files are checked by the same rules as in the
+runner. Only the beginning of the weights is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The card of an embedding model: that of its weights, with what embedding changes.
+"""Makes the model card of an embedding model. It is the card of its weights, with a few fields
+changed.
 
-Pure. Such a model keeps nothing between inputs and cannot be split over ranks. Its files limit the
-tokens of an input; its notes may lower the limit.
+Pure. An embedding model has no KV cache and cannot be split over ranks. Its files limit the tokens
+of an input; its `card.toml` may lower that limit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Talks to the disk: lists the contents of model folders by name, without opening files.
 
-A folder is listed once per scan. `<folder>/<name>` is a model, or `<name>` is an owner whose models
-are one level deeper; hidden entries are skipped. The Hugging Face cache has snapshots of all kinds:
-only those with weights count as models.
+A folder is listed once per scan. `<folder>/<name>` is a model, or `<name>` is an owner (a Hugging
+Face organisation or user) whose models are one level deeper. Hidden entries are skipped. The
+Hugging Face cache has snapshots of all kinds: only those with weights count as models.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def lying_in(folder: Path) -> Iterator[Found]:
 
 
 def _models_at(name: str, path: Path) -> Iterator[Found]:
-    """Yield the model in this folder, or those of the owner."""
+    """Yield the model in this folder. If the folder is an owner's (a Hugging Face organisation or
+    user, as in `owner/model`), yield the models one level below it.
+    """
     try:
         entries = listed(path)
     except OSError as error:

@@ -4,8 +4,9 @@ Pure. A safetensors file begins with the length of its header (8 bytes), the hea
 tensor's name and place) and then the tensors. A stage needs all headers, because the loader reads
 them, and every tensor except those of other stages' layers. The first stage needs the embedding,
 and so does the last in a model without a projection of its own; the last needs the projection.
-Tensors of no layer are always needed. A header that exceeds the first piece is not read: then the
-whole file is needed, and so is that of an adapter, which ranks compare.
+Tensors of no layer are always needed. A header that exceeds the first piece is not read; then the
+whole file is needed. An adapter's file is always needed as a whole, because the ranks compare
+adapters.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Talks to the disk: the models on this node, complete or in part.
 
-A partly fetched model stays in its stage, whose note (`stage.json`) lists the complete layers. If a
-model has several stages, the one with most layers counts. An incomplete pull is reported as not
-listed.
+A partly fetched model stays in its staging folder, where the file `stage.json` lists the complete
+layers. If a model has several stages, the one with most layers counts. An incomplete pull is
+reported as not listed.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class LocalModels:
         self._load_s: Mapping[ModelId, float] = {} if load_s is None else load_s
 
     def card(self, model: ModelId) -> ModelCard:
-        """Return the card for loading a model, with its folder. Raises KeyError if nothing of it is
-        here."""
+        """Return the card for loading a model, with its folder. Raises KeyError if no part of the
+        model is on this node.
+        """
         return self.cards.get(model) or self._part_cards[model]
 
     def take(self, seen: DiskLook) -> None:

@@ -49,7 +49,7 @@ class FoundAdapters:
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
-    """Return the notice if notes ask for more context than the model has; else None."""
+    """Return the notice if a `card.toml` sets a longer context than the model has; else None."""
     if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"
@@ -146,8 +146,9 @@ def model_card(
 
 
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:
-    """Return the notes without a missing default adapter, and the notice about adapters that they
-    name but that are missing."""
+    """Return the settings of a `card.toml` without a default adapter that is missing. Also return
+    the notice about missing adapters that the card names.
+    """
     there = {adapter.name for adapter in adapters.cards}
     named = dict.fromkeys((*(notes.adapters or ()), *filter(None, (notes.adapter,))))
     lacking = [name for name in named if name not in there]

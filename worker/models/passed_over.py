@@ -1,7 +1,8 @@
 """The reasons why an entry of a model folder is not listed as a model, and what to do about it.
 
-Pure: file names in, words out; the only place for these words. A model's folder has `config.json`,
-a tokenizer, and weights named `model*.safetensors`, as MLX's loader requires.
+Pure: it takes file names and returns texts. All texts about unlisted entries are in this module. A
+model's folder has `config.json`, a tokenizer, and weights named `model*.safetensors`, as MLX's
+loader requires.
 """
 
 from __future__ import annotations
@@ -196,7 +197,9 @@ def being_pulled() -> Unfit:
 
 
 def goes_by(name: str, model: str) -> Unfit:
-    """Return the notice about a model whose folder name cannot be used in requests."""
+    """Return the notice about a model that has another name in requests, because its folder name is
+    no valid model id.
+    """
     why = f"the name '{name}' cannot be used in a request; the model is listed as {model}"
     return Unfit(
         "odd_name", why, "ignore this, or rename the folder; use a to z, digits, '.', '_' and '-'"

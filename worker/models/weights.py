@@ -314,8 +314,9 @@ def _mark(entries: Entries) -> tuple[object, ...]:
 def _embeds(
     entry: Found, config: Mapping[str, Any], note: Callable[[bytes], object]
 ) -> EmbeddingModel | None:
-    """Return a folder's settings as an embedding model; None if it is none. `note` gets the files
-    that say so. Raises OSError, UnfitModel."""
+    """Return a folder's settings as an embedding model; None if it is not one. `note` is called
+    with each file that this depends on. Raises OSError, UnfitModel.
+    """
 
     def read(name: str) -> object:
         """Return the content of a JSON file of the folder; None if there is none."""

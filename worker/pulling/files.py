@@ -72,12 +72,12 @@ class PullFiles:
 
     @property
     def complete(self) -> bool:
-        """Return whether every file is here and verified."""
+        """Return whether every file has arrived and is verified."""
         return len(self._checked) == len(self._files)
 
     @property
     def landed(self) -> bool:
-        """Return whether all bytes are here, verified or not."""
+        """Return whether all bytes have arrived, verified or not."""
         return self.done_bytes == self.total_bytes
 
     def next(self) -> PieceRun | None:
@@ -99,8 +99,9 @@ class PullFiles:
         return None
 
     def stream(self, run: PieceRun) -> PieceRun | None:
-        """Record that the hub answered with the whole file. Return the run to take from it:
-        everything missing; None if another reader already streams the file."""
+        """Record that the hub answered with the whole file. Return the run of pieces to take from
+        that answer: all that are missing. None if another reader already streams the file.
+        """
         self._has_ranges = False
         return None if run.path in self._streamed else self._stream(run.path, 0)
 
@@ -109,7 +110,7 @@ class PullFiles:
         return self._pieces[path][index] != LANDED
 
     def has_all(self, path: str) -> bool:
-        """Return whether a file is completely here, verified or not."""
+        """Return whether all bytes of a file have arrived, verified or not."""
         return self._pieces[path].count(LANDED) == len(self._pieces[path])
 
     def take(self, path: str, index: int) -> None:
@@ -133,7 +134,7 @@ class PullFiles:
                 pieces[index] = MISSING
 
     def hashable(self, path: str) -> int:
-        """Return how many bytes of a file are here from its beginning, without a gap."""
+        """Return how many bytes have arrived from the beginning of a file on, without a gap."""
         pieces = self._pieces[path]
         gaps = (at for at in (pieces.find(MISSING), pieces.find(GIVEN)) if at >= 0)
         return min(self._files[path].size_bytes, min(gaps, default=len(pieces)) * PIECE_BYTES)

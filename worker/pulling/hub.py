@@ -2,7 +2,8 @@
 of repositories.
 
 The library reads its own variables (HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_OFFLINE)
-and finds the token of `hf auth login`. It downloads nothing. Answers of a hub are limited.
+and finds the token of `hf auth login`. It downloads nothing. The size of a hub's answers is
+limited.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Talks to the pull processes: starts one per pull, reads its progress, ends it.
+"""Talks to the pull processes: starts a process for each pull, reads its progress and ends it.
 
 A thread waits for each, so that the worker's loop never does. A process ends when its input ends,
 so none outlives its worker.
@@ -49,7 +49,7 @@ class PullProcess:
                 process.stdin.flush()
 
     def stop(self) -> None:
-        """End it; the files received so far stay."""
+        """End the pull's process. The files received so far stay on the disk."""
         self._stopped.set()
         self._hang_up()
 

@@ -71,7 +71,7 @@ class _Pull:
         return not self.from_hub & self.heard.keys()
 
     def begin(self) -> None:
-        """Let its process fetch, and announce that to other nodes."""
+        """Let the pull's process fetch from the hub, and announce that to other nodes."""
         self.released = True
         self.standing.begin()
 
@@ -239,8 +239,9 @@ class Pulls:
             self._pull(pull)
 
     def _release(self, pull: _Pull, process: PullProcess, now: float) -> None:
-        """Resume a held pull when it may run. If it has no turn yet, or another node fetches the
-        model, its process ends, and a new one starts later."""
+        """Resume a held pull when it may run. If too many pulls are running, or another node
+        fetches the model, the process of the held pull ends, and a new one starts later.
+        """
         fetches, has_forecast = pull.released, pull.state.forecast is not None
         if pull.ended_at is not None or pull.came or not pull.goes or not (fetches or has_forecast):
             return
@@ -361,7 +362,9 @@ class Pulls:
         return [pull for pull in self._pulls if pull.ended_at is None]
 
     def _publish(self, now: float) -> None:
-        """Publish when more than numbers changed, and twice a second while there are pulls."""
+        """Publish the pulls' states: immediately if anything but numbers changed, else twice a
+        second while there are pulls.
+        """
         pulls = tuple(
             pull.state.model_copy(
                 update={"questions": tuple(pull.heard), "claim": pull.standing.claim}
@@ -384,7 +387,8 @@ def _no_giver(pull: _Pull, now: float) -> str | None:
 
 
 def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
-    """Return whether a pull may have a process: held ones take no turn from others."""
+    """Return whether a pull may have a process now. Held and running pulls have separate limits.
+    """
     busy = [other for other in live if other.process is not None and other is not pull]
     return sum(other.released == pull.goes for other in busy) < AT_ONCE
 

@@ -36,7 +36,9 @@ class FileAnswer:
     _raw: Iterator[bytes]
 
     def parts(self) -> Iterator[bytes]:
-        """Yield them, none beyond `end`. Raises PullFailed if some are missing."""
+        """Yield the parts of the answer's body up to `end`. Raises PullFailed if the body ends
+        earlier.
+        """
         left = self.end - self.begin
         for part in self._raw:
             wanted = part[:left]

@@ -1,4 +1,5 @@
-"""Talks to a hub and the disk: runs one pull, from its listing to the model in its place.
+"""Talks to a hub and the disk: runs one pull, from reading the hub's listing to moving the finished
+model into the models folder.
 
 Several threads each fetch one run of a file at a time; one hashes each file from its beginning as
 it grows; the caller's thread reports progress. `files` and `patience` decide.

@@ -1,7 +1,7 @@
 """The actions of the worker's shell.
 
-Pure. Every action is idempotent. An action that was done is noted: by `SlotTable.note` in its slot,
-by `Reported.note` for its task.
+Pure. Every action is idempotent. After an action was done, `SlotTable.note` records it in its slot,
+or `Reported.note` records it for its task.
 """
 
 from __future__ import annotations

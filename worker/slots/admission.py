@@ -1,4 +1,5 @@
-"""Decide whether this node can hold a shard, from what the worker knows beside state and slots.
+"""Decide whether this node can hold a shard. Besides the cluster's state and the slots, the
+decision uses free memory, the models on disk and other nodes' cards.
 
 Pure. Weights that would not fit into memory are not fetched.
 """
@@ -55,8 +56,9 @@ class SlotTiming:
     list_steady_s: float = 2.0
 
     def silence_s(self, life: Life) -> float | None:
-        """Return how long a runner may be silent in this life before it is killed; None for lives
-        with other deadlines."""
+        """Return how long a runner may be silent in this state of its slot before it is killed;
+        None for states that have other deadlines.
+        """
         match life:
             case "starting":
                 return self.first_report_s
@@ -121,10 +123,12 @@ def _in_part(instance: Instance, shard: Shard, part: PartialModel | None) -> boo
 def admitted(
     instance: Instance, shard: Shard, table: SlotTable, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """Return None to start it now, a list of fetches (maybe empty) to wait, or a refusal.
+    """Return None if the rank can start now, a list of fetches (maybe empty) if it must wait, or a
+    refusal.
 
     Memory is checked before a fetch begins and when the rank could start; a shortage in between
-    does not count. Leaving runners free memory, and are waited for.
+    does not count. The memory of runners that are leaving will be free, so the decision waits for
+    them.
     """
     weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:
@@ -164,8 +168,10 @@ def crowded(
 def supplied(
     instance: Instance, shard: Shard, here: NodeInventory
 ) -> Refusal | list[FetchModel] | None:
-    """Return None if the weights are here and on the nodes of the other ranks. Return a list of
-    fetches (maybe empty) while they are waited for, or a refusal if they will not come."""
+    """Return None if the weights are on this node and on the nodes of the other ranks. Return a
+    list of fetches (maybe empty) while some weights are still expected, or a refusal if they will
+    not arrive.
+    """
     model, elsewhere = instance.reads, here.elsewhere
     if instance.test is not None:
         return None

@@ -69,7 +69,7 @@ class SlotNotes:
 
 
 def load_times(file: Path) -> dict[ModelId, float]:
-    """Return the seconds by model in a file; empty if it cannot be read."""
+    """Return the stored load times, in seconds by model; empty if the file cannot be read."""
     try:
         content: Any = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):

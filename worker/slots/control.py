@@ -85,7 +85,7 @@ class SlotControl:
     # --- what slots say ---
 
     def received(self, frames: list[bytes]) -> None:
-        """Take a message of a slot, or of another process that asks about one."""
+        """Process a message of a slot's runner, or a question of another process about a slot."""
         if len(frames) != 2:
             return
         identity, payload = frames
@@ -141,7 +141,9 @@ class SlotControl:
         self.reconcile()
 
     def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
-        """Record how long a whole model took to load, if it is ready now."""
+        """Record how long the model took to load, if it is ready now and this runner holds all of
+        it.
+        """
         if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
             return
         instance = self.client.state.instances.get(slot.task.instance)
@@ -265,8 +267,9 @@ class SlotControl:
         self._stacks.tick(now)
 
     def _forgive_if_away(self, now: float) -> None:
-        """Ignore silence of runners while this worker itself stood still. Another event may come
-        before its own tick, so every judge calls this first."""
+        """Ignore silence of runners while this worker itself stood still. Another event can arrive
+        before the worker's next tick, so every function that judges silence calls this first.
+        """
         if now - self._ticked_at > STALL_S:
             self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
             self.table.forgive(now)

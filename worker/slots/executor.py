@@ -1,7 +1,7 @@
 """Talks to the bus, supervisord and the slots: performs the actions of `reconcile`.
 
-A failed action (a closed connection, a supervisord that does not answer) is not returned to be
-noted, so it is requested again.
+If an action fails (a closed connection, a supervisord that does not answer), it is not recorded as
+done. So `reconcile` requests it again.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ class Executor:
         return [action] if self.processes.start(action.slot) else []
 
     def _mixing(self, task: Task | None) -> list[Tell]:
-        """Report that a task is not started because its runner would mix two versions of the
-        code."""
+        """Report that a task is not started, because its runner would run code of two versions of
+        shoal.
+        """
         if task is None or (installed := installed_code()) == running_code():
             return []
         return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]

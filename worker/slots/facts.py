@@ -1,8 +1,8 @@
 """The facts that the worker reports about its runners, each once.
 
-Pure. A runner that leaves while its instance drains has unloaded; any other has ended. The fact
-says how: the worker's own reason, the runner's last message, or its exit code and the end of its
-log.
+Pure. A runner that exits while its instance drains is reported as unloaded; any other exit is
+reported as ended. The fact says how: the worker's own reason, the runner's last message, or its
+exit code and the end of its log.
 """
 
 from __future__ import annotations

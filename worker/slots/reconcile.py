@@ -174,7 +174,7 @@ def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
         case "loading" if age_s - slot.lost_s >= here.load_deadline_s + timing.ask_s:
             return [KillSlot(slot.name, f"was not loaded within {here.load_deadline_s:g} s")]
         case "draining" if age_s >= (slot.drain_deadline_s or 0.0) + timing.ask_s:
-            return [StopSlot(slot.name, slot.doom or "did not leave when asked to")]
+            return [StopSlot(slot.name, slot.doom or "did not exit when it was asked to")]
         case _:
             limit_s = timing.silence_s(slot.life)
             if slot.life != "starting" and limit_s is not None and silent_s >= limit_s:
@@ -276,9 +276,10 @@ def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
 
 
 def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) -> list[Action]:
-    """Return how to end a runner that the state does not want. If a later generation took its
-    place, at once. If the state never had it or dropped it (a replaced log, a node presumed dead),
-    with a normal drain, because it may be answering requests."""
+    """Return how to end a runner that the state does not require. If a later generation replaced
+    it, it is ended immediately. If the state never had it or has dropped it (a replaced log, a node
+    presumed dead), it is drained normally, because it may be answering requests.
+    """
     if not here.settled:
         return []
     if slot.life == "idle":
@@ -293,8 +294,9 @@ def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) 
 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
-    """Ask it to leave; ask again only if the deadline was brought forward. A runner that is not
-    ready has nothing to finish."""
+    """Ask the runner to drain and exit. Ask again only if the deadline was brought forward. A
+    runner that is not ready has no requests to finish.
+    """
     if slot.life in ("idle", "loading"):
         return [StopSlot(slot.name, why)]
     told_s = slot.drain_deadline_s
@@ -351,7 +353,9 @@ def _missing(
 
 
 def _elder_here(task: Task, table: SlotTable) -> bool:
-    """Return whether a rank of an earlier generation still exists: its memory is taken."""
+    """Return whether a rank of an earlier generation still exists on this node. If so, its memory
+    is not free yet.
+    """
     return any(
         slot.life != "free"
         and slot.task is not None

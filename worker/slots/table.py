@@ -76,7 +76,9 @@ class Slot:
     unheard_s: float = 0.0
 
     def silent_s(self, now: float) -> float:
-        """Return how long its runner could have reported, and did not."""
+        """Return for how long the slot's runner has been silent. Time in which it could not report
+        is left out.
+        """
         return max(0.0, now - self.heard_at - self.unheard_s)
 
 
@@ -106,7 +108,7 @@ class SlotTable:
 
     @property
     def is_steady(self) -> bool:
-        """Return whether no slot is changing its life."""
+        """Return whether no slot is between two states (starting, stopping or killed)."""
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
@@ -196,7 +198,7 @@ class SlotTable:
         self.slots[name] = replace(slot, lost_s=lost_s, unheard_s=unheard_s)
 
     def of(self, task: Task) -> Slot | None:
-        """Return the living slot with this task, or assigned to it."""
+        """Return the living slot whose runner has this task, or that is assigned to it."""
         return next((s for s in self.slots.values() if s.task == task and s.life != "free"), None)
 
 

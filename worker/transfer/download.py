@@ -148,7 +148,7 @@ class Download:
         return self._next(now)
 
     def connected(self, address: StoreAddress, now: float) -> list[DownloadAction]:
-        """Record that a source is connected (again): it need not rest."""
+        """Record that a source is connected (again). Its pause, if any, ends."""
         source = self.sources.at(address)
         if source is None or self.over or source.life != "resting":
             return []

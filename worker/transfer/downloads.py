@@ -108,7 +108,7 @@ class Downloads:
         return self._thread.addresses
 
     def elsewhere(self, now: float) -> WeightsElsewhere:
-        """Return other nodes' cards and the state of each fetch."""
+        """Return the model cards of other nodes, and the state of each fetch."""
         news = self._news()
         return WeightsElsewhere(
             cards=self._sources.living(now),

@@ -92,7 +92,9 @@ class Pieces:
         self._have[path] = have
 
     def _narrow(self) -> None:
-        """Add the other wanted pieces, which are known now that all first pieces are here."""
+        """Add the other wanted pieces. Which ones they are is known now, because all first pieces
+        have arrived.
+        """
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
             self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
@@ -143,7 +145,7 @@ class Pieces:
         return piece_length(self._entries[piece.path].size_bytes, piece.index)
 
     def next(self) -> Piece | None:
-        """Return the next piece to request; each is handed out once, until it is put back."""
+        """Return the next piece to request. A piece is returned only once, unless it is put back."""
         while self._again:
             piece = self._again.popleft()
             if not self.has(piece):
@@ -170,8 +172,9 @@ class Pieces:
         self._again.extend(pieces)
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:
-        """Take a piece. `known`: it is here already; `bad`: its bytes are not the manifest's;
-        `foreign`: there is no such piece."""
+        """Accept an arrived piece and return the verdict. `known`: the piece had arrived before.
+        `bad`: its hash differs from the manifest's. `foreign`: the model has no such piece.
+        """
         entry = self._entries.get(path)
         index, rest = divmod(offset, PIECE_BYTES)
         if entry is None or rest or not 0 <= index < piece_count(entry.size_bytes):

@@ -1,4 +1,4 @@
-"""The sources of one download: their lives, windows, and failures.
+"""The sources of one download: their states, their windows of open requests, and their failures.
 
 Pure: time arrives as `now`. The window of open pieces grows by one with each fast answer and halves
 with a slow one (additive increase, multiplicative decrease). So a slow link is not asked for more
@@ -88,7 +88,7 @@ class Source:
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """Record that the source is busy; return whether the piece was requested here."""
+        """Record that the source is busy. Return whether this node had requested the piece from it."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
@@ -103,7 +103,9 @@ class Source:
         return late
 
     def due(self, now: float) -> Due | None:
-        """Return the consequence of the source's silence; `why` says what was missing."""
+        """Return what to do about the source's silence; `why` describes the message that did not
+        arrive.
+        """
         age_s = now - self.since_at
         match self.life:
             case "new":
@@ -125,7 +127,9 @@ class Source:
                 return None
 
     def rest(self, now: float, why: str) -> list[Piece]:
-        """Ask the source for nothing for a while; return its open pieces."""
+        """Request nothing from the source for a while. Return its open pieces, which other sources
+        can deliver.
+        """
         pieces = list(self.open)
         self.open.clear()
         self.manifest, self.window = None, FIRST_WINDOW

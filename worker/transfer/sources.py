@@ -55,13 +55,13 @@ class Sources:
         self._storage: dict[NodeId, tuple[StorageReading, float]] = {}
 
     def take_card(self, card: NodeCard, now: float) -> None:
-        """Take a card; the own one and older ones change nothing."""
+        """Store a node card. This node's own card and outdated cards change nothing."""
         before, _ = self.cards.get(card.node, (None, now))
         if card.node != self.me and supersedes(card, before):
             self.cards[card.node] = (card, now)
 
     def take_storage(self, reading: StorageReading, now: float) -> None:
-        """Take a node's report about its store."""
+        """Store a node's report about its models on disk."""
         self._storage[reading.node] = (reading, now)
 
     def keeping_all(self, now: float) -> frozenset[NodeId]:
@@ -95,6 +95,6 @@ class Sources:
 
 
 def is_store_address(text: str) -> bool:
-    """Return whether it is `tcp://host:port` and nothing else to which a socket could connect."""
+    """Return whether an address has the form `tcp://host:port`. Other transports are refused."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and 0 < int(match[1]) < 65536

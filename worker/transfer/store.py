@@ -1,9 +1,9 @@
 """Talks to other nodes' workers: serves the files of this node's models.
 
-A ROUTER. A model's files are hashed once, in a thread of its own; askers get the progress
-meanwhile, and the manifest at the end. Pieces are read from the disk in turn for all askers, a few
-at a time, so the loop is never held up and no asker waits for another's window. An answer that
-cannot be sent at once is dropped: the asker asks again.
+The store is a ROUTER. A model's files are hashed once, in a separate thread. Clients get the
+progress meanwhile, and the manifest at the end. Pieces are read from the disk in turn for all
+askers, a few at a time, so the loop is never held up and no asker waits for another's window. An
+answer that cannot be sent at once is dropped: the asker asks again.
 """
 
 from __future__ import annotations

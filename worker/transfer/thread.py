@@ -1,4 +1,4 @@
-"""Talks to the weights thread: this node's store and fetcher, in a loop of their own.
+"""Talks to the weights thread, in which this node's store and downloader have their own event loop.
 
 The worker's loop never waits for bytes or disks: it passes the present and the wanted models, and
 reads the latest news. An exception in the thread is raised in the worker at the next read, because

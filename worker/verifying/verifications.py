@@ -192,8 +192,9 @@ class Verifications:
         return [verification for verification in self._all if verification.ended_at is None]
 
     def _publish(self, now: float) -> None:
-        """Publish when more than numbers changed, and twice a second while there are
-        verifications."""
+        """Publish the states: immediately if anything but numbers changed, else twice a second
+        while there are verifications.
+        """
         states = tuple(
             verification.state.model_copy(update={"questions": tuple(verification.heard)})
             for verification in self._all

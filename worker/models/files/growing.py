@@ -44,8 +44,9 @@ class GrowingFiles:
         return False
 
     def noted(self, name: str) -> bytes:
-        """Return the record that `begin` would find, without creating anything; empty if it would
-        create both. Raises OSError."""
+        """Return the record that `begin` would read, without creating anything; empty if `begin`
+        would create the file and its record. Raises OSError.
+        """
         has_notes = self.fits(name) and not self.path(name).is_symlink()
         return self._note(name).read_bytes() if has_notes else b""
 
@@ -144,7 +145,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _put(path: Path, content: bytes, offset: int) -> None:
-    """Write bytes to their place in an existing file."""
+    """Write bytes at an offset of an existing file."""
     with open(path, "r+b") as file:
         file.seek(offset)
         file.write(content)

@@ -2,8 +2,9 @@
 
 `.shoal-origin.json` is beside the weights of a model that shoal fetched or made. It has `how`, the
 nodes or the repository (`sources`), its commit (`revision`), and the hash of each file by path
-(`files`). A hash has 64 digits of SHA-256, or 40 of Git's SHA-1 of a blob, as a hub lists small
-files. It is hidden, and so never given to other nodes. A folder without it was added by a person.
+(`files`). A hash has 64 hexadecimal digits (SHA-256), or 40 (Git's SHA-1 of a blob, which a hub
+lists for small files). The file is hidden, so other nodes never copy it. A model folder without
+this file was added by a person.
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ ALL_SAID_BYTES = 256 << 10
 def reconciled(
     cards: Mapping[ModelId, ModelCard],
 ) -> tuple[dict[ModelId, ModelCard], list[tuple[ModelId, Unfit]]]:
-    """Return the cards without names that another model has and without what exceeds the limit, and
-    the notices about both. Models go in the order of their names."""
+    """Return the cards without the names that another model already has, and without the settings
+    that exceed the size limit. Also return notices about both. Models are processed in the order of
+    their names.
+    """
     accepted: dict[ModelId, ModelCard] = {}
     notices: list[tuple[ModelId, Unfit]] = []
     owners: dict[str, ModelId] = {name.casefold(): name for name in cards}

@@ -55,7 +55,7 @@ class Claims:
         self._others = OtherPulls(me)
 
     def observe(self, message: Message, now: float) -> None:
-        """Take another node's reading of its pulls."""
+        """Process another node's reading of its pulls."""
         if isinstance(message, PullReading):
             self._others.take_reading(message, now)
 
@@ -81,8 +81,9 @@ class Claims:
         )
 
     def claim(self, standing: PullStanding, now: float, at_s: float, *, gives: bool) -> bool:
-        """Claim a model at the wall-clock time `at_s`; return whether others had time to object.
-        `gives`: they can copy from this node."""
+        """Claim a model at the wall-clock time `at_s`. Return whether the other nodes have had
+        enough time to claim it first. `gives`: other nodes can copy the model from this node.
+        """
         if standing.claim is None:
             standing.claim = PullClaim(at_s=at_s, hub=self._hub, gives=gives)
             standing.claimed_at = now

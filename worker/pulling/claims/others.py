@@ -1,10 +1,10 @@
 """The pulls of other nodes, and the choice of the one to wait for.
 
-Pure: time arrives as `now`. A fetching node precedes the others; then the older claim precedes,
-then the smaller node id. So all nodes that hear each other choose the same node, and that one does
-not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull makes no progress,
-or it has the model but does not offer it within `OFFERED_S`. A node that offers no weights is never
-waited for.
+Pure: time arrives as `now`. A node that already fetches comes first, then the older claim, then the
+smaller node id. So all nodes that receive each other's claims choose the same node, and the chosen
+node does not wait. A node is no longer waited for if it is silent for `SILENT_S`, its pull makes no
+progress, or it has the model but does not offer it within `OFFERED_S`. A node that offers no
+weights is never waited for.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class OtherPulls:
         self._of: dict[NodeId, dict[ModelId, _Other]] = {}
 
     def take_reading(self, reading: PullReading, now: float) -> None:
-        """Take a node's reading of all its pulls. If a node has two pulls of a model, one without a
-        failure counts, else the later."""
+        """Process a node's reading of all its pulls. If a node has two pulls of a model, one
+        without a failure counts, else the later.
+        """
         if reading.node == self._me:
             return
         before = self._of.get(reading.node, {})
@@ -90,7 +91,7 @@ def rank(node: NodeId, claim: PullClaim) -> Rank:
 
 
 def _why_not(other: _Other, now: float) -> str | None:
-    """Return why a pull is not waited for; None if it is."""
+    """Return why this node does not wait for a pull; None if it waits."""
     state, still_s = other.state, now - other.moved_at
     if state.phase == "failed":
         return f"could not pull it ({state.message})"

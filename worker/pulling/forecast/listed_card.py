@@ -1,4 +1,5 @@
-"""Make the card of a model whose weights are not here, with the code for models that are.
+"""Make the model card of a model whose weights are not on this node. The code for models on disk
+makes it, from placeholder tensors.
 
 Pure. Each weight file gets one or two placeholder tensors of its size in place of the tensors in
 its header. The configuration tells which of its bytes may be cast. The layers of the tensors are

@@ -1,6 +1,7 @@
 """Select the listed models of a hub that run here, and extract their facts.
 
-Pure. A list says less than a model's files, so a later pull may still refuse a model.
+Pure. A hub's list has fewer facts than a model's files, so a later pull can still refuse a model
+that was found.
 """
 
 from __future__ import annotations
