@@ -20,8 +20,7 @@ class LostTime:
     """Measures the time that does not count between one call of `look` and the next. `waited_s`
     returns the total seconds in which the watched threads were ready without a core; `pass_by`
     needs no such function. `woke_at` is the end of the watcher's last standstill; 0 if there was
-    none.
-    """
+    none."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)
@@ -49,8 +48,7 @@ class LostTime:
 
 class OwedTime:
     """Measures how long something has been due, without the time that does not count. Call
-    `spent_s` regularly, also while nothing is due.
-    """
+    `spent_s` regularly, also while nothing is due."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)

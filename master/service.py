@@ -177,8 +177,7 @@ class Master:
 
     def _sent_on(self, question: AskCommand | TellFact) -> Message:
         """Return the reply of a candidate that is not the leader: which node leads, or why nothing
-        can be changed now.
-        """
+        can be changed now."""
         election = self.candidate.election
         why = consensus.minority(election, self._reactor.now())
         if why is not None and isinstance(question, AskCommand):

@@ -33,8 +33,7 @@ STILL_S = 1.0
 
 def weights_settings(settings: Settings) -> WeightsSettings:
     """Return where this node stores weights, and the addresses at which other nodes can fetch them.
-    There are no addresses unless this node listens for other nodes.
-    """
+    There are no addresses unless this node listens for other nodes."""
     listen, port = settings.cluster.listen, settings.port_of("weights")
     return WeightsSettings(
         models=settings.paths.models,

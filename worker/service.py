@@ -205,8 +205,7 @@ class Worker:
 
     def _look(self, now: float) -> None:
         """Use the result of the last disk scan, if it has ended, and start the next scan if it is
-        due.
-        """
+        due."""
         try:
             looked = self._looks.ended(now)
         except OSError as error:
@@ -318,8 +317,7 @@ class Worker:
 
     def _free_bytes(self, now: float) -> int:
         """Return the free memory: telemetry's figure if it is recent, because telemetry applies
-        macOS's rules; else the worker's own measurement.
-        """
+        macOS's rules; else the worker's own measurement."""
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

@@ -211,8 +211,7 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 def culprit(why: str) -> tuple[int, str] | None:
     """Return the rank and node that a test failed for, from its final message. If the message names
     several ranks, it is the last one, because the message first names the rank that reported
-    another. None if the message names no rank.
-    """
+    another. None if the message names no rank."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 

@@ -16,8 +16,7 @@ DOWN = "PORT_DOWN"
 @dataclass(frozen=True, slots=True)
 class DevicePort:
     """A port of an RDMA device. `state` is the port state as ibverbs names it, without the numeric
-    code: `PORT_ACTIVE`, not `PORT_ACTIVE (4)`.
-    """
+    code: `PORT_ACTIVE`, not `PORT_ACTIVE (4)`."""
 
     device: str
     port: int
@@ -41,8 +40,7 @@ def rdma_ports(devinfo: str) -> tuple[DevicePort, ...]:
 
 def rdma_enabled(status: str) -> bool | None:
     """Return whether RDMA is enabled, from the output of `rdma_ctl status`; None if the output says
-    neither "enabled" nor "disabled".
-    """
+    neither "enabled" nor "disabled"."""
     words = status.lower().split()
     if "enabled" in words:
         return True

@@ -345,8 +345,7 @@ class NodeSecurity(KeyringGate):
 
 class DoorSecurity(KeyringGate):
     """Between members that don't know each other's ids yet: both sides prove that they have the
-    cluster key, but neither proves its id. Used only for the first hello.
-    """
+    cluster key, but neither proves its id. Used only for the first hello."""
 
     name = "door"
     max_bytes = DOOR_MAX_BYTES
@@ -368,8 +367,7 @@ class DoorSecurity(KeyringGate):
 
 class MachineSecurity(DoorSecurity):
     """Between this user's nodes on one machine: a node that has the machine key is admitted
-    immediately; no node proves its id.
-    """
+    immediately; no node proves its id."""
 
     name = "machine"
     max_bytes = MAX_MESSAGE_BYTES

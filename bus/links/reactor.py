@@ -176,8 +176,7 @@ class PollReactor(Reactor):
 
     def call(self, action: Callable[[], None]) -> None:
         """Run `action` in the loop's thread soon. Any thread may call this; after `close` it does
-        nothing.
-        """
+        nothing."""
         with self._pipe_lock:
             if self._closed:
                 return
@@ -278,8 +277,7 @@ class AsyncioReactor(Reactor):
 
         def drain() -> None:
             """Read up to `BUDGET` messages. If more may be waiting, read again in the loop's next
-            turn.
-            """
+            turn."""
             nonlocal due
             due = False
             for _ in range(BUDGET):
@@ -362,13 +360,11 @@ def _pass_on_from(link: Link, on_message: OnMessage) -> bool:
 
 def _keep_renewed(reactor: Reactor, link: Link) -> None:
     """Renew the link's keys every `RENEW_S` until the link is closed, so that it follows changes of
-    the cluster's keys.
-    """
+    the cluster's keys."""
 
     def renew() -> None:
         """Renew the link's keys. A renewal binds the link's addresses again; if one of them is
-        still in use, try again after `RENEW_AGAIN_S`.
-        """
+        still in use, try again after `RENEW_AGAIN_S`."""
         if link.socket.closed:
             timer.cancel()
         elif not link.renew():

@@ -40,8 +40,7 @@ class Server:
 
     def other_keys(self, valid: Sequence[CurveKeys], now: float) -> CurveKeys | None:
         """Return the keys to try after `used` has failed: the next valid ones, cyclically. None if
-        no other key is valid, or if the key was changed a moment ago.
-        """
+        no other key is valid, or if the key was changed a moment ago."""
         after = valid.index(self.used) + 1 if self.used in valid else 0
         chosen = valid[after % len(valid)]
         return chosen if chosen != self.used and now >= self.tried_at + RETRY_S else None

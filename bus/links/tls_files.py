@@ -100,8 +100,7 @@ def read_pair(files: TlsFiles) -> TlsPair:
 
 def exposed_key(files: TlsFiles) -> str | None:
     """Return a warning if other users may read the key, else None. If another user owns the key,
-    that user chose its group, so access by the group is no fault.
-    """
+    that user chose its group, so access by the group is no fault."""
     try:
         status = Path(files.key).stat()
     except OSError:
@@ -114,8 +113,7 @@ def exposed_key(files: TlsFiles) -> str | None:
 
 class PairWatch:
     """Watches the files of a pair. `pair` is the last valid pair; `trouble` is the fault of the
-    current files, or "".
-    """
+    current files, or ""."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read the pair of files. Raises ConfigError if the pair is invalid."""
@@ -150,8 +148,7 @@ class PairWatch:
 def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
     """Write the certificate that the gateway serves with, and the fault of the files, where this
     user's other processes can read them. `pair` None: the gateway still serves with the previous
-    pair.
-    """
+    pair."""
     before = read_served(folder).certificates
     own = () if pair is None else (pair.certificate,)
     certificates = list(dict.fromkeys([*own, *before]))[:SERVED_KEPT]
@@ -163,15 +160,13 @@ def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
 
 def forget_served(folder: str) -> None:
     """Delete the file that `tell_served` wrote. Call this when the node serves HTTP without TLS, so
-    that no outdated certificates are reported.
-    """
+    that no outdated certificates are reported."""
     (Path(folder) / SERVED_FILE).unlink(missing_ok=True)
 
 
 def read_served(folder: str) -> HttpsServed:
     """Return the certificates that the gateway last wrote with `tell_served`; empty if it wrote
-    none.
-    """
+    none."""
     try:
         content = cast(dict[str, Any], json.loads((Path(folder) / SERVED_FILE).read_text()))
         return HttpsServed(tuple(map(str, content["certificates"])), str(content["trouble"]))

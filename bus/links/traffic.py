@@ -125,8 +125,7 @@ class Senders:
 
 class Traffic:
     """The counts of one process of `node`, from zero; in memory only until `share`. Any thread may
-    get a `Way`. Other threads may count during and after `close`.
-    """
+    get a `Way`. Other threads may count during and after `close`."""
 
     def __init__(self, node: NodeId) -> None:
         self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)

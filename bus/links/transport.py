@@ -131,8 +131,7 @@ class Link:
     def reopen(self) -> list[str]:
         """Bind again each ipc path whose file was removed, and return those paths. Existing
         connections stay open. A path is skipped if its folder is missing, or if another process has
-        taken the path.
-        """
+        taken the path."""
         opened: list[str] = []
         for held in self._paths:
             with contextlib.suppress(OSError, AlreadyRunning, PortTaken):
@@ -176,8 +175,7 @@ class Link:
 
     def send(self, *frames: bytes) -> bool:
         """Send without blocking. Return False, with nothing sent, if the queue is full or the
-        ROUTER has no such peer.
-        """
+        ROUTER has no such peer."""
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK, copy=True)
         except zmq.Again:

@@ -77,8 +77,7 @@ class Membership:
     ) -> list[Action]:
         """Process a welcome that arrived on a line: the node at the other end is alive and is a
         member. `wall_s` is this node's clock (0: not read). The peer's clock counts as read half
-        way through the round trip (Cristian's algorithm).
-        """
+        way through the round trip (Cristian's algorithm)."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -127,8 +126,7 @@ class Membership:
 
     def leave_out(self, forgotten: Collection[NodeId]) -> list[Action]:
         """Stop dialling and answering the nodes that are forgotten in the cluster's state. A node
-        that is no longer forgotten may join again.
-        """
+        that is no longer forgotten may join again."""
         self.peers.forgotten = set(forgotten) - {self.me.node}
         gone = [self.peers.pop(node) for node in sorted(self.peers.forgotten & set(self.peers))]
         return [action for peer in gone for action in self._part(peer)]

@@ -166,8 +166,7 @@ class PeerLinks:
 
     def leave_out(self, forgotten: Collection[NodeId]) -> None:
         """Reject these forgotten nodes, also after restarts. A node that is not in the list may
-        join again.
-        """
+        join again."""
         if forgotten == self._left_out:
             return
         self._left_out = forgotten
@@ -335,8 +334,7 @@ class PeerLinks:
 
     def _introduce(self, node: NodeId) -> None:
         """Admit a node by its id. The node has the cluster's key, because its message could not
-        have arrived otherwise.
-        """
+        have arrived otherwise."""
         if self._keyring is None:
             return
         try:

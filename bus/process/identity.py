@@ -132,8 +132,7 @@ def known_node_id(state: Path) -> NodeId | None:
 
 def _read_word(path: Path) -> str:
     """Return the id or token in a file; "" if there is no file. Raises ConfigError if the content
-    does not match its checksum file.
-    """
+    does not match its checksum file."""
     if not path.exists():
         return ""
     word, witness = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
@@ -177,8 +176,7 @@ def lies_at(file: IO[Any], path: str | Path) -> bool:
 class RoleLock:
     """The lock of a role, `<runtime>/<process>.role`. The file has our pid and, on its second line,
     the code that this process was started from. The runtime folder and its parent are locked, too,
-    so that systemd-tmpfiles(8) does not clean them.
-    """
+    so that systemd-tmpfiles(8) does not clean them."""
 
     def __init__(self, endpoints: Endpoints, process: str) -> None:
         """Take the lock. Raises AlreadyRunning with the pid of the process that has it."""
@@ -189,8 +187,7 @@ class RoleLock:
 
     def hold_again(self) -> bool:
         """Take the lock again if the lock file or its folder was removed; return whether one was.
-        Raises AlreadyRunning if another process has taken the role meanwhile, and OSError.
-        """
+        Raises AlreadyRunning if another process has taken the role meanwhile, and OSError."""
         if lies_at(self._file, self.path):
             return False
         before = self._held
@@ -241,8 +238,7 @@ def _unswept(folder: Path) -> Generator[None]:
     """Hold a shared lock on a folder while the context is open. systemd-tmpfiles(8), which deletes
     old files in /tmp, skips a locked folder and its content. The runtime folder's parent is locked
     in the same way, because it has files that all homes of the user share, such as the libraries
-    preloaded into runners.
-    """
+    preloaded into runners."""
     held = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

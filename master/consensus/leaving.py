@@ -72,8 +72,7 @@ class Leaving:
 
     def _is_done(self, now: float) -> bool:
         """Return whether nothing is left to wait for: another candidate leads, we did not lead, or
-        no other candidate can take the term.
-        """
+        no other candidate can take the term."""
         election = self.candidate.election
         if election.holder not in (None, election.me):
             return True

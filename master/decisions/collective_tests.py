@@ -74,8 +74,7 @@ def follow_test(
 ) -> list[EventBody]:
     """Return the events that follow when a rank of a test or of a quantization has ended. After a
     normal end the instance drains. Otherwise it fails, because tests and quantizations are tried
-    only once. Nothing follows if it is already draining or failed.
-    """
+    only once. Nothing follows if it is already draining or failed."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
         why = "the test finished" if before.quantizes is None else "the model is made"
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]

@@ -124,8 +124,7 @@ class CrashLoops:
 
     def counted(self, instance: Instance) -> Setback | None:
         """Return the consequence of this generation's failure if that failure was already counted;
-        else None.
-        """
+        else None."""
         row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
         if row is None or (row.instance, row.generation) != last:
             return None
@@ -157,8 +156,7 @@ class CrashLoops:
 
     def excuse(self, heard_at: Mapping[NodeId, float]) -> None:
         """Take back each model's last failure if the loss of a node explains it: the node has sent
-        nothing since the failure. `heard_at` is when each lost node last sent a message.
-        """
+        nothing since the failure. `heard_at` is when each lost node last sent a message."""
         for model, row in list(self.rows.items()):
             gone = row.for_want_of & heard_at.keys()
             if not any(heard_at[node] <= row.at + STILL_HEARD_S for node in gone):

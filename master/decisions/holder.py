@@ -110,8 +110,7 @@ class Holder:
 
     def observe(self, message: Message, now: float) -> bool:
         """Process a reading. Return whether to plan immediately; a memory measurement requires that
-        while a model waits for memory.
-        """
+        while a model waits for memory."""
         moves = isinstance(message, NodeReading | RunnerReading) and bool(self._book.plans)
         return self.view.hear(message, now) or moves
 

@@ -107,8 +107,7 @@ class BareNodes:
 
     def _stays(self, node: NodeId, observed: Observations) -> bool:
         """Return whether the node had no model for long enough before its last measurement. A
-        driver needs that time to free memory.
-        """
+        driver needs that time to free memory."""
         since = self.since.get(node)
         return since is not None and observed.measured_at(node) - since >= LETS_GO_S
 

@@ -111,8 +111,7 @@ class Observations:
 
     def unheard_cards(self, now: float) -> list[NodeCard]:
         """Return the last cards of lost nodes. These nodes may come back, and their weights are
-        still on their disks.
-        """
+        still on their disks."""
         left = self.left_nodes(now)
         lost = self.lost_nodes(now)
         return [
@@ -166,8 +165,7 @@ class Observations:
 
     def gathering(self, now: float) -> bool:
         """Return whether a new leader should still wait, because some living nodes may not have
-        sent their node cards yet.
-        """
+        sent their node cards yet."""
         return self.first_heard_at is None or now - self.first_heard_at < GATHER_S
 
     def living_links(self, now: float) -> dict[NodeId, dict[NodeId, LinkCost]]:

@@ -122,8 +122,7 @@ def stayed(
     """Return the decision for a plan whose evictions have just ended: the model goes to the nodes
     of the plan. Until their memory is measured again, these nodes look full, and a new decision
     would evict more instances. None if the nodes were measured since, or if their memory was
-    reserved for another model.
-    """
+    reserved for another model."""
     needs = plan.choice.needs
     if not scene.tenure.unsettled(needs, scene.observed.measured_at, scene.now):
         return None

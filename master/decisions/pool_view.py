@@ -126,8 +126,7 @@ def choose_as_it_can_be(
     scene: Scene, spec: placement.PlacementSpec, claim: pool.Claim
 ) -> tuple[pool.PoolChoice | Refusal, str]:
     """Return the nodes for a model, or a refusal. Conditions that may be dropped are dropped if
-    necessary, and are returned as well.
-    """
+    necessary, and are returned as well."""
     chosen = choose(scene, spec, claim)
     if not scene.relaxes or not _is_bound(spec) or _is_placed(chosen):
         return chosen, ""
@@ -176,8 +175,7 @@ def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> 
 
 def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:
     """Return the node that reserves the memory of a lease, and the instances that are evicted for
-    it, or a refusal.
-    """
+    it, or a refusal."""
     everyone, candidates = _victims(scene, claim_of(scene, command))
     nodes, unpromised = scene.nodes(), scene.unpromised_nodes()
     if command.node is not None:
@@ -219,8 +217,7 @@ def _with_held_back(refusal: Refusal, scene: Scene) -> Refusal:
 
 def _refusal(answer: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
     """Return why the model cannot be placed. If memory is missing, the reason lists the leases that
-    reserve some.
-    """
+    reserve some."""
     refusal = _with_held_back(
         answer.refusal if isinstance(answer, pool.Hopeless) else answer, scene
     )
@@ -258,8 +255,7 @@ def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId
 def pins_of_cards(scene: Scene) -> list[PinModel]:
     """Return the pin commands that follow from the `card.toml` files; the command ids are only
     labels. A pin that its card no longer has is removed, but only while every joined node reports,
-    because a missing node may have the newest card.
-    """
+    because a missing node may have the newest card."""
     state = scene.state
     mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
     heard = scene.observed.living_cards(scene.now)
@@ -320,8 +316,7 @@ def conditions_of(command: PlaceModel) -> Conditions:
 
 def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
     """Return the command that places the instance again under `conditions`; `why` becomes part of
-    the command's id, which is only a label.
-    """
+    the command's id, which is only a label."""
     return PlaceModel(
         command_id=CommandId(f"{why}-{instance.instance}"),
         model=instance.model,

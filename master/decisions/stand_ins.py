@@ -115,8 +115,7 @@ def made_good(
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> EventBody:
     """Return what follows when a runner ends. If another node can hold the instance, the instance
-    fails here and is placed there; otherwise `follows` is returned unchanged.
-    """
+    fails here and is placed there; otherwise `follows` is returned unchanged."""
     if isinstance(follows, InstanceFailed):
         return _moved(failed_copy, follows, scene, decide)
     failed_on = crash_loops.failed_on(failed_copy.model)
@@ -161,8 +160,7 @@ def _elsewhere(
     moving: Instance, scene: Scene, decide: Callable[[PlaceModel, Scene], Decision]
 ) -> Decision:
     """Decide where the instance would be placed if it did not exist yet. Its present nodes are not
-    excluded.
-    """
+    excluded."""
     rest = {
         name: instance
         for name, instance in scene.state.instances.items()

@@ -38,8 +38,7 @@ class Archives:
 
     def take(self, path: Path, name: str) -> None:
         """Keep the file at `path` as the segment `name`. On return the caller may replace that
-        file.
-        """
+        file."""
         self.finish()
         segment = self.folder / f"{name}.log"
         try:

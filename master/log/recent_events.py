@@ -115,8 +115,7 @@ class RecentEvents:
 
 def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
     """Return the instances of state `before` that the state `after`, which replaces it, lacks. None
-    if both states belong to one log, because then these instances ended normally.
-    """
+    if both states belong to one log, because then these instances ended normally."""
     if not _is_other_log(before, after):
         return ()
     return tuple(

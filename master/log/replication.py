@@ -99,6 +99,5 @@ class Answers:
 
     def drop(self) -> None:
         """Drop all waiting replies. Our term has ended, and the clients repeat their commands to
-        the next leader.
-        """
+        the next leader."""
         self.waiting.clear()

@@ -50,8 +50,7 @@ class LogDraft:
         fact: FactId | None = None,
     ) -> Event:
         """Append the event with this `body` and return it. `fact` is the witness's id if the event
-        is a fact that `judge` found to be `next`.
-        """
+        is a fact that `judge` found to be `next`."""
         event = Event(
             term=self.term,
             index=self.state.index + 1,

@@ -125,8 +125,7 @@ def find_copies(
 ) -> tuple[tuple[LocalCopy, ...], dict[str, str]]:
     """Return the allowed nodes that could run the model, and for each other node, by name, why it
     cannot. At least one of `nodes` must have the model. Nodes that are not allowed may still be the
-    source from which the weights are copied.
-    """
+    source from which the weights are copied."""
     donors = [card for node in nodes if (card := node.card_of(spec.model)) is not None]
     given = [c for n in nodes if n.card.weights_addresses and (c := n.card_of(spec.model))]
     copies: list[LocalCopy] = []

@@ -186,7 +186,6 @@ def resolve_backend(card: ModelCard, backends: Sequence[str]) -> str | None:
 
 def preference_rank(card: ModelCard, tag: str) -> int:
     """Return the index of a backend in the model card's preference list; the list's length if the
-    backend is not listed.
-    """
+    backend is not listed."""
     liked = card.backend_preference
     return liked.index(tag) if tag in liked else len(liked)

@@ -126,8 +126,7 @@ def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
 
 def mended_later(refusal: Refusal, nodes: Sequence[NodeCapacity]) -> Refusal:
     """Return a refusal extended by the nodes on which no runner can start, or no runner of this
-    model. Once these nodes are repaired, the answer may be different.
-    """
+    model. Once these nodes are repaired, the answer may be different."""
     broken = {node.name: node.card.cannot_run for node in nodes if node.card.cannot_run}
     if not broken:
         return refusal

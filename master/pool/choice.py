@@ -46,8 +46,7 @@ MOST_TRIED = 10
 @dataclass(frozen=True, slots=True)
 class Victim:
     """An instance that may be evicted, and when. The cost is 0 if the instance is already being
-    unloaded, or is a replica.
-    """
+    unloaded, or is a replica."""
 
     copy: Copy
     yielding: Yielding
@@ -100,8 +99,7 @@ def choose(
     """Return the nodes for a model and the instances that are evicted for it. Return a refusal if
     neither waiting nor more memory would help, or `Hopeless` if only pinned instances are in the
     way. `nodes`: without the reservations of others, for whom no instance of `candidates` is
-    evicted. `unpromised` and `everyone`: without these limits.
-    """
+    evicted. `unpromised` and `everyone`: without these limits."""
     verdict = place(spec, nodes, sizing, links)
     if isinstance(verdict, Refusal):
         return verdict
@@ -142,8 +140,7 @@ def choose_room(
 ) -> PoolChoice | Refusal | Hopeless:
     """Return the node for a lease of `size_bytes` and the instances that are evicted for it. If
     nothing needs to be evicted, it is the node with the most free memory. The other parameters are
-    those of `choose`.
-    """
+    those of `choose`."""
     leaving = [victim for victim in candidates if victim.yielding.ever]
     options: list[PoolChoice] = []
     for node in nodes:
@@ -180,8 +177,7 @@ def _replicas_first(options: Sequence[PoolChoice]) -> list[PoolChoice]:
 
 def _no_room(size_bytes: int, nodes: Sequence[NodeCapacity]) -> Refusal:
     """Return the refusal of a lease because no node has enough free memory now. It has no retry
-    time if no node can ever have enough.
-    """
+    time if no node can ever have enough."""
     measured = [node for node in nodes if node.reading is not None]
     if not measured:
         text = "no memory reading has arrived yet; check that `telemetry` is running"
@@ -257,8 +253,7 @@ def cheapest(
 ) -> list[Victim] | None:
     """Return the cheapest instances whose eviction frees `need` bytes and `slots` runner slots on a
     node, cheapest first. Empty if enough is free already; None if evicting all candidates is not
-    enough.
-    """
+    enough."""
     there = [
         victim
         for victim in candidates

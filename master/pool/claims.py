@@ -42,8 +42,7 @@ class Claim:
     @property
     def is_urgent(self) -> bool:
         """Return whether this claim is urgent enough to ignore the minimum residency of other
-        models' instances.
-        """
+        models' instances."""
         return self.priority <= URGENT
 
     def standing(self, ageing_per_s: float, now: float) -> float:
@@ -52,8 +51,7 @@ class Claim:
 
     def passes_at(self, priority: float, ageing_per_s: float) -> float:
         """Return when ageing brings this claim's standing to a priority class; infinity if it never
-        does.
-        """
+        does."""
         return min(_passes_at(mine, at, priority, ageing_per_s) for mine, at in self.waiting)
 
 

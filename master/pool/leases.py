@@ -60,8 +60,7 @@ class LeaseNotes:
 def askable(state: ClusterState, priority: int) -> dict[NodeId, list[Lease]]:
     """Return, by node, the leases whose owners may be asked to release them for a claim of this
     priority class. These are the less urgent leases: the least urgent first, and of equal ones the
-    youngest.
-    """
+    youngest."""
     by_node: dict[NodeId, list[Lease]] = {}
     leases = sorted(
         state.leases.values(), key=lambda lease: (-lease.priority, -lease.at_s, lease.lease)

@@ -54,8 +54,7 @@ def holds_by_sum(
     promise: Promise, nodes: Iterable[NodeCapacity], others: Iterable[Promise]
 ) -> bool:
     """Return whether a reservation fits on its nodes together with the reservations of `others`.
-    This compares reserved bytes and ignores measurements.
-    """
+    This compares reserved bytes and ignores measurements."""
     claimed = {victim.instance for other in others for victim in other.leaving}
     if any(victim.instance in claimed for victim in promise.leaving):
         return False

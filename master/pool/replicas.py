@@ -138,8 +138,7 @@ def due(
     settings: PoolSettings,
 ) -> list[ModelId]:
     """Return the models that should get one more instance, the one with most rows per instance
-    first. A model is left out while one of its instances is loading or being unloaded.
-    """
+    first. A model is left out while one of its instances is loading or being unloaded."""
     models: list[ModelId] = []
     for model, load in loads.items():
         there = [

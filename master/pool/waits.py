@@ -49,8 +49,7 @@ def bound_s(
     claim: Claim, ahead: int, swap_s: float, serves: int, settings: PoolSettings, now: float
 ) -> float | None:
     """Return the maximum wait in seconds of a claim with `ahead` claims before it, not counting the
-    running answers. None if the requests being served stay more urgent than this claim.
-    """
+    running answers. None if the requests being served stay more urgent than this claim."""
     passes_at = claim.passes_at(serves, settings.ageing_per_s)
     if math.isinf(passes_at):
         return None

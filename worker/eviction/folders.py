@@ -32,8 +32,7 @@ class NotLetGo(ShoalError):
 
 def added_to(folder: Path) -> str:
     """Return a text that lists the files which were added or changed in a model's folder since the
-    model was fetched; empty if there are none. Raises OSError.
-    """
+    model was fetched; empty if there are none. Raises OSError."""
     origin = origin_of(folder)
     if origin.how not in ("copied", "pulled") or not origin.files:
         return "no list of its files shows that shoal fetched it"
@@ -105,8 +104,7 @@ def put_away(
     """Move a folder aside before `until_at`, on `bus.process.clock`; return its resolved path and
     its new path. `content` identifies the content for which another node granted the deletion; None
     if the copy is incomplete. Raises NotLetGo, FolderKept, OSError; after an error the folder is in
-    its original place.
-    """
+    its original place."""
     real = own_folder(folder, models)
     if content is not None:
         if why := added_to(real):

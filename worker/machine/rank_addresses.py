@@ -58,8 +58,7 @@ class RankAddresses:
         self, others: Iterable[NodeId], ips: Sequence[NodeAddress], now: float
     ) -> tuple[str, ...]:
         """Return the addresses at which the other nodes were seen to reach this node, each address
-        once. Nodes that were not seen are skipped.
-        """
+        once. Nodes that were not seen are skipped."""
         hosts = (self.host_for(other, ips, now) for other in others)
         return tuple(dict.fromkeys(host for host in hosts if host is not None))
 

@@ -67,8 +67,7 @@ def lying_in(folder: Path) -> Iterator[Found]:
 
 def _models_at(name: str, path: Path) -> Iterator[Found]:
     """Yield the model in this folder. If the folder is an owner's (a Hugging Face organisation or
-    user, as in `owner/model`), yield the models one level below it.
-    """
+    user, as in `owner/model`), yield the models one level below it."""
     try:
         entries = listed(path)
     except OSError as error:

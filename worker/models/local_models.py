@@ -56,8 +56,7 @@ class LocalModels:
 
     def card(self, model: ModelId) -> ModelCard:
         """Return the card for loading a model, with its folder. Raises KeyError if no part of the
-        model is on this node.
-        """
+        model is on this node."""
         return self.cards.get(model) or self._part_cards[model]
 
     def take(self, seen: DiskLook) -> None:

@@ -147,8 +147,7 @@ def model_card(
 
 def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit | None]:
     """Return the settings of a `card.toml` without a default adapter that is missing. Also return
-    the notice about missing adapters that the card names.
-    """
+    the notice about missing adapters that the card names."""
     there = {adapter.name for adapter in adapters.cards}
     named = dict.fromkeys((*(notes.adapters or ()), *filter(None, (notes.adapter,))))
     lacking = [name for name in named if name not in there]

@@ -198,8 +198,7 @@ def being_pulled() -> Unfit:
 
 def goes_by(name: str, model: str) -> Unfit:
     """Return the notice about a model that has another name in requests, because its folder name is
-    no valid model id.
-    """
+    no valid model id."""
     why = f"the name '{name}' cannot be used in a request; the model is listed as {model}"
     return Unfit(
         "odd_name", why, "ignore this, or rename the folder; use a to z, digits, '.', '_' and '-'"

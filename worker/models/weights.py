@@ -315,8 +315,7 @@ def _embeds(
     entry: Found, config: Mapping[str, Any], note: Callable[[bytes], object]
 ) -> EmbeddingModel | None:
     """Return a folder's settings as an embedding model; None if it is not one. `note` is called
-    with each file that this depends on. Raises OSError, UnfitModel.
-    """
+    with each file that this depends on. Raises OSError, UnfitModel."""
 
     def read(name: str) -> object:
         """Return the content of a JSON file of the folder; None if there is none."""

@@ -100,8 +100,7 @@ class PullFiles:
 
     def stream(self, run: PieceRun) -> PieceRun | None:
         """Record that the hub answered with the whole file. Return the run of pieces to take from
-        that answer: all that are missing. None if another reader already streams the file.
-        """
+        that answer: all that are missing. None if another reader already streams the file."""
         self._has_ranges = False
         return None if run.path in self._streamed else self._stream(run.path, 0)
 

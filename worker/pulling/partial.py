@@ -50,8 +50,7 @@ class Partial:
         """Create the folder of the partial model, or read what an existing folder has: the pieces
         of each file, and the verified files. Small files count as verified only after they are
         hashed again, because anything may have changed them since an earlier process. Large files
-        keep their status unless they were written to.
-        """
+        keep their status unless they were written to."""
         note = {"model": self._listing.model, "digest": self._listing.digest}
         if self._note() != note:
             shutil.rmtree(self._files.files, ignore_errors=True)
@@ -77,8 +76,7 @@ class Partial:
 
     def note_whole(self, file: HubFile, *, is_right: bool) -> None:
         """Record that a whole file is correct and synced to disk, or that the file must be fetched
-        from its beginning.
-        """
+        from its beginning."""
         if not is_right:
             self._files.forget(file.path)
             return

@@ -240,8 +240,7 @@ class Pulls:
 
     def _release(self, pull: _Pull, process: PullProcess, now: float) -> None:
         """Resume a held pull when it may run. If too many pulls are running, or another node
-        fetches the model, the process of the held pull ends, and a new one starts later.
-        """
+        fetches the model, the process of the held pull ends, and a new one starts later."""
         fetches, has_forecast = pull.released, pull.state.forecast is not None
         if pull.ended_at is not None or pull.came or not pull.goes or not (fetches or has_forecast):
             return
@@ -363,8 +362,7 @@ class Pulls:
 
     def _publish(self, now: float) -> None:
         """Publish the pulls' states: immediately if anything but numbers changed, else twice a
-        second while there are pulls.
-        """
+        second while there are pulls."""
         pulls = tuple(
             pull.state.model_copy(
                 update={"questions": tuple(pull.heard), "claim": pull.standing.claim}
@@ -387,8 +385,7 @@ def _no_giver(pull: _Pull, now: float) -> str | None:
 
 
 def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
-    """Return whether a pull may have a process now. Held and running pulls have separate limits.
-    """
+    """Return whether a pull may have a process now. Held and running pulls have separate limits."""
     busy = [other for other in live if other.process is not None and other is not pull]
     return sum(other.released == pull.goes for other in busy) < AT_ONCE
 

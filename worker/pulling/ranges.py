@@ -37,8 +37,7 @@ class FileAnswer:
 
     def parts(self) -> Iterator[bytes]:
         """Yield the parts of the answer's body up to `end`. Raises PullFailed if the body ends
-        earlier.
-        """
+        earlier."""
         left = self.end - self.begin
         for part in self._raw:
             wanted = part[:left]

@@ -57,8 +57,7 @@ class SlotTiming:
 
     def silence_s(self, life: Life) -> float | None:
         """Return how long a runner may be silent in this state of its slot before it is killed;
-        None for states that have other deadlines.
-        """
+        None for states that have other deadlines."""
         match life:
             case "starting":
                 return self.first_report_s
@@ -170,8 +169,7 @@ def supplied(
 ) -> Refusal | list[FetchModel] | None:
     """Return None if the weights are on this node and on the nodes of the other ranks. Return a
     list of fetches (maybe empty) while some weights are still expected, or a refusal if they will
-    not arrive.
-    """
+    not arrive."""
     model, elsewhere = instance.reads, here.elsewhere
     if instance.test is not None:
         return None

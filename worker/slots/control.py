@@ -142,8 +142,7 @@ class SlotControl:
 
     def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
         """Record how long the model took to load, if it is ready now and this runner holds all of
-        it.
-        """
+        it."""
         if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
             return
         instance = self.client.state.instances.get(slot.task.instance)
@@ -268,8 +267,7 @@ class SlotControl:
 
     def _forgive_if_away(self, now: float) -> None:
         """Ignore silence of runners while this worker itself stood still. Another event can arrive
-        before the worker's next tick, so every function that judges silence calls this first.
-        """
+        before the worker's next tick, so every function that judges silence calls this first."""
         if now - self._ticked_at > STALL_S:
             self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
             self.table.forgive(now)

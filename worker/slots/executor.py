@@ -115,8 +115,7 @@ class Executor:
 
     def _mixing(self, task: Task | None) -> list[Tell]:
         """Report that a task is not started, because its runner would run code of two versions of
-        shoal.
-        """
+        shoal."""
         if task is None or (installed := installed_code()) == running_code():
             return []
         return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]

@@ -278,8 +278,7 @@ def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
 def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) -> list[Action]:
     """Return how to end a runner that the state does not require. If a later generation replaced
     it, it is ended immediately. If the state never had it or has dropped it (a replaced log, a node
-    presumed dead), it is drained normally, because it may be answering requests.
-    """
+    presumed dead), it is drained normally, because it may be answering requests."""
     if not here.settled:
         return []
     if slot.life == "idle":
@@ -295,8 +294,7 @@ def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
     """Ask the runner to drain and exit. Ask again only if the deadline was brought forward. A
-    runner that is not ready has no requests to finish.
-    """
+    runner that is not ready has no requests to finish."""
     if slot.life in ("idle", "loading"):
         return [StopSlot(slot.name, why)]
     told_s = slot.drain_deadline_s
@@ -354,8 +352,7 @@ def _missing(
 
 def _elder_here(task: Task, table: SlotTable) -> bool:
     """Return whether a rank of an earlier generation still exists on this node. If so, its memory
-    is not free yet.
-    """
+    is not free yet."""
     return any(
         slot.life != "free"
         and slot.task is not None

@@ -47,8 +47,7 @@ RingSecret = Callable[[InstanceId, int], str]
 
 def open_secret(instance: InstanceId, generation: int) -> str:
     """Return the greeting secret of a group in a cluster without keys: it distinguishes
-    generations, but it does not keep other users' processes out.
-    """
+    generations, but it does not keep other users' processes out."""
     return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 

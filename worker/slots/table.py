@@ -77,8 +77,7 @@ class Slot:
 
     def silent_s(self, now: float) -> float:
         """Return for how long the slot's runner has been silent. Time in which it could not report
-        is left out.
-        """
+        is left out."""
         return max(0.0, now - self.heard_at - self.unheard_s)
 
 

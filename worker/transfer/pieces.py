@@ -93,8 +93,7 @@ class Pieces:
 
     def _narrow(self) -> None:
         """Add the other wanted pieces. Which ones they are is known now, because all first pieces
-        have arrived.
-        """
+        have arrived."""
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
             self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
@@ -145,7 +144,7 @@ class Pieces:
         return piece_length(self._entries[piece.path].size_bytes, piece.index)
 
     def next(self) -> Piece | None:
-        """Return the next piece to request. A piece is returned only once, unless it is put back."""
+        """Return the next piece to request. Each piece is returned once, unless it is put back."""
         while self._again:
             piece = self._again.popleft()
             if not self.has(piece):
@@ -173,8 +172,7 @@ class Pieces:
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:
         """Accept an arrived piece and return the verdict. `known`: the piece had arrived before.
-        `bad`: its hash differs from the manifest's. `foreign`: the model has no such piece.
-        """
+        `bad`: its hash differs from the manifest's. `foreign`: the model has no such piece."""
         entry = self._entries.get(path)
         index, rest = divmod(offset, PIECE_BYTES)
         if entry is None or rest or not 0 <= index < piece_count(entry.size_bytes):

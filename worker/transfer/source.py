@@ -88,7 +88,7 @@ class Source:
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """Record that the source is busy. Return whether this node had requested the piece from it."""
+        """Record that the source is busy. Return whether we had requested the piece from it."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
@@ -104,8 +104,7 @@ class Source:
 
     def due(self, now: float) -> Due | None:
         """Return what to do about the source's silence; `why` describes the message that did not
-        arrive.
-        """
+        arrive."""
         age_s = now - self.since_at
         match self.life:
             case "new":
@@ -128,8 +127,7 @@ class Source:
 
     def rest(self, now: float, why: str) -> list[Piece]:
         """Request nothing from the source for a while. Return its open pieces, which other sources
-        can deliver.
-        """
+        can deliver."""
         pieces = list(self.open)
         self.open.clear()
         self.manifest, self.window = None, FIRST_WINDOW

@@ -49,8 +49,7 @@ class Stage:
 
     def open(self, _stopped: Stopped) -> Staged:
         """Create the stage, or read what an existing stage has. Earlier verifications of its files
-        do not count, because the disk may have lost data since. Raises OSError.
-        """
+        do not count, because the disk may have lost data since. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         intact = all(map(self._files.fits, self._entries))
         self._note(held_layers(self._folder) if intact else ())

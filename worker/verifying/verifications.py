@@ -193,8 +193,7 @@ class Verifications:
 
     def _publish(self, now: float) -> None:
         """Publish the states: immediately if anything but numbers changed, else twice a second
-        while there are verifications.
-        """
+        while there are verifications."""
         states = tuple(
             verification.state.model_copy(update={"questions": tuple(verification.heard)})
             for verification in self._all

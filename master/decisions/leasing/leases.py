@@ -35,8 +35,7 @@ MOST_ASKED = 8
 
 def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoice | Refusal | None:
     """Return the event that grants the lease, None if the lease exists already, the necessary
-    evictions, or a refusal.
-    """
+    evictions, or a refusal."""
     leases = scene.state.leases
     if command.lease in leases:
         return None

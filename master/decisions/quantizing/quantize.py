@@ -114,8 +114,7 @@ def _fitting(
     command: QuantizeModel, having: Sequence[tuple[NodeCapacity, ModelCard]]
 ) -> list[tuple[NodeCapacity, ModelCard]] | Refusal:
     """Return the nodes that have a free slot and enough memory and disk for the work. If there are
-    none, return the reason against the last node.
-    """
+    none, return the reason against the last node."""
     fitting: list[tuple[NodeCapacity, ModelCard]] = []
     refusal: Refusal | None = None
     for node, card in having:

@@ -43,8 +43,7 @@ def replicate(
 ) -> list[InstanceDraining | InstancePlaced]:
     """Return the events that drain replicas which are no longer needed. If a new replica is due and
     memory is free, also return the event that places it, with the id `fresh`. Also updates the load
-    meters.
-    """
+    meters."""
     copies = copies_of(scene)
     loads = pool.loads_of(copies, scene.observed.demand(scene.now))
     meters.look(loads, scene.policy.pool, scene.now)
@@ -64,8 +63,7 @@ def as_it_stands(
     name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
     """Return the instance of this name; None if there is none. If no other instance of its model
-    answers, the returned instance does not count as a replica.
-    """
+    answers, the returned instance does not count as a replica."""
     instance = state.instances.get(name)
     if instance is None or name in pool.replicas_in(state.instances.values(), quiet):
         return instance
@@ -91,8 +89,7 @@ def _placed(
     model: ModelId, why: str, scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
     """Return the event that places a replica, under the same conditions as the first instance, on
-    an idle node without an instance of the model. None if no such node has enough memory.
-    """
+    an idle node without an instance of the model. None if no such node has enough memory."""
     first = living(scene.state, model)[0]
     alike = {"context_tokens": first.context_tokens, "kv": first.kv}
     alone: dict[str, Any] = {"min_nodes": 1, "sharding": None, "layers": {}}
@@ -135,8 +132,7 @@ def _busy_nodes(model: ModelId, scene: Scene) -> frozenset[NodeId]:
 
 def _others_come_back(scene: Scene) -> bool:
     """Return whether other instances wait to be placed again, or may be on nodes that have not
-    reported yet.
-    """
+    reported yet."""
     heard = scene.observed.living_cards(scene.now)
     is_young = scene.observed.gathering(scene.now)
     if is_young and any(NodeId(node) not in heard for node in scene.state.nodes):

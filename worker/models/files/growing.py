@@ -45,8 +45,7 @@ class GrowingFiles:
 
     def noted(self, name: str) -> bytes:
         """Return the record that `begin` would read, without creating anything; empty if `begin`
-        would create the file and its record. Raises OSError.
-        """
+        would create the file and its record. Raises OSError."""
         has_notes = self.fits(name) and not self.path(name).is_symlink()
         return self._note(name).read_bytes() if has_notes else b""
 

@@ -21,8 +21,7 @@ def reconciled(
 ) -> tuple[dict[ModelId, ModelCard], list[tuple[ModelId, Unfit]]]:
     """Return the cards without the names that another model already has, and without the settings
     that exceed the size limit. Also return notices about both. Models are processed in the order of
-    their names.
-    """
+    their names."""
     accepted: dict[ModelId, ModelCard] = {}
     notices: list[tuple[ModelId, Unfit]] = []
     owners: dict[str, ModelId] = {name.casefold(): name for name in cards}

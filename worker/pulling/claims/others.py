@@ -43,8 +43,7 @@ class OtherPulls:
 
     def take_reading(self, reading: PullReading, now: float) -> None:
         """Process a node's reading of all its pulls. If a node has two pulls of a model, one
-        without a failure counts, else the later.
-        """
+        without a failure counts, else the later."""
         if reading.node == self._me:
             return
         before = self._of.get(reading.node, {})
