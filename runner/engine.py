@@ -1,9 +1,9 @@
 """The interface between scheduling and computing: step plans and step results.
 
-Pure. `schedule` decides; an `Engine` computes. The `StepPlan` is the engine's *only* input after
-loading. It is serialisable and numbered, and every rank that gets the same plan runs the same
-operations in the same order. (An embedding model has no steps: its `Embedder` takes prompts and
-returns their vectors.)
+Pure. The package `runner.schedule` decides; an `Engine` computes. The `StepPlan` is the engine's
+*only* input after loading. A plan is serialisable and numbered, and every rank that gets the same
+plan runs the same operations in the same order. (An embedding model has no steps: its `Embedder`
+takes prompts and returns their vectors.)
 
 Order within a step: release and preempt; evict; admit and apply prefix hits; prefill groups in
 order; decode all listed rows; insert prefixes. A row whose last prompt chunk is in this step's
@@ -194,8 +194,8 @@ class EngineFacts:
     refused_adapters: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def why_no_adapter(self, name: str) -> str | None:
-        """Return why rows cannot use this adapter, as words after the model's name; None if they
-        can."""
+        """Return why rows cannot use this adapter, as text that follows the model's name in a
+        message; None if they can."""
         if name in self.adapters:
             return None
         if (why := self.refused_adapters.get(name)) is not None:
@@ -274,7 +274,7 @@ class Maker(Protocol):
         ...
 
     def memory(self) -> EngineMemory:
-        """Return its current memory use."""
+        """Return the engine's current memory use."""
         ...
 
 

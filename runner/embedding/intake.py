@@ -71,7 +71,7 @@ class EmbeddingIntake:
 
 
 def _counts(facts: EmbedderFacts) -> str:
-    """Return the supported vector lengths, in words."""
+    """Return the supported vector lengths as text for a message."""
     if facts.any_dimensions:
         return f"1 to {facts.width} numbers"
     counts = sorted({facts.dimensions, *facts.dimension_choices})

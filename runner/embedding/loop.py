@@ -1,7 +1,7 @@
 """Talks to the engine of an embedding model: runs batches one by one in the engine's thread.
 
-The main thread chooses the batches. It gives the next one after the result of the last is posted.
-The loop waits when there is no work.
+The main thread chooses the batches. It provides the next batch after the result of the previous one
+is posted. The loop waits when there is no work.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ FAILS: dict[str, FailReason] = {"context_length": "context_length"}
 
 
 class OpenEmbedding:
-    """See the module. `peer` is the gateway process. `ready` are tokenised prompts; `turn` is the
-    number of the last batch that had inputs of this request."""
+    """One open embedding request, as the module describes. `peer` is its gateway process. `ready`
+    are its tokenised prompts. `turn` is the number of the last batch that had inputs of this
+    request."""
 
     def __init__(self, submit: Submit, *, peer: bytes, sharer: Sharer, now: float) -> None:
         prompt = submit.request.prompt

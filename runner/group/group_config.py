@@ -37,8 +37,9 @@ def ring_hostfile(group: GroupSpec) -> str:
 
 
 def told_error(message: str, group: GroupSpec | None, rank: int) -> str:
-    """Return the message for people about an engine's error. If a rank was lost, name it and its
-    node instead of the library's words: in a ring one of the neighbours, otherwise any."""
+    """Return the message for people about an engine's error. If a rank was lost, the message names
+    that rank and its node instead of quoting the library. In a ring the lost rank is one of the
+    neighbours; otherwise it can be any rank."""
     if group is None or not lost_peer(message):
         return message
     size = len(group.ranks)

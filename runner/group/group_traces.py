@@ -1,9 +1,9 @@
 """How a group's lead collects its followers' spans after a traced request has ended.
 
-Pure: time arrives as `now`. Nothing waits for an answer: a rank without one is left out, and the
-reader says so. Before a follower is asked, a burst of pings measures its clock offset. While a
-request is traced, one more ping goes with each beat, so that a long request has bounds from its
-beginning.
+Pure: time arrives as `now`. Nothing waits for an answer. A rank that does not answer is left out of
+the trace, and the trace's display says so. Before a follower is asked, a burst of pings measures
+its clock offset. While a request is traced, one more ping goes with each beat, so that a long
+request has bounds from its beginning.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class GroupTraces:
         self._requests: dict[RequestId, AskedFor] = {}
 
     def ask(self, request_id: RequestId, step: int, tell: TellRank, now: float) -> None:
-        """Report this rank's spans at once, and those of others when they answer. The request ended
-        with `step`."""
+        """Report this rank's spans immediately, and the other ranks' spans when these answer. The
+        request ended with `step`."""
         spans = self._recorder.take(request_id)
         tell(RankTraced(request_id, 0, 0.0, 0.0, spans))
         began_at = now if spans is None else spans.began_at

@@ -1,12 +1,12 @@
-"""Keep the ranks of a group in one order: what the lead shares of a step, and how followers check
-it.
+"""Keep the ranks of a group in the same order. This module defines what the lead shares about each
+step, and how followers check that.
 
 Pure. Only the lead decides. It sends every plan, numbered, before it computes it; a follower
 computes plans in order and does nothing else. Decisions that depend on the lead's knowledge (which
-rows failed or were refused) are in the `SharedPlan`. A slip in order would corrupt silently. So a
-follower checks the number and, if tokens reach it, the running digest of all tokens committed by
-the lead. `OutOfStep` is fatal to the group. Before the first plan the ranks agree on what all of
-them can do, and on the memory of the tightest.
+rows failed or were refused) are in the `SharedPlan`. If a rank computed plans in a wrong order, the
+results would be wrong without any error. So a follower checks the number and, if tokens reach it,
+the running digest of all tokens committed by the lead. `OutOfStep` is fatal to the group. Before
+the first plan the ranks agree on what all of them can do, and on the memory of the tightest.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
     @property
     def spare_bytes(self) -> int:
-        """Return the memory left beside the weights."""
+        """Return the memory that remains after the weights."""
         return max(self.memory_limit_bytes - self.weights_bytes, 0)
 
 

@@ -1,10 +1,12 @@
-"""Talks to the other ranks of a group, over the lead's plan socket and by the clock.
+"""Talks to the other ranks of a group over the lead's plan socket, and to the clock.
 
-Both ends belong to the main thread; `agree` and `tell` are called from the engine's thread and only
-hand over. First every follower says hello with its proof. When all are here the lead tells every
-rank to form the ring. So no rank waits inside `init` for a missing one, and errors name a missing
-rank. From then on both sides beat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank
-that leaves says so; otherwise a lost connection or silence shows it. A generation keeps its keys.
+Both ends belong to the main thread. `agree` and `tell` are called from the engine's thread and only
+pass their message to the main thread. First every follower sends a hello with a proof that it
+belongs to the group. When all followers have done so, the lead asks every rank to form the ring. So
+no rank waits inside MLX's `init` for a missing one, and errors name a missing rank. From then on
+both sides send a heartbeat every `RANK_BEAT_S`. Frames of one peer arrive in order. A rank that
+leaves sends a message; otherwise a lost connection or silence shows that it is gone. The cluster
+keys do not change during a generation.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Talks to the other ranks of a group: what both ends of the lead's plan socket share.
 
-Each end belongs to the main thread; `agree` and `tell` are called from the engine's thread and only
-hand over.
+Each end belongs to the main thread. `agree` and `tell` are called from the engine's thread and only
+pass their message to the main thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class PlanListener(Protocol):
     """The rank's side of a channel; called in the main thread."""
 
     def form(self) -> None:
-        """Join the ring: all ranks are here. Called once; answered by `PlanChannel.formed`."""
+        """Join the ring, because all ranks have said hello. Called once. The callee reports success
+        with `PlanChannel.formed`."""
         ...
 
     def plan(self, shared: SharedPlan) -> None:
@@ -43,11 +44,12 @@ class PlanListener(Protocol):
         ...
 
     def lost(self, what: str, is_final: bool) -> None:
-        """The group is lost; `what` says why. `is_final`: retrying cannot help. Called once."""
+        """Called once when the group is lost, for the reason `what`. `is_final`: retrying cannot
+        help."""
         ...
 
     def ended(self, why: str) -> None:
-        """The lead left, normally or not. Called once, for followers only."""
+        """Called once, on followers only, when the lead has left, normally or not."""
         ...
 
 
@@ -184,8 +186,8 @@ class PlanChannel:
         self._met = True
 
     def _check_met(self, now: float, lost_s: float) -> None:
-        """Give up the group if its first exchange does not end: a process in the ring that is none
-        of its ranks need not answer."""
+        """Give up the group if its first exchange does not end. A foreign process may have joined
+        the ring, and such a process might never answer."""
         self._formed_at = min(now, self._formed_at + lost_s)
         limit_s = self.group.form_deadline_s
         if self._formed and not self._met and now - self._formed_at > limit_s:

@@ -1,9 +1,10 @@
-"""The frames between ranks of a group, beside the ring: `[tag, *fields]` arrays.
+"""The frames that ranks of a group exchange over the plan socket, separately from MLX's ring. A
+frame is an array `[tag, *fields]`.
 
-Pure. Followers talk to the lead over its plan socket and it answers; tensors never pass here. A
-follower needs only parts of a `RowSpec`: the tokens, whether they are scored, the adapter, and the
-request id if it is traced. Sampling and grammar are the lead's. An invalid frame raises
-`BadMessage`.
+Pure. Followers talk to the lead over its plan socket and the lead answers. Tensors never travel in
+these frames. A follower needs only parts of a `RowSpec`: the tokens, whether they are scored, the
+adapter, and the request id if it is traced. Only the lead needs the parts for sampling and
+grammars. An invalid frame raises `BadMessage`.
 """
 
 from __future__ import annotations

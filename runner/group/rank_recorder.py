@@ -49,7 +49,7 @@ class OpenTurn:
     crossings: list[RankCrossing] = field(default_factory=list[RankCrossing])
 
     def sums(self, name: RankTurnName, tokens: int) -> RankTurn | None:
-        """Return its sums up to the end of its last part; None if no part has ended."""
+        """Return the request's sums up to the end of its last part; None if no part has ended."""
         if not self.parts:
             return None
         seconds = [0.0] * len(RANK_PARTS)
@@ -75,7 +75,7 @@ class RequestSpans:
         self._of: tuple[RankTurnName, int] = ("other", 0)
 
     def queued(self, until: float) -> None:
-        """Record how long its first plan waited for the engine."""
+        """Record how long the request's first plan waited for the engine."""
         if until > self.began_at:
             seconds = (until - self.began_at, *(0.0,) * (len(RANK_PARTS) - 1))
             turn = RankTurn("queued", self._first_step, 0, self.began_at, until, 0, seconds)
@@ -83,7 +83,7 @@ class RequestSpans:
             self._parts.append(RankPart("queued", self.began_at, until))
 
     def planned(self, plan: StepPlan) -> None:
-        """Record what the beginning turn does for it."""
+        """Record the work of the beginning turn for this request."""
         rows = self.rows
         read = sum(
             chunk.stop - chunk.start
@@ -234,8 +234,8 @@ class RankRecorder:
         at: float,
         numbered: tuple[int, int] | None = None,
     ) -> None:
-        """Record a crossing that began at `at`, or arrived by then; `numbered` when it was built,
-        else now."""
+        """Record a transfer that began at `at`, or had arrived by then. Its number is `numbered` if
+        it was numbered when it was built; otherwise it gets one now."""
         turn = self._turn
         if turn is not None:
             step, number = numbered or self.numbered(what, peer, sent=sent)

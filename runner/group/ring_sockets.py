@@ -50,8 +50,8 @@ class TcpCounts:
     received_at: int
 
     def of(self, connection: socket.socket) -> tuple[int, int] | None:
-        """Return the bytes sent, without retransmissions, and received; None if the system does not
-        say."""
+        """Return the bytes sent (without retransmissions) and received; None if the system does not
+        report them."""
         with suppress(OSError):
             return self.read(connection.getsockopt(socket.IPPROTO_TCP, self.option, self.size))
         return None

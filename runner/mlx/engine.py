@@ -340,7 +340,7 @@ class MlxEngine:
 
 
 def _come_and_go() -> None:
-    """Make MLX allocate a block where its arrays are, and free it."""
+    """Allocate and free a block in the arena of MLX's arrays, for `give_back`."""
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 
@@ -348,7 +348,7 @@ def _adapters(
     path: Path, loaded: LoadedWeights, comm: Comm, only: Collection[str] | None
 ) -> AdapterBank:
     """Return the adapters beside the model. Ranks of a tensor group compute every forward together,
-    including trials of adapters, so they first agree on the adapters that all of them have."""
+    including trials of adapters, so they first agree on adapters that every rank has."""
     load = partial(
         load_adapters, path, loaded.module, float32=loaded.precision == "float32", only=only
     )

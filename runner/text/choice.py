@@ -1,8 +1,8 @@
 """Read one choice: sampled tokens in; text, reasoning and tool calls out.
 
-Pure. Text that may still become a stop string, a marker or a character is held back; the text of
-stop tokens is never sent. Log-probabilities go with the text in which their tokens ended; tokens of
-markup or layout have none.
+Pure. Text is held back while it may be the beginning of a stop string, a marker or a character. The
+text of stop tokens is never sent. The log-probability of a token is sent with the text in which the
+token ends; tokens of markup or layout have none.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ChoiceText:
         self._noted: deque[tuple[int, SampledToken]] = deque()  # (end of its raw text, token)
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Take the next token and return the text that it completes."""
+        """Add the next token and return the text that this token completes."""
         if self._ended:
             return NOTHING
         self._pending += 1

@@ -1,6 +1,7 @@
 """Turn a conversation into a prompt, with its tools and its thinking.
 
-Pure, given the model's tokenizer. The needs of its template are found once, at creation.
+Pure, given the model's tokenizer. At creation it finds out which message shape the model's template
+needs.
 """
 
 from __future__ import annotations

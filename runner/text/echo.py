@@ -1,8 +1,8 @@
 """Report each token of prompt and output to a request that asks for its prompt.
 
 Pure. A prompt's tokens come in pieces of at most `PIECE_TOKENS`, with the text that they complete
-and their log-probabilities. Every sampled token has its log-probability here, also one without
-text, such as the end token, so clients can count tokens from the end.
+and their log-probabilities. Every sampled token is reported with its log-probability, also a token
+without text, such as the end token. So clients can count tokens from the end.
 """
 
 from __future__ import annotations

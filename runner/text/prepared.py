@@ -1,4 +1,5 @@
-"""The interface between text and tokens: prepared requests and the output of choices.
+"""The interface between text and tokens: the types of prepared requests and of the output of
+choices.
 
 Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`) and,
 token by token, the output of each choice into pieces. Sequence numbers, credit, the release of rows
@@ -42,7 +43,7 @@ class ThinkingCount(Protocol):
         ...
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether it may be due after `unread` more tokens."""
+        """Return whether the end of thinking may be due after `unread` more tokens."""
         ...
 
     def take(self, token: TokenId) -> None:
@@ -187,7 +188,7 @@ class TextWorks(Protocol):
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return facts found in the model's files, in words, by subject."""
+        """Return facts about the model's files as text, keyed by subject."""
         ...
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:

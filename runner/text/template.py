@@ -3,8 +3,8 @@
 Pure, except the template, which belongs to the model. It gets messages in the shape that it shows
 completely (`runner.text.shapes`), and its result is checked. If it does not show a part, the
 request is refused, naming the part. If a template raises, the refusal quotes its words. Markup
-spelled in messages is text (`runner.text.markup`). To continue a turn, `marked` and `up_to_mark` do
-what transformers does.
+spelled in messages is text (`runner.text.markup`). To continue a turn, `marked` and `up_to_mark`
+cut the rendered text at a mark in the last message, as transformers does.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def render_chat(
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:
     """Return the tokens before a prefix, before a suffix and before the text to fill in, if the
-    model has all three of a family; else None."""
+    model has all three tokens of one family; else None."""
     for family in FILL_IN:
         before, after, middle = (token_id(token) for token in family)
         if before is not None and after is not None and middle is not None:

@@ -96,11 +96,11 @@ class Text:
         thinking_by_default: bool = False,
         constrain_tools: bool = False,
     ) -> None:
-        """Prepare here, not in a request, everything that is slow the first time (the template,
-        llguidance's trie). `thinking_by_default` is the card's default for requests that do not
-        say. `constrain_tools`: calls follow their schemas even if no tool is strict, if the model's
-        tool call format allows it. Raises TokenizerError if the template exceeds its limits already
-        for "Hello"."""
+        """Prepare everything that is slow on first use (the template, llguidance's trie), so that
+        no request waits for that. `thinking_by_default` is the card's default for requests that do
+        not say. `constrain_tools`: calls follow their schemas even if no tool is strict, if the
+        model's tool call format allows it. Raises TokenizerError if the template exceeds its limits
+        already for "Hello"."""
         self._tokenizer = tokenizer
         self._family = tokenizer.family
         self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)
@@ -119,7 +119,7 @@ class Text:
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """Return facts found in the model's files, in words, by subject."""
+        """Return facts about the model's files as text, keyed by subject."""
         return {**self._tokenizer.facts, **self._conversations.facts, **self._facts}
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:

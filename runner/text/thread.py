@@ -1,10 +1,10 @@
 """Talks to the text thread: requests become tokens off the main and the engine thread.
 
-Templates, tokenising and grammar compilation may be slow, so no other thread waits for them: each
-answer is posted. Waiting requests share the thread fairly by the size of their text. So a short
-prompt does not wait behind earlier long ones, and no long one waits forever (Demers, Keshav and
-Shenker 1989). The main thread detokenises the engine's output, because a third thread in the path
-of every token would cost more than that.
+Templates, tokenising and grammar compilation may be slow, so no other thread waits for them. The
+text thread posts each result to the main thread. Waiting requests share the thread fairly by the
+size of their text. So a short prompt does not wait behind earlier long ones, and no long one waits
+forever (Demers, Keshav and Shenker 1989). The main thread detokenises the engine's output, because
+a third thread in the path of every token would cost more than that.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class ModelTokenizer:
     ) -> str:
         """Return the chat template's text, given these `variables` of its own (a library's code
         ignores them). Raises TemplateError and TemplateStopped of `runner.text.rendering`, and
-        ValueError if there is no template for this."""
+        ValueError if the model has no suitable template."""
         given = [dict(tool) for tool in tools] or None
         if self._opened.own_prompt is not None:
             return self._opened.own_prompt(

@@ -74,9 +74,9 @@ class DecodeBatch:
     def __init__(
         self, codecs: Sequence[Codec | None], *, holes: bool = True, packed: bool = False
     ) -> None:
-        """`codecs[i]` holds the ordinary keys and values of layer i; None: the layer keeps
-        something else. `holes` False: compact at once even if all layers here are ordinary, because
-        another rank's are not. `packed`: attention reads KV as stored."""
+        """`codecs[i]` stores the keys and values of layer i; None: the layer has no ordinary KV.
+        `holes` False: compact the batch immediately, even if all layers of this rank are ordinary,
+        because another rank has layers that are not. `packed`: attention reads KV as stored."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
             MergedKV()
@@ -177,8 +177,8 @@ class DecodeBatch:
         return self._close_up()
 
     def ease(self) -> None:
-        """Drop spare slots once: at the next step, or when rows next leave some. Rows keep their
-        slots."""
+        """Drop spare slots once. This happens at the next step, or when rows leave and make slots
+        free. Rows keep their slots."""
         self._eases = True
 
     def open_step(self) -> None:

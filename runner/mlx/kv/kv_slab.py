@@ -1,11 +1,12 @@
 """Talks to MLX: the KV of all decoding rows, one slab per attention layer.
 
-A slab is (slots, heads, room, width), for each part of its codec. All rows end at the same
-position, `stop`, so a step writes one column for all rows in place. Row i begins at `begins[i]`;
-attention sees the window from the earliest beginning to `stop`. A leaving row leaves a hole. The
-hole keeps its slot until another row takes it, or until compacting costs less than the row-steps
-wasted on holes. The window slides through the room and is moved back at the end, with room for at
-least `SLACK_TOKENS` more steps. So a join or leave never copies the KV of other rows.
+A slab has one array for each part of its codec, of shape (slots, heads, room, width), where `room`
+is the capacity in tokens. All rows end at the same position, `stop`, so a step writes one column
+for all rows in place. Row i begins at `begins[i]`; attention sees the window from the earliest
+beginning to `stop`. A leaving row leaves a hole. The hole keeps its slot until another row takes
+it, or until compacting costs less than the row-steps wasted on holes. The window slides through the
+room and is moved back at the end, with room for at least `SLACK_TOKENS` more steps. So a join or
+leave never copies the KV of other rows.
 """
 
 from __future__ import annotations

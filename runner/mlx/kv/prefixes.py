@@ -1,7 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: the KV of kept prefixes, by entry.
+"""Talks to MLX: stores the KV of kept prefixes, by entry id.
 
 Entries are copies, evaluated when made, so an entry's size is exact and evicting it frees that
 much. Other code decides which entries to keep.

@@ -1,8 +1,8 @@
 """Talks to MLX: the KV of one row before it joins the decode batch.
 
-A `RowKV` is one layer of one row, as the model's cache while a prompt is computed alone; rows
-computed as a group append to theirs through `runner.mlx.kv.padded_batch`. Only positions 0..offset
-are valid and read.
+A `RowKV` has the KV of one layer of one row. It is the model's cache while a prompt is computed
+alone. If rows are computed as a group, `runner.mlx.kv.padded_batch` appends each row's tokens to
+its `RowKV`. Only positions 0..offset are valid and read.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class WindowKV(LayerKV):
         self.offset += 1
 
     def _remaining(self, seen: Parts, count: int) -> Parts:
-        """Return what remains of the past plus `count` tokens, each in its place."""
+        """Return the tokens that a row keeps after its past and `count` further tokens, each in its
+        place."""
         stop = self.offset + count
         if stop <= self.window.places:
             return seen

@@ -4,9 +4,9 @@
 """Talks to MLX: finds out what a loaded model can do by running it.
 
 The bytes per token are measured on a real cache after a real forward, not read from the
-configuration. Whether rows of different length may share a batch is decided by computing two rows
-both ways and comparing. So is whether the model's attention can read reduced-precision KV directly,
-and whether it supports a window.
+configuration. To find out whether rows of different length can share a batch, two rows are computed
+together and alone, and the results are compared. Similar comparisons show whether the model's
+attention can read reduced-precision KV directly, and whether the model supports a window.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _sees_a_window(model: Any, shape: Shape) -> bool:
 
 
 class _Masked(RowKV):
-    """A layer that keeps everything but shows only what a window keeps."""
+    """The reference cache in the test of whether a model supports a sliding window. It stores all
+    tokens; a mask limits attention to the tokens that the window would keep."""
 
     def __init__(self, window: SinkWindow) -> None:
         super().__init__()
@@ -224,7 +225,8 @@ def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
 
 
 def in_full_width(shape: Shape) -> Shape:
-    """Return a shape with all ordinary KV in full precision. Do not read its bytes."""
+    """Return a shape with all ordinary KV in full precision. Its byte counts are not adjusted, so
+    do not use them."""
     return replace(shape, codecs=tuple(codec and FULL_WIDTH for codec in shape.codecs))
 
 
@@ -275,8 +277,8 @@ def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
 
 
 def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array]:
-    """Return a row's logits after its tokens, and after one more (its own first), computed
-    alone."""
+    """Compute a row alone. Return its logits after its tokens, and after one further token (a
+    repetition of its first)."""
     caches = new_caches(model, shape, 0)
     first = model(mx.array([row]), cache=caches)[0, -1]
     second = model(mx.array([row[:1]]), cache=caches)[0, -1]
@@ -323,7 +325,8 @@ def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.arr
 
 
 def _narrowed(model: Any, shape: Shape, head: LastTokenHead, row: list[int]) -> mx.array:
-    """Return the row's last logits with others after it: the last position is not its own."""
+    """Return the last logits of a row that is padded at its end, so that the last position of the
+    array is not the row's own."""
     caches = new_caches(model, shape, 0)
     padded = mx.array([[*row, 0, 0, 0]])
     return head.logits(lambda: model(padded, cache=caches), [0], [len(row) - 1])[0]

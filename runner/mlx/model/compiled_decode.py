@@ -120,7 +120,7 @@ class Traceable(Protocol):
     """A forward whose small batches may be traceable."""
 
     def traces(self) -> bool:
-        """Return whether the model allows it; tried out now."""
+        """Try out whether the model's forward can be traced; return the result."""
         ...
 
     def trace(self) -> None:

@@ -1,9 +1,10 @@
-"""Talks to BLAS and to a file shared by this user's runners: how many threads a busy one may use.
+"""Talks to BLAS and to a file shared by this user's runners: how many threads a busy runner may
+use.
 
 Every runner locks a line of the file for life and writes its process id there while it is busy. The
 busy runners of all nodes of this user on this machine divide the cores, because BLAS threads spin
-while they wait and must not exceed the cores. A step costs one look at the clock; the file is read
-ten times a second.
+while they wait and must not exceed the cores. Each step reads only the clock; the file is read ten
+times a second.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class SharedThreads:
         self._line = next(filter(self._takes, range(0, size, _LINE.size)), None)
 
     def work(self) -> None:
-        """Record that a step begins, and use the threads that the others leave."""
+        """Record that a step begins, and use the threads that other busy runners leave free."""
         now = time.monotonic()
         if self._busy and now - self._looked_at < LOOK_S:
             return
@@ -85,7 +86,7 @@ class SharedThreads:
             self._set_threads(threads)
 
     def rest(self) -> None:
-        """Leave the cores to the others."""
+        """Leave the cores to the other runners."""
         self._busy = False
         self._write(0)
 

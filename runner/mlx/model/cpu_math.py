@@ -3,11 +3,12 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: faster attention and activations on x86 processors.
 
-There MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each: a third and more
-of the time of prefill. Here they are sums and products, which MLX vectorises. Activations are
-rational functions, fitted to `tanh` and `erf` by least squares that are reweighted until the
-largest error is minimal (Lawson's algorithm). Powers of two are a Taylor polynomial and an exponent
-assembled from bits. Each is within 4e-7 of the exact value, and independent of the number of rows.
+On x86, MLX computes `exp`, `tanh` and `erf` one value at a time, in 9 to 24 ns each. That takes a
+third or more of prefill's time. This module computes them from sums and products, which MLX
+vectorises. Activations are rational functions, fitted to `tanh` and `erf` by least squares that are
+reweighted until the largest error is minimal (Lawson's algorithm). Powers of two are a Taylor
+polynomial and an exponent assembled from bits. Each is within 4e-7 of the exact value, and
+independent of the number of rows.
 
 On other processors, and for types other than float32, MLX's own functions are used.
 """
@@ -63,8 +64,8 @@ MLX_ACTIVATIONS: dict[str, Activation] = {
 
 
 def install() -> None:
-    """Replace MLX's attention and activations in this process, where these are faster. A model
-    traced before keeps its trace."""
+    """Replace MLX's attention and activations in this process, where the functions of this module
+    are faster. A model that was traced before still uses MLX's own functions."""
     if platform.machine() not in ("x86_64", "AMD64") or mx.default_device() != mx.cpu:
         return
     mx.fast.scaled_dot_product_attention = attention

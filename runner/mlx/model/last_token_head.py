@@ -6,7 +6,7 @@
 A model projects every position of a prompt onto the vocabulary, but only the last is used.
 `LastTokenHead` finds the projection of a loaded model (an `lm_head`, or tied embeddings) and lets a
 forward select the positions first. If none is found, the logits are selected afterwards, at full
-cost; `narrows` says which, and the load tests it.
+cost; `narrows` says which of the two happens, and a test at load time checks it.
 """
 
 from __future__ import annotations

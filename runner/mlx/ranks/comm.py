@@ -2,13 +2,13 @@
 # (mlx leaves the arguments of `async_eval` and its kin untyped)
 """Talks to MLX: forms the group and runs its ranks' exchanges.
 
-Two laws. First, all exchanges of a process run on one stream, in the order of its plans, which is
-the same on every rank; `exchange_order` keeps it. Second, an exchange without inputs (a `recv`) is
-submitted to the device alone, after all that must precede it. The device may run independent parts
-of one graph in any order. A ring's first stage submits it only when its result is needed
-(`await_tokens`), and computes independent work until then. On a CPU it is submitted only when bytes
-have arrived, because the device would spin until then (`ring_wait`). After the first error of an
-exchange no other is allowed: it could wait forever.
+Two rules hold. First, all exchanges of a process run on one stream, in the order of its plans,
+which is the same on every rank; `exchange_order` keeps it. Second, an exchange without inputs (a
+`recv`) is submitted to the device alone, after all that must precede it. The device may run
+independent parts of one graph in any order. A ring's first stage submits it only when its result is
+needed (`await_tokens`), and computes independent work until then. On a CPU it is submitted only
+when bytes have arrived, because the device would spin until then (`ring_wait`). After the first
+error of an exchange no other is allowed: it could wait forever.
 
 While a request is traced, a stage on a CPU submits receives, computation and sends one by one, and
 waits for each. The exchanges and their order are the same, and each has its time.
@@ -201,7 +201,7 @@ class Crossing:
     sends: mx.array | None
 
     def tell(self, spans: RankRecorder, *, at: float) -> None:
-        """Record when it was sent or arrived."""
+        """Record when this exchange's data was sent or arrived."""
         spans.crossed(
             self.what,
             self.peer,
@@ -251,8 +251,8 @@ class GroupComm(Comm):
         return least[0]
 
     def on_all_ranks(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return for each mark, of `MARK_BYTES`, whether every rank has it. No rank has more than
-        `most`. An exchange that all ranks make, awaited."""
+        """Return for each mark (of `MARK_BYTES`) whether every rank has it. No rank has more than
+        `most` marks. All ranks must call this; it is an exchange and waits for its result."""
         self.settle()
         mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
         gathered: list[list[int]] = (
@@ -342,7 +342,8 @@ class GroupComm(Comm):
     def _note(
         self, what: Crosses, peer: int, crossing: mx.array, sends: mx.array | None = None
     ) -> None:
-        """Count a crossing; while a request is traced, also time it at submission."""
+        """Count the bytes of an exchange. While a request is traced, also time it when it is
+        submitted."""
         if (way := self._ways.get(peer)) is not None:
             (way.add_received if sends is None else way.add_sent)(crossing.nbytes)
         if self._ring is not None and self._spans.notes:

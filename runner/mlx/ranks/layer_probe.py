@@ -61,7 +61,8 @@ class HiddenPath:
         return out if self.element is None else out[self.element]
 
     def returning(self, hidden: Any, out: Sequence[Any] | None = None) -> Any:
-        """Return a layer's result with these hidden states; the rest is None, or as in `out`."""
+        """Return a layer's result that contains these hidden states. Its other elements are None,
+        or those of `out`."""
         if self.element is None:
             return hidden
         rest = [None] * self.width if out is None else list(out)

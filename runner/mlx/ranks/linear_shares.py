@@ -3,9 +3,10 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: finds which part of each linear layer a rank computes.
 
-Only a family's `shard` knows how it cuts its layers. So a second copy, with no weights read, is
-cut: each layer's bias there holds the indices of its outputs, which are cut like the outputs.
-Inputs are cut into even parts in the order of ranks, as in all of MLX's sharded layers.
+Only a family's `shard` function knows how it cuts the family's layers. So a second copy of the
+model is cut, of which no weights are read. In that copy each layer's bias holds the indices of the
+layer's outputs. After the cut, the bias shows which outputs the rank has. Inputs are cut into even
+parts in the order of ranks, as in all of MLX's sharded layers.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@
 
 The model's own forward runs unchanged. Layers of other ranks are emptied and return their input.
 The first own layer takes its input from the previous rank, the last own layer sends its output to
-the next. A forward indexes its caches by layer to make masks, so the place of a remote layer has an
-own cache of the same kind. Useless results (embeddings or logits that a rank does not need) are
-never evaluated. Layers are split in reverse order, rank 0 last, as in mlx-lm.
+the next. A forward indexes its caches by layer to make masks, so at the index of a remote layer
+there is one of this stage's own caches of the same kind. Useless results (embeddings or logits that
+a rank does not need) are never evaluated. Layers are split in reverse order, rank 0 last, as in
+mlx-lm.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class StageModel:
             self._inputs = self._out = None
 
     def hand_on(self, out: mx.array) -> mx.array:
-        """Return the result of `inner`'s output: sent to the next stage, if there is one."""
+        """Send the output of `inner` to the next stage, if there is one, and return the result."""
         if self._comm.pipes and not self._comm.leads and not self.rehearsing:
             return self._comm.send_hidden(out)
         return out
@@ -169,7 +170,8 @@ def _kind(cache: Any) -> tuple[Any, ...]:
 
 
 def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int | None]:
-    """Return for each cache of the model the own cache that its forward finds there."""
+    """Return, for each cache index of the model, which of this stage's caches the forward finds at
+    that index."""
     first_of = {kinds[at]: at for at in reversed(own)}
     return [at if at in own else first_of.get(kind) for at, kind in enumerate(kinds)]
 

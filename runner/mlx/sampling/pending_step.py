@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: a step between issue and read, and how it is read."""
+"""Talks to MLX: a step that was issued and not yet read, and the reading of its result."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Talks to MLX: one admitted row in the engine, and the checks on admission.
 
-The worst result of any `RowSpec` is a `RowTrouble`.
+An invalid `RowSpec` never raises anything but `RowTrouble`.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Cuts:
 
     @property
     def none(self) -> bool:
-        """Return whether no row uses any of them."""
+        """Return whether no row uses top-k, top-p or min-p."""
         return not (any(self.top_k) or min(self.top_p) < 1.0 or any(self.min_p))
 
 

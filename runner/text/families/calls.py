@@ -1,8 +1,9 @@
 """Parsers of calls for families without a parser in mlx-lm, or whose parser there loses text. Pure.
 
 All raise ValueError for text that is no call. The formats are those of the models' own templates.
-The models are DeepSeek V3, R1 and V3.1, Kimi K2, Mistral's with names, Llama 3.1 to 3.3,
-FunctionGemma and Gemma 4. Granite 3, Phi-4, Command R and Nemotron write a JSON list between marks.
+The models are DeepSeek V3, R1 and V3.1, Kimi K2, the Mistral models that write a call's name before
+its arguments, Llama 3.1 to 3.3, FunctionGemma and Gemma 4. Granite 3, Phi-4, Command R and Nemotron
+write a JSON list between marks.
 """
 
 from __future__ import annotations

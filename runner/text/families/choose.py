@@ -97,8 +97,8 @@ def family_of(
 
 
 def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools | None:
-    """Return our own parser if there is one; else mlx-lm's, checked for lost text. For calls with
-    tags our tolerant parser goes first."""
+    """Return our own parser if there is one. Otherwise return mlx-lm's parser, with a check for
+    lost text; for calls with tags, our tolerant parser is tried first."""
     if parse is None or (form or "") in _OWN:
         return _OWN.get(form or "")
     tagged = TAGGED.get(form or "")

@@ -315,7 +315,8 @@ def sendable(value: Any, level: int = 0) -> Any:
 
 
 def _fits(word: str) -> bool:
-    """Return whether a word of JSON is anything but a number beyond a double."""
+    """Return whether a JSON word (a number, true, false or null) is safe to pass on. Only a number
+    that exceeds a double is not."""
     return not word[-1].isdigit() or math.isfinite(float(word))
 
 

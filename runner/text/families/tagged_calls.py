@@ -2,7 +2,7 @@
 
 Pure. Text that opens like such a call is always a call. A value that does not fit its schema's type
 is passed on as a string. A missing end is where the next tag opens. Text between the tags is
-returned beside the call. In these cases mlx-lm's parsers raise, or drop the text.
+returned beside the call. In all these cases mlx-lm's own parsers raise an error or lose text.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ def _spread(pattern: re.Pattern[str], text: str, rest: list[str]) -> Iterator[re
 
 
 def _bare(form: TaggedForm, text: str) -> str:
-    """Return a value without the layout around it."""
+    """Return a value without its CDATA marks, or without the line breaks around it that are only
+    layout."""
     cdata = _CDATA.fullmatch(text)
     if cdata is not None:
         return cdata[1]

@@ -1,7 +1,7 @@
 """Counts the thinking tokens of a choice, and sets a template's variables for thinking. Pure.
 
 Thinking is counted as in the usage figures: tokens inside thinking, and tokens that end inside it,
-with the tokens of the marks. `is_due` is exact once every token was taken.
+with the tokens of the marks. `is_due` is exact after `take` was called with every token.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ThinkingMeter:
         return self._reader.reasoning and self.tokens >= self._budget
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether it may be due after `unread` more tokens."""
+        """Return whether the end of thinking may be due after `unread` more tokens."""
         reader = self._reader
         if not (reader.reasoning or reader.may_think):
             return False

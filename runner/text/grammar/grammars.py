@@ -81,7 +81,8 @@ class _Written:
 
     @property
     def compiled(self) -> str:
-        """Return both in llguidance's serialised form."""
+        """Return the grammar in llguidance's serialised form; if there is a client's rule (`form`),
+        it is included as a second grammar."""
         if self.form is None:
             return LLMatcher.grammar_from_lark(self.lark)
         inner = {"name": "form", "lark_grammar": self.form}

@@ -1,4 +1,5 @@
-"""Mark a caller's markup in messages, so that the rendered prompt shows which markup is theirs.
+"""Mark the markup in a client's messages, so that the rendered prompt shows which markup came from
+the client.
 
 Pure. A mark after the first character breaks a spelling, so that the template too sees text and
 neither splits nor counts there. A mark is one printable letter that occurs nowhere in the request,
@@ -32,8 +33,8 @@ class Marking:
 
 
 def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> Marking:
-    """Return what the template gets. Messages without markup are unchanged. All texts in `tools`
-    come from the request."""
+    """Return the messages and tools to give to the template, with their markup marked. Messages
+    without markup are unchanged. All texts in `tools` come from the request."""
     if not _spell(messages, tools, markup):
         return Marking([dict(item) for item in messages], [dict(item) for item in tools])
     written = "".join([markup.written, *_strings(messages), *_strings(tools)])

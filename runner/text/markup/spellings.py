@@ -2,7 +2,8 @@
 
 Control tokens end turns, open roles and wrap results. A tag (`<think>`, `</tool_response>`) is an
 added token that the model's makers left as text: `special` is false, and it looks like XML. Agents
-write tags by hand in system and user texts, so they are tokens there, and text in pure data.
+write tags by hand in system and user texts, so tags are tokens in these texts. In pure data, such
+as tool results, tags are text.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Markup:
 
     @cached_property
     def all(self) -> Spellings:
-        """Return the spellings of all; none of them is a token in results, calls and tools."""
+        """Return the spellings of all markup. In tool results, calls and tool definitions none of
+        them is read as a token."""
         return Spellings(self.control | self.tags)
 
     @cached_property

@@ -1,12 +1,12 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (some of tokenizers' functions are untyped)
-"""A second view of the tokenizer, whose markup has names that no text spells.
+"""A second view of the tokenizer, in which each markup token has a new name that no text contains.
 
-Pure. A prompt in which the template's markup has those names gives the same tokens as before, and
-markup spelled by a caller becomes text. Both views share the vocabulary. A model that merges
-control tokens from letters, as Unigram models do, gets its own copy on first use. The copy costs
-one or two seconds, and the memory of a second vocabulary.
+Pure. If the template's markup in a prompt is written with the new names, the tokens are the same as
+before, while markup that a client wrote becomes text. Both views share the vocabulary. A model that
+merges control tokens from letters, as Unigram models do, gets its own copy on first use. The copy
+costs one or two seconds, and the memory of a second vocabulary.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class Twin:
         )
 
     def _check(self, made: Any) -> Mapping[int, int]:
-        """Return the original token of each token with another id. Raises ValueError."""
+        """Return, for each token whose id differs from the original tokenizer's, the original
+        token. Raises ValueError."""
         meant: dict[int, int] = {}
         for original, token in self._backend.get_added_tokens_decoder().items():
             renamed = made.token_to_id(self._names.get(token.content, token.content))
@@ -92,7 +93,8 @@ class Twin:
 
     @cached_property
     def _apart(self) -> Any:
-        """Return a copy whose vocabulary has the other names too."""
+        """Return a copy of the tokenizer in which the model's vocabulary, too, has the new names of
+        the markup tokens."""
         made: Any = Tokenizer.from_str(_renamed(self._backend.to_str(), self._names))
         made.no_truncation()
         made.no_padding()

@@ -3,8 +3,8 @@
 # (the arguments of some functions of tokenizers' and mlx-lm's are untyped)
 """Talks to the disk: reads a tokenizer's files with `tokenizers` alone, as transformers would.
 
-If the result might differ from transformers', nothing is read (`settings`). mlx-lm's own functions
-derive its facts about the tokenizer.
+If the result might differ from transformers', nothing is read (`settings`). The facts that mlx-lm
+keeps about a tokenizer are derived by mlx-lm's own functions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Talks to the disk: checks a `tokenizer.json` before a library opens it. A model's folder chooses
-its parts; twenty parts that each double a text would turn one character into a megabyte, for added
-tokens already on opening.
+"""Talks to the disk: checks a `tokenizer.json` before a library opens it. The file lists processing
+parts, and a hostile file could list parts that enlarge texts. Twenty parts that each double a text
+would turn one character into a megabyte. For added tokens this would happen as soon as the file is
+opened.
 
 Lengths are in characters. A part's factor is its largest possible growth; the factors of a sequence
 are multiplied. A prefix that is added once is ignored: it is no longer than the file.

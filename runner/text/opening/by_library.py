@@ -62,5 +62,6 @@ def open_by_library(
 
 
 def _plain(value: Any) -> Any:
-    """Return a special token, or a list of them, without the types of its library."""
+    """Return a special token, or a list of special tokens, as plain text instead of the library's
+    types."""
     return [str(item) for item in value] if isinstance(value, list | tuple) else str(value)

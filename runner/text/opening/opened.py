@@ -1,7 +1,7 @@
 """The content of one tokenizer's files. Pure.
 
-Two readers produce it, and must give the same answers: `alone` with the `tokenizers` library,
-`by_library` with transformers and mlx-lm.
+Two readers produce this content, and both must give the same result: `alone` with the `tokenizers`
+library, `by_library` with transformers and mlx-lm.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Talks to the process that renders templates (`sandbox`): starts it, sends questions, ends it.
 
-It is started on first use and reused. A process that exceeds a limit is killed, and the next
-question starts another. Limits are CPU time and, as a backstop, wall time less what the process
-waited for a core, so a busy machine stops no honest template. After a template was stopped, the
-next ones have smaller limits until one succeeds, so that waiting requests do not wait too long.
+The process is started on first use and then reused. A process that exceeds a limit is killed, and
+the next question starts another. Limits are CPU time and, as a backstop, wall time less what the
+process waited for a core, so a busy machine stops no honest template. After a template was stopped,
+the next ones have smaller limits until one succeeds, so that waiting requests do not wait too long.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Sandbox:
         return kind, self._receive(size)
 
     def end(self) -> None:
-        """Kill it and wait for its end."""
+        """Kill the rendering process and wait until it has ended."""
         self._link.close()
         self.process.kill()
         self.process.wait()
@@ -122,7 +122,7 @@ class _Sandbox:
         return data
 
     def _look(self) -> None:
-        """Raise TemplateStopped if it has exceeded a limit."""
+        """Raise TemplateStopped if the rendering process has exceeded a limit."""
         try:
             process = psutil.Process(self.process.pid)
             times, resident = process.cpu_times(), process.memory_info().rss

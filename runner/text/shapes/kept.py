@@ -1,8 +1,8 @@
 """Check that the prompt made by a template contains everything in the conversation. Pure.
 
-Texts are first sought unchanged, which is cheap. The template may have trimmed, quoted or split a
-missing one. So the conversation is rendered again with a mark in its place; only if the mark is
-missing too, the text is lost.
+Each text is first searched for unchanged, which is cheap. If a text is not found, the template may
+have trimmed, quoted or split it. So the conversation is rendered again with a mark in place of that
+text. Only if the mark is missing, too, the text is lost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LostPart:
 
     @property
     def is_beside(self) -> bool:
-        """Return whether it is the text of a message that also has calls."""
+        """Return whether this part is the text of a message that also has tool calls."""
         return self.call is None and bool(self.message.tool_calls)
 
     @property
@@ -92,7 +92,8 @@ class _Sought:
         self._counts: Counter[str] = Counter()
 
     def has(self, part: str) -> bool:
-        """Return whether a part follows the last one, or occurs elsewhere, once per search."""
+        """Return whether a part occurs after the previously found part, or anywhere else. Each
+        occurrence counts once per search."""
         if not part:
             return True
         self._counts[part] += 1
