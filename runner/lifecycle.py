@@ -1,7 +1,7 @@
 """The life of a runner and its exit codes.
 
-Pure. A runner holds one generation of one instance and is never reused: `NEXT` has no way back.
-Every exit code says who must do what.
+Pure. A runner holds one generation of one instance and is never reused: `NEXT` has no way back. The
+exit code tells the worker what to do next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The flight recorder: a runner's last events, for finding out why it ended; and totals.
 
-Pure: instants are arguments. It keeps the last 128 entries in order, of the phases below. Entries
-have ids, counts and texts of our own, never words of a prompt or an answer.
+Pure: instants are arguments. The recorder keeps the last 128 entries in order; each belongs to one
+of the phases below. Entries contain ids, counts and texts written by shoal, never words of a prompt
+or an answer.
 """
 
 from __future__ import annotations

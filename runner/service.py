@@ -1,8 +1,9 @@
 """Talks to the worker and the clock: the shell of a runner, from an empty slot to its exit code.
 
-The main thread asks its worker for a spec, plays that role (`runner.roles`), reports to the worker
-each second, and watches. It blocks only to import libraries before it has a spec, and while a group
-forms. Every exit goes through `leave`: it ends open requests and tells the worker the exit code.
+The main thread gets a spec from its worker and runs the role that the spec describes
+(`runner.roles`). It reports to the worker each second, and watches the role's threads. It blocks
+only while it imports libraries before it has a spec, and while a group forms. Every exit goes
+through `leave`: it ends open requests and tells the worker the exit code.
 """
 
 from __future__ import annotations

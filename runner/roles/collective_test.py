@@ -1,9 +1,9 @@
 """Talks to the other ranks and to its engine thread: tests the collectives of a group.
 
-It acts as lead or follower on the plan socket as in any group (same proofs, beats and deadlines),
-but no plan is sent. It is ready when the ranks have met. An exchange's error does not say which
-rank failed. So the rank waits a moment before it leaves: the lead, which hears every rank's beats,
-may name the lost one. When the test is done, the rank waits to be drained.
+A rank is lead or follower on the plan socket as in any group, with the same proofs, heartbeats and
+deadlines, but no plan is sent. It is ready when the ranks have met. An exchange's error does not
+say which rank failed. So the rank waits a moment before it leaves: the lead, which hears every
+rank's beats, may name the lost one. When the test is done, the rank waits to be drained.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SuiteLoop:
         self.status = EngineStatus()
 
     def load(self) -> None:
-        """Meet the other ranks, which prove themselves. Exchanges are counted from here."""
+        """Meet the other ranks, which prove that they belong to the group. Exchanges are counted
+        from this point on."""
         self.status.busy_since = clock_now()
         try:
             self.exchanges = self._meet()
@@ -97,7 +98,8 @@ class CollectiveTestRole(Role):
         self._exchanging = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
-        """Leave if an exchange or the whole test takes too long, and some time after its end."""
+        """Leave if an exchange or the whole test takes too long. After the test has ended, leave
+        some time later."""
         super().watch(now)
         progress, test = self._loop.progress, self._test
         if self._broken is not None:

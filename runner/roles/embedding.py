@@ -1,7 +1,7 @@
 """Talks to the engine and text threads, and to gateways: serves an embedding model.
 
-A single rank. The engine loads and warms up, then the text thread opens the tokenizer. The runner
-is ready when both are done, and leaves if either fails.
+This role has a single rank. The engine loads and warms up, then the text thread opens the
+tokenizer. The runner is ready when both are done, and leaves if either fails.
 """
 
 from __future__ import annotations

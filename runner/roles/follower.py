@@ -1,9 +1,9 @@
 """Talks to its lead and to its engine thread: computes the lead's plans.
 
-The role of every rank but 0. It serves no gateway and decides nothing. It is ready when the ranks
-have agreed. It leaves when the lead leaves or is silent, and when its own engine fails. The lead
-enforces the time limit of steps, because it notices first. Asked to drain, the follower waits for
-the lead, which ends after its requests.
+This is the role of every rank but 0. A follower serves no gateway and decides nothing. It is ready
+when the ranks have agreed on their common facts. It leaves when the lead leaves or is silent, and
+when its own engine fails. The lead enforces the time limit of steps, because it notices first.
+Asked to drain, the follower waits for the lead, which ends after its requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Talks to the engine and text threads, and to gateways through `serving`: schedules and serves.
 
-Rank 0 of its group, or a single runner. It makes the group form and the engine load, warms up,
-serves, and watches the engine and the other ranks.
+This is the role of rank 0 of a group, and of a single runner. The lead makes the group form and the
+engine load, warms up and serves. It also watches the engine and the other ranks.
 """
 
 from __future__ import annotations

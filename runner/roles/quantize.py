@@ -1,8 +1,8 @@
 """Talks to the engine's thread: quantises a model.
 
-A single rank without gateways. It is ready when the source is open and the disk has room; it ends
-by itself when the model is written. Its reading reports progress and counts the work as a running
-request, so that no load evicts it.
+This role has a single rank and serves no gateway. It is ready when the source is open and the disk
+has room; it ends by itself when the model is written. Its reading reports progress and counts the
+work as a running request, so that no load evicts it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MakerLoop:
         self._ended(why)
 
     def stop(self) -> None:
-        """Make it end after the current tensor."""
+        """Make the quantization end after the current tensor."""
         self._stops = True
 
     def _report(self, progress: LoadProgress) -> None:
@@ -84,7 +84,7 @@ class QuantizeRole(Role):
 
     @property
     def is_empty(self) -> bool:
-        """Return True: it may end at once, and partial files are deleted."""
+        """Return True: the runner may end immediately, because partial files are deleted."""
         return True
 
     def entered(self, phase: Phase) -> None:
@@ -106,7 +106,7 @@ class QuantizeRole(Role):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _take_news(self, news: ThreadNews) -> None:
-        """Act on the thread's news; put errors in words for people."""
+        """Process the events of the engine's thread, and turn errors into messages for people."""
         if isinstance(news, LoadFailed | Broken):
             self._log.error("quantising failed", error=news.story)
             self._leave(news.message)

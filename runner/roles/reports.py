@@ -1,6 +1,7 @@
 """The readings of a rank.
 
-Pure: computed from the arguments; keeps only what rates need.
+Pure: readings are computed from the arguments. Only the counters that rates need are kept between
+two readings.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Talks to the engine's thread and the other ranks: what all roles of a runner share.
 
-The shell speaks with the worker and knows the phase. The role (lead, follower, embedding,
-quantising, collective test) has the engine and its requests. A role never ends the process itself.
-It asks its `RoleHost`, with the exit code for an engine that failed or is stuck, or for lost ranks.
+The shell (`runner.service`) communicates with the worker and knows the phase. The role (lead,
+follower, embedding, quantising, collective test) has the engine and its requests. A role never ends
+the process itself. It asks its `RoleHost` to do so, with the exit code for an engine that failed or
+is stuck, or for lost ranks.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class Role:
         return self.open_requests == 0
 
     def begin(self) -> None:
-        """Wait until all ranks are here; a single runner loads at once."""
+        """Wait until all ranks have said hello; a single runner starts to load immediately."""
         if self._channel is None:
             self._start()
         else:

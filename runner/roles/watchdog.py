@@ -1,9 +1,10 @@
 """Detect that a thread of a runner has owed its next result for too long.
 
-Pure: time arrives as `now`, and time without a CPU core does not count (`bus.patience`). The thread
-writes since when it owes something, and keeps running, so a value read here may be outdated on the
-next line. Each field is therefore read once into a local name. A deadline counts as passed only if
-the thread still owes the same result after the limit is computed.
+Pure: time arrives as `now`, and time without a CPU core does not count (`bus.patience`). The
+watched thread writes the time since which it has owed a result, and continues to run. So a value
+that the watchdog reads may be outdated on the next line. Each field is therefore read once into a
+local name. A deadline counts as passed only if the thread still owes the same result after the
+limit is computed.
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 Pure. `PrefillAccount` turns one setting, the prefill share s, into chunks. While rows decode,
 prefill earns s / (1 - s) seconds per second of decoding, and a chunk runs when it is paid for. So
-ITL grows by 1 / (1 - s) and a prompt takes 1 / s of its time alone, at any chunk size. A single
-chunk is bounded too, so that the tail of the ITL follows its mean. A mixed step stays under
-`EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s) where smaller chunks would waste
-too much of prefill's time.
+ITL grows by the factor 1 / (1 - s), and a prompt takes 1 / s times as long as it would alone, at
+any chunk size. A single chunk is bounded too, so that the tail of the ITL follows its mean. A mixed
+step stays under `EVEN_TAIL` / (1 - s) of a decode step, or under `TAIL` / (1 - s) where smaller
+chunks would waste too much of prefill's time.
 
 If more prompts wait than s covers, rows share the time: of p prompts and d decodes prefill gets p /
 (p + d). Short prompts count several times, so that many short questions that arrive together are
-not served one by one beside the first. Decodes keep at least 1 / `CROWD` of what s leaves them.
+not served one by one beside the first. Decodes keep at least 1 / `CROWD` of the time that the share
+s leaves them.
 
 Sources: chunked prefill mixed with decodes is Sarathi-Serve's; equal shares for rows are processor
 sharing. The budget in seconds instead of tokens is ours.
@@ -141,8 +142,8 @@ class Timekeeper:
         self._bout.clear()
 
     def _charge(self, step: StepTime) -> None:
-        """Book the time beyond a step's decode as prefill immediately; time that leaks into a
-        neighbour is booked there."""
+        """Count a step's time beyond its decode as prefill immediately. Time that shows up in a
+        neighbouring step is counted there."""
         if step.decode_rows and self.costs.knows_decode:
             decode_s = self.costs.decode_s(step.decode_rows)
             debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s, self.account.share)

@@ -2,8 +2,8 @@
 
 Pure. Learned from measured steps. A decode's cost is kept per number of rows. A group's cost has
 three parts: fixed, per token (padding included), and per token and token before it (attention).
-They are fitted by least squares over relative errors; older measurements count less. If
-measurements cannot separate the parts, their usual proportions do.
+They are fitted by least squares over relative errors; older measurements count less. If the
+measurements cannot separate the parts, the parts get their usual proportions.
 """
 
 from __future__ import annotations

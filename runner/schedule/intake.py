@@ -2,9 +2,9 @@
 
 Pure: time arrives as `now`. A request that can never fit is refused. A request that finds the queue
 full is refused too, unless other requesters exceed their share, or it displaces a waiting request
-with a worse standing. The retry time follows from what the running rows have left, at the measured
-cost of a step. Standing improves while a request waits, here or elsewhere. A request that waited
-`promote_after_s` in total is never displaced.
+with a worse standing. The retry time is computed from the tokens that the running rows still have
+to make, and the measured cost of a step. A request's standing improves while it waits at this
+runner or another one. A request that waited `promote_after_s` in total is never displaced.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Intake:
         return self._never_fits(prepared, made)
 
     def full(self, sharer: Sharer, preparing: Sequence[Sharer] = ()) -> Refusal | None:
-        """Return why there is no waiting place for a request of `sharer`, given the requesters of
-        requests on their way (`preparing`); None if there is one."""
+        """Return why the queue has no free place for a request of `sharer`; None if it has one.
+        `preparing` are the requesters of requests whose text is still being tokenised."""
         table = self._table
         over = len(table.rows) + len(preparing) - table.max_rows
         if over < 0:
@@ -78,8 +78,10 @@ class Intake:
         self, coming: Arrival, preparing: Sequence[Arrival], now: float
     ) -> RequestId | Refusal | None:
         """Return None if there is a place for a request, given those on their way (`preparing`).
-        Otherwise return the displaced request, or the refusal. A displaced request in the table is
-        removed without an end; one on its way is the caller's to drop."""
+        Otherwise return the displaced request, or the refusal. A displaced request that is in the
+        table is removed without an end; the caller must drop a displaced request that is still on
+        its way.
+        """
         refusal = self.full(coming.sharer, [arrival.sharer for arrival in preparing])
         if refusal is None:
             return None

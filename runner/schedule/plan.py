@@ -177,8 +177,8 @@ def _admit(table: RowTable, draft: Draft) -> None:
 
 
 def _give_way(table: RowTable, draft: Draft) -> None:
-    """Admit rows that waited `give_way_s` in place of rows of requesters with too many. Checked
-    only now and then, because it delays no token."""
+    """Admit rows that waited `give_way_s` in place of rows of requesters with too many. This is
+    checked only from time to time, so that the check delays no token."""
     settings = table.settings
     if _holds_back(table) or draft.now - table.looked_at < settings.look_s:
         return
@@ -291,8 +291,8 @@ def _will_keep(table: RowTable, length: int) -> bool:
 
 
 def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
-    """Find a slot and memory for the row. Preempts idle rows, for memory rows of lower rank, then
-    `givers`; preempts none unless it suffices."""
+    """Find a slot and memory for the row. First idle rows are preempted, then (for memory) rows of
+    lower rank, then `givers`. No row is preempted unless that is enough."""
     idle = _idle(table, draft)
     lower: list[Row] = []
     if not _is_full(table):

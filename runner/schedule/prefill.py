@@ -1,7 +1,7 @@
 """Choose the prompt chunks of a step.
 
 Pure. Alone, prefill takes large chunks; beside decodes it takes what its account allows (`budget`).
-Rows go in order; rows of similar length share one padded group.
+Rows are taken in their order; rows of similar length share one padded group.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compare the memory that ranks measure with their limit, and decide when a row must end.
 
-Pure. KV is admitted by formula, so only measurement shows that a rank exceeds its limit. An action
-shows late: an ended row leaves with the next plan, and its batch shrinks some steps later.
-Measurements from before then do not end another row.
+Pure. KV is admitted by formula, so only measurement shows that a rank exceeds its limit. The effect
+of an action is visible late: an ended row leaves with the next plan, and its batch shrinks some
+steps later. Measurements from before that moment do not end a further row.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Pressure:
             self.over.pop(rank, None)
 
     def due(self) -> str | None:
-        """Return in words why to act now, for the rank furthest above its limit. None if there is
-        no measurement since the last action took effect."""
+        """Return a text that says why to act now, for the rank furthest above its limit. None if
+        there is no measurement since the last action took effect."""
         counting = [entry for entry in self.over.items() if entry[1].step >= self._counts_from]
         if not counting:
             return None

@@ -157,9 +157,9 @@ class Row:
 
     @property
     def keeps_prompt(self) -> bool:
-        """Return whether its prompt is kept as soon as it is computed: for other choices, or
-        because it is long. A short prompt is kept with its output, at half the copying. A scored
-        prompt neither uses nor becomes a kept prefix."""
+        """Return whether the row's prompt is kept as soon as it is computed, because other choices
+        need it or because it is long. A short prompt is kept with its output, at half the copying.
+        A scored prompt neither uses nor becomes a kept prefix."""
         if self.prepared.request.prompt_logprobs is not None:
             return False
         enough = self.prompt.length > self.prompt.block_tokens
@@ -231,7 +231,7 @@ class Row:
         return token
 
     def waits_s(self, now: float) -> float:
-        """Return its total waiting time in seconds, including a current wait."""
+        """Return the row's total waiting time in seconds, including a current wait."""
         return self.waited_s + (now - self.waiting_since if self.status == "waiting" else 0.0)
 
     def move(self, signal: RowSignal) -> None:

@@ -95,8 +95,9 @@ class Scheduler:
         made: Sequence[Sequence[TokenId]] = (),
     ) -> Placed | Refusal:
         """Accept the request with one row per choice (`seeds` as many), or return the refusal.
-        `waited_s` is its waiting time elsewhere. `returns`: its gateway takes it back before it
-        begins. Rows resume after the tokens `made` at another runner."""
+        `waited_s` is its waiting time elsewhere. `returns`: the gateway accepts the request back as
+        long as it has not begun. Rows resume after the tokens `made` at another runner.
+        """
         table, request_id = self._table, prepared.request_id
         refusal = self.intake.unfit(prepared, max(map(len, made), default=0))
         if refusal is not None:

@@ -1,6 +1,7 @@
-"""Requests on their way to the scheduler: refusals on arrival, and their requesters.
+"""Requests that have arrived and are not yet in the scheduler: which are refused, and who sent
+them.
 
-Pure. A request refused here costs nothing: its text has not been read.
+Pure. A refused request costs nothing, because its text has not been tokenised yet.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Pending:
     cancelled: Cancel | None = None
 
     def arrival(self) -> Arrival:
-        """Return the scheduler's view of it."""
+        """Return this request in the form that the scheduler uses to compare arrivals."""
         request = self.submit.request
         return Arrival(
             request.request_id, self.sharer, request.priority, self.since_at, self.returns
@@ -95,7 +96,8 @@ def known_already(request_id: RequestId, *groups: Container[RequestId]) -> Refus
 
 
 def too_long(coming: Pending, preparing: Collection[Pending]) -> Refusal | None:
-    """Return why a text does not fit beside those being tokenised; None if it fits."""
+    """Return why a text is refused while other texts are being tokenised, because all together are
+    too long; None if it fits."""
     chars = sum(pending.size for pending in preparing) + coming.size
     if chars <= PREPARING_CHARS or all(pending.sharer != coming.sharer for pending in preparing):
         return None

@@ -1,7 +1,7 @@
 """The gateway processes connected to this runner.
 
-Pure: time arrives as `now`. A gateway process silent for `SILENT_S` is given up and its requests
-are cancelled. Time in which the runner itself stood still does not count.
+Pure: time arrives as `now`. If a gateway process is silent for `SILENT_S`, the runner drops it and
+cancels its requests. Time in which the runner itself stood still does not count.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Talks to gateway processes: frames in and out over this runner's data ROUTER.
 
-A gateway process must say hello first. It is given up when it is silent or its socket is closed.
-The listener acts on the frames.
+A gateway process must say hello first. The runner drops it when it is silent or its socket is
+closed. The listener acts on the frames.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests handed back to their gateway, and requests resumed from another runner.
 
-Pure. Each token of a resumed request is what it would have been at the first runner. The prompt is
-the same, and sampling depends on seed and position alone.
+Pure. A resumed request gets the same tokens that the first runner would have made, because the
+prompt is the same and sampling depends only on seed and position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.text import PreparedRequest
 
 
 def given_back(request: OpenRequest, ends: Iterable[RowEvent]) -> Displaced | Suspended:
-    """Return the message that hands a request back; `ends` are those of its rows."""
+    """Return the message that returns a request to its gateway. `ends` are the ends of its rows."""
     if not request.has_begun:
         return Displaced(request.request_id)
     costs = {end.key.choice: end.cost for end in ends if isinstance(end, RowFinished)}

@@ -1,9 +1,9 @@
 """Talks to the engine and the system: this rank's memory, every 16 tokens, against its limit.
 
-A rank may use its reserved memory plus a sixteenth, because slabs hold up to a sixteenth of KV
-beyond the bill. It may also use seven eighths of what the system grants its process: a growing
-batch is copied layer by layer, and a process that exceeds the grant is killed. First unused memory
-is freed, which costs no row; only a remaining excess is reported.
+A rank may use its reserved memory plus a sixteenth, because slabs allocate up to a sixteenth more
+KV than the formula of the placement counts. It may also use seven eighths of what the system grants
+its process: a growing batch is copied layer by layer, and a process that exceeds the grant is
+killed. First unused memory is freed, which costs no row; only a remaining excess is reported.
 
 `ProcessMemory` covers the rest of the process: tokenizers, templates, texts (decision 0080).
 """
@@ -56,7 +56,7 @@ class MemoryWatch:
         return look
 
     def _measured(self, engine: StepEngine, step: int) -> MemoryLook:
-        """Return that of the two measurements which is closer to its limit, or further above it."""
+        """Return whichever of the two measurements is closer to its limit, or further above it."""
         memory = engine.memory()
         own = MemoryLook(step, memory.active_bytes + memory.cache_bytes, self._may_bytes)
         granted = self._granted()

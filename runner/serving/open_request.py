@@ -1,9 +1,9 @@
 """The state of one open request: text, credit, entry numbers.
 
-Pure: time arrives as `now`. Row events go in; numbered entries and orders to the scheduler come
-out. Promises: entries are numbered without gaps in the order they are sent. A delta is never sent
-without credit, and a choice's end never before its deltas. Exactly one terminal comes last. A
-choice with unsent text and no credit has its row paused; `stalled_s` says for how long.
+Pure: time arrives as `now`. It turns row events into numbered entries for the gateway and orders to
+the scheduler. Promises: entries are numbered without gaps in the order they are sent. A delta is
+never sent without credit, and a choice's end never before its deltas. Exactly one terminal comes
+last. A choice with unsent text and no credit has its row paused; `stalled_s` says for how long.
 """
 
 from __future__ import annotations
@@ -225,8 +225,8 @@ class OpenRequest:
 
     @property
     def may_move(self) -> bool:
-        """Return whether another runner can resume it exactly: not if prompt scores are reported,
-        nor after a choice has ended."""
+        """Return whether another runner can resume the request exactly. That is impossible if
+        prompt scores are reported, and after a choice has ended."""
         return self._prompt is None and all(choice.finish is None for choice in self.choices)
 
     def so_far(self, costs: Mapping[int, RowCost]) -> AnswerSoFar:

@@ -1,6 +1,7 @@
 """Answer a question about a prompt in one piece.
 
-Pure. Such a request never reaches the scheduler: it has no row and needs no credit.
+Pure. A request that only asks about its prompt never reaches the scheduler: it has no row and needs
+no credit.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ChoiceTrace:
         self._prefill, self._decode = SpanSeries(), SpanSeries()
 
     def started(self, cached_tokens: int, at_s: float) -> None:
-        """Record its admission and its cached prompt tokens."""
+        """Record the admission of the choice and its cached prompt tokens."""
         if self._queued is None:
             self._queued = self._until("queued", at_s)
             self._read = cached_tokens
@@ -72,7 +72,7 @@ class ChoiceTrace:
         self._decode.add(self._until("decode", at_s, 1, step_s, steps=1))
 
     def spans_until(self, at_s: float) -> list[TraceSpan]:
-        """Return its spans in order, up to `at_s`."""
+        """Return the choice's spans in order, up to `at_s`."""
         begun = [] if self._queued is None else [self._queued]
         last = self._until("queued" if self._queued is None else "end", at_s)
         return [*begun, *self._prefill.spans, *self._decode.spans, last]

@@ -1,8 +1,8 @@
 """The prompts that a runner computes before it is ready.
 
-Pure. The first prompt initialises every part of the engine; its cost is ignored. The others teach
-the cost of prefill, so that the first long prompt beside decodes already leaves them their share.
-They are as long as fits one second.
+Pure. The first prompt initialises every part of the engine; its cost is ignored. The other prompts
+measure the cost of prefill. So when the first long prompt arrives while rows decode, the decodes
+already get their share of the time. These prompts are as long as one second of prefill allows.
 """
 
 from __future__ import annotations
