@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 MOST_GAP_S = 1.0
-"""The most that counts of the time between two looks. Watchers look several times a second."""
+"""At most this much of the time between two calls of `look` counts. Watchers call it several times
+a second."""
 
 
 class LostTime:

@@ -316,7 +316,7 @@ def hash_key(key: str) -> str:
 
 
 def is_hash(key: str) -> bool:
-    """Return whether an API key is in its stored form."""
+    """Return whether an API key is a hash, as stored in the settings."""
     return re.fullmatch(r"sha256:[0-9a-f]{64}", key) is not None
 
 
@@ -371,7 +371,7 @@ def not_a_setting(key: str, shown: str, hint: str | None) -> str:
 
 
 def meant(name: str, names: set[str]) -> str | None:
-    """Return the most similar of the known names; None if none is similar."""
+    """Return the known name that is most similar to an unknown one; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 

@@ -2,9 +2,10 @@
 
 Later layers override earlier ones. First comes `conf/default.toml`, which documents every key, then
 `<config>/shoal.toml`. The flags of `shoal up` follow, so that later commands agree with the running
-node. Then come `SHOAL_*` variables (`SHOAL_RUNNER__MAX_ROWS` sets a key of a table), and flags.
-An unknown key is refused, and the error suggests a similar key. Only composition roots call
-`load_settings`. If `shoal.toml` cannot be read, a running node keeps the file of its start.
+node. Then come `SHOAL_*` variables (`SHOAL_RUNNER__MAX_ROWS` sets a key of a table), and flags. An
+unknown key is refused, and the error suggests a similar key. Only composition roots call
+`load_settings`. If `shoal.toml` cannot be read, a running node keeps the settings that it started
+with.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Findings about a node: faults, each with a code, a sentence and a way out.
+"""Findings about a node: its faults, each with a code, a sentence and a remedy.
 
 Pure: facts in, findings out, worst first; a node without findings is healthy. The rules are a list
 of small functions, one for each fault.

@@ -1,4 +1,5 @@
-"""Talks to the bus for telemetry: a reading each second, the sensors', and answers about processes.
+"""Talks to the bus for telemetry: publishes a reading each second and the sensors' readings, and
+answers questions about processes.
 
 Measuring blocks on supervisord and the file system, so it has its own thread. That thread hands its
 facts to the loop, which alone publishes. A failed measurement is logged once and retried a second

@@ -49,7 +49,8 @@ TICK_S = 0.25
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
-"""Limits of entries and characters in a card and in the log; the total is reported beside them."""
+"""Limits on the unlisted entries, and their characters, in the node card and in the log. Their
+total count is reported as well."""
 UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
 

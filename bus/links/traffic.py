@@ -30,7 +30,8 @@ and runners. `weights`: files of models. `plans`: plans of a group's lead. `exch
 its ranks. `rest`: all beyond `ROWS`."""
 
 ROWS = 256
-"""Rows, one per peer and plane; the last one is for all others."""
+"""Number of rows in the file. Each row counts one peer on one plane; the last row counts all peers
+for which no row was left."""
 OTHERS = "others"
 MOST_SENDERS = 4_096
 _ENDING = ".traffic"

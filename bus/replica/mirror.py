@@ -23,8 +23,8 @@ MAX_ASKED = 1_000
 MAX_REPLAYED = 5_000
 """A mirror that is further behind takes a snapshot instead of the events."""
 DOUBTED_S = 1.5
-"""A leader whose heartbeat is younger than this is not left for another one with fewer
-followers."""
+"""If the last heartbeat of our leader is younger than this, we do not change to another leader that
+has fewer followers."""
 LAPSED_S = 2.0
 """A leader that has been silent for this long counts as gone."""
 VOTED_FOR_S = 10.0

@@ -23,8 +23,9 @@ ModelKind = Literal["text", "embedding"]
 
 ModelOrigin = Literal["bundled", "put", "cache", "copied", "pulled", "derived"]
 """The origin of a model's folder. `bundled`: part of shoal; `put`: added by the user; `cache`: a
-Hugging Face cache; `copied`: from other nodes; `pulled`: from the hub; `derived`: made here from
-another model."""
+Hugging Face cache; `copied`: from other nodes; `pulled`: from the hub; `derived`: made on this node
+from another model.
+"""
 PassedOverReason = Literal[
     "gguf", "pickled", "other_weights", "adapter_alone", "adapter_beside", "bad_adapter",
     "no_config",

@@ -76,7 +76,7 @@ class Choice:
 
 
 def told(choice: Choice) -> str:
-    """Return a choice in words."""
+    """Return a text that describes a choice, for the log."""
     kernels = f"{choice.kernels} kernels, " if choice.kernels else ""
     threads = f"{choice.threads} thread{'s' * (choice.threads > 1)}"
     name = "MKL" if choice.library.kind == "mkl" else "OpenBLAS"

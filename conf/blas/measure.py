@@ -2,8 +2,9 @@
 
 A table is valid for this processor, its cores and the libraries' files; all homes of the user share
 it. Each start chooses from it by the settings. If the measurement failed, runners get the first
-library with its own kernels on one thread. If other work disturbed it, only the figures of one
-thread count. In both cases the outcome has the trouble, and a start an hour later measures again.
+library with its own kernels on one thread. If other work on the machine disturbed the measurement,
+only the figures for a single thread are used. In both cases the outcome says what went wrong, and a
+node that starts an hour later measures again.
 """
 
 from __future__ import annotations

@@ -113,7 +113,8 @@ def _kind(key: str, default: Any) -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the only allowed words of a setting; none if it allows other values."""
+    """Return the allowed words of a setting that allows only certain words; empty for other
+    settings."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return [str(word) for word in typing.get_args(annotation)]

@@ -42,8 +42,8 @@ HAND_OVER_S = 1.0
 HEIR_S = 0.4
 """If a successor does not take the term within this time, the next one is tried."""
 LOST_PATIENCE_S = 30.0
-"""Without voters, a candidate with a damaged journal waits so long for others before it claims:
-after a power cut another node may have the whole log."""
+"""Without voters, a candidate with a damaged journal waits this long for other candidates before it
+claims the term. After a power cut another node may have the whole log."""
 
 Role = Literal["starting", "following", "asking", "campaigning", "holding"]
 """`asking`: the trial, in which no votes are given yet; then `campaigning` for real votes."""

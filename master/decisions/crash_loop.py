@@ -32,7 +32,7 @@ LONGEST_PAUSE_S = 600.0
 RETRY_FAILED_S = 60.0
 """A given-up instance is retried on demand, but not before this time."""
 STILL_HEARD_S = 0.5
-"""Messages of a lost node may arrive this much later than others notice its loss."""
+"""Messages of a lost node can still arrive this long after other nodes have detected its loss."""
 WELL_S = 300.0
 """An instance that served for so long was healthy: a later failure begins a new row."""
 OLD_S = 86_400.0

@@ -27,8 +27,8 @@ CHIP_BYTES_PER_S: Mapping[str, float] = {
 }  # fmt: skip
 """Nominal bytes per second from the makers' data sheets; the smaller figure if there are two."""
 BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
-"""For other chips, by the last word of the backend's tag. The figure of a CPU is from a measurement
-of MLX on one core (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
+"""Bandwidth of chips that the table above lacks, by the last part of the backend's tag. The figure
+of a CPU is from a measurement of MLX on one core (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
 
 
 @dataclass(slots=True)

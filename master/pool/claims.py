@@ -15,7 +15,8 @@ from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 
 URGENT = 1
-"""Claims of this class or a smaller number do not wait for turns of others."""
+"""Claims of this class, or of a smaller number, do not wait for the minimum residency of other
+models' instances."""
 FLOOR = URGENT + 1
 """Nothing ages further than this."""
 

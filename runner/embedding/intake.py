@@ -18,7 +18,8 @@ from runner.engine import EmbedderFacts
 from runner.serving.arrivals import UNNAMED, not_served
 
 HELD_CHARS = 64 << 20
-"""Characters of waiting text. Above it, a requester that already has text here is refused."""
+"""Characters of waiting text. Above this limit, a requester whose text is already waiting is
+refused."""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ DETAILED = 32
 MOST_PARTS = 512
 """Parts and crossings reported per request."""
 MOST_TURNS = 64
-"""Turns reported beside those in full."""
+"""Maximum number of merged turns that are reported in addition to the turns reported in full."""
 
 _PLACES = {name: place for place, name in enumerate(RANK_PARTS)}
 

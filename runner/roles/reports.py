@@ -31,7 +31,7 @@ class RunnerMeter:
     kv: str = ""
     """How the layers of the loaded model hold KV."""
     facts_found: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Facts found in the model's files, in words."""
+    """Facts about the model's files, as text keyed by subject."""
     _prompt_tokens: int = 0
     _generated_tokens: int = 0
 

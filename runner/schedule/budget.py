@@ -28,7 +28,8 @@ inefficient ones."""
 DEAR = 1.25
 """A chunk is inefficient if its tokens cost this many times those of an unbounded chunk."""
 CROWD = 4.0
-"""Decodes always get at least 1 / `CROWD` of what s leaves them, however many prompts wait."""
+"""However many prompts wait, decodes get at least 1 / `CROWD` of the time that the prefill share s
+leaves them."""
 BOUT_CHUNKS = 4
 """Chunks are measured in groups of this many."""
 QUIET_EVERY = 96

@@ -20,8 +20,8 @@ from runner.schedule import Arrival
 UNNAMED: Sharer = ("",)
 """The requester of all requests whose gateway names none."""
 PREPARING_CHARS = 64 << 20
-"""Characters of text that wait to be tokenised. Above it, a requester that already has text there
-is refused."""
+"""Characters of text that wait to be tokenised. Above this limit, a requester whose text is already
+waiting is refused."""
 
 
 @dataclass(slots=True)

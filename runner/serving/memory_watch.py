@@ -20,8 +20,9 @@ LOOK_STEPS = 16
 """A row makes one token per step; a step that reads a prompt is always measured."""
 PROMISED_SHARE, GRANTED_SHARE = 17 / 16, 7 / 8
 BESIDE_BYTES, BESIDE_SHARE = 3 << 30, 1 / 8
-"""Limit of a process beside its engine: a fixed part, and a share of its reserved memory. The
-largest tokenizers need 1 GB to open, and a prompt of a million tokens a quarter of that."""
+"""Limit for the memory of a process outside its engine: a fixed part, and a share of its reserved
+memory. The largest tokenizers need 1 GB to open, and a prompt of a million tokens a quarter of
+that."""
 LOOKS_OVER = 3
 """Consecutive measurements above the limit, one second apart, before the process ends."""
 JUDGED: tuple[Phase, ...] = ("warming", "ready", "draining")

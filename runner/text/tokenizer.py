@@ -79,7 +79,7 @@ class ModelTokenizer:
         self._opened = open_tokenizer(path, _parser_settings(parsers), list(dict.fromkeys(ends)))
         self._backend: Any = self._opened.backend
         self.facts: dict[str, str] = {}
-        """Facts found in the model's files, in words, by subject."""
+        """Facts about the model's files, as text keyed by subject."""
         if _mend_decoder(self._backend):
             self.facts["decoder"] = "byte-level, though the files declare none or another"
         self._added: dict[int, Any] = self._backend.get_added_tokens_decoder()

@@ -91,7 +91,7 @@ def _count(statistics: dict[str, Any], key: str) -> int | None:
 
 
 def _text(value: object) -> str:
-    """Return text; older drivers store it as bytes that end in a zero."""
+    """Return a registry value as text; older drivers store texts as bytes that end in a zero."""
     if isinstance(value, bytes):
         return value.rstrip(b"\0").decode(errors="replace")
     return value if isinstance(value, str) else ""

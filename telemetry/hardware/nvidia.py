@@ -1,8 +1,8 @@
 """Talks to NVIDIA's driver through NVML, which the package `nvidia-ml-py` calls.
 
-The package is the extra `nvidia` of shoal. It is imported at the first read, in the reading thread.
-If the package or the driver's library is missing, the reading says so, but only on machines with an
-NVIDIA GPU.
+The package is an optional dependency, shoal's extra `nvidia`. It is imported at the first read, in
+the thread that reads the sensors. If the package or the driver's library is missing, the reading
+says so, but only on machines with an NVIDIA GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Talks to the bus: publishes the sensors' reading if it has changed or is due."""
+"""Talks to the bus: publishes the reading of the sensors if it has changed, or if the regular
+interval has passed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def ratio_of(percent: float | None) -> float | None:
 
 
 def celsius_of(temperature_c: float | None) -> float | None:
-    """Return the temperature; None if no chip works at it."""
+    """Return the temperature; None if it is outside the range in which chips work."""
     fits = temperature_c is not None and COLDEST_C <= temperature_c <= HOTTEST_C
     return temperature_c if fits else None
 

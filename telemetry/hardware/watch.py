@@ -1,5 +1,5 @@
-"""Talks to the sensor sources, each in its own thread: a source whose read fails or hangs loses
-only its own figures.
+"""Talks to the sensor sources, each in its own thread. If a read fails or hangs, only the figures
+of that source are missing.
 
 The figures of a read are valid until the next read has finished. A source that failed or does not
 answer has no figures; the reading has the reason instead.

@@ -72,7 +72,8 @@ class Evictions:
         self._grants = self._keeping.grants
         self._going: _Going | None = None
         self._gone: dict[str, ModelCard | PartialModel] = {}
-        """Deleted models by folder, until a scan of the disk finds them gone or new."""
+        """Deleted models by folder. An entry stays until a scan of the disk no longer finds the
+        model, or finds a new one in its folder."""
         self._look_at = self._published_at = now - PUBLISH_S
         self._published: StorageReading | None = None
         self._report = Told(node, settings.limit_bytes, settings.keeps_all)

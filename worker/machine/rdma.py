@@ -19,7 +19,8 @@ from bus.wire.ids import NodeId
 from bus.wire.topology import RdmaPort, ports_in
 
 Ask = Callable[..., str]
-"""Maps a command's words to its output; empty if it cannot run or fails."""
+"""Runs a command, given as its arguments, and returns its output; empty if the command cannot run
+or fails."""
 
 
 def find_ports(ask: Ask) -> tuple[RdmaPort, ...]:

@@ -41,7 +41,7 @@ GIVER_S = 10.0
 MOST_PULLS = 16
 MOST_QUESTIONS = 64
 YIELDS_BYTES = 64 << 20
-"""A node that has fetched this much continues, even if another one has precedence."""
+"""A node that has fetched this much continues, even if another node has precedence."""
 
 
 @dataclass(slots=True)

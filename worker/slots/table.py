@@ -40,7 +40,7 @@ SAID: Mapping[str, Life] = {
     "draining": "draining",
     "ended": "stopping",
 }
-"""The life that a hello's phase implies, for a slot that was not told to leave."""
+"""The state that a hello's phase implies, for a slot that was not asked to leave."""
 
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
 """Lives that last until the next deed."""
@@ -49,7 +49,8 @@ LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
 """Lives that end with freed memory."""
 
 FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
-"""A runner's life goes one way, that of `AFTER`: a late hello with an earlier one is ignored."""
+"""A runner passes through its states in one direction, that of `AFTER`. So a late hello with an
+earlier state is ignored."""
 
 
 @dataclass(frozen=True, slots=True)

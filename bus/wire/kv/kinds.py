@@ -18,7 +18,7 @@ _Word = Literal["full", "8bit", "4bit"]
 WINDOW_PATTERN = "^window:(?:1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})$"
 KvKind = _Word | Annotated[str, StringConstraints(pattern=WINDOW_PATTERN)]
 KINDS: tuple[KvKind, ...] = get_args(_Word)
-"""The formats besides windows; there is one window format for each number of tokens."""
+"""All formats except windows. A window is a format of its own for each number of tokens."""
 BITS: Mapping[KvKind, int] = {"8bit": 8, "4bit": 4}
 GROUPS = (64, 32)
 """Values that share a scale and an offset, the better first: larger groups take fewer bytes."""

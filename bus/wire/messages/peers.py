@@ -108,8 +108,8 @@ class LinkEchoed(Message):
 PeerStatus = Literal["linked", "silent", "left", "refused"]
 FoundBy = Literal["", "peers", "mdns", "memory", "others", "hello"]
 """How a node first learnt of a peer. `peers`: its settings; `mdns`: an advert on the local network;
-`memory`: an earlier life; `others`: other peers; `hello`: the peer called. Empty: an older version
-does not report it."""
+`memory`: a previous run of this node; `others`: the report of another peer; `hello`: the peer
+dialled this node. Empty: an older version does not report it."""
 
 
 class PeerReading(Message):

@@ -266,8 +266,8 @@ USUAL_GROUP: GroupSize = 64
 MADE_FROM = "shoal_made_from"
 """The key in a quantized model's config.json that names its source. It is copied with the model."""
 ORIGIN_FILE = ".shoal-origin.json"
-"""File beside the weights of a model that shoal fetched or made: where it came from, for this
-node."""
+"""Name of the file beside the weights of a model that shoal fetched or made. It tells this node
+where the model came from."""
 UNFINISHED = ".quantizing"
 """Subfolder of the models' folder for incomplete quantized models."""
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from master.decisions.decide import Decision, Scene
 
 MOST_ASKED = 8
-"""So many leases of one node are asked back at once."""
+"""Maximum number of leases of one node whose release is requested at the same time."""
 
 
 def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoice | Refusal | None:

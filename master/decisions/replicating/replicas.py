@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from master.decisions.decide import Scene
 
 SLOWEST = 3.0
-"""A copy that reads its weights so many times slower than the first is no help to its clients."""
+"""A replica is not worth placing if it would read its weights more than this many times slower than
+the first instance."""
 DRAIN_S = 600.0
-"""The time for what a replica that goes has open."""
+"""Time in which a replica that is being removed may finish its open requests."""
 
 
 def replicate(

@@ -42,7 +42,8 @@ from runner.mlx.ranks.ring_wait import RingWait
 
 AGAIN_S = 0.25
 PATIENCE_S = 0.5
-"""After this time without bytes, the device waits for them itself."""
+"""After this time without bytes, the thread stops waiting for the socket and lets the device wait.
+"""
 
 LISTENS_S = 0.1
 """The last rank of a ring connects to rank 0 first, and retries only after a second. It waits this
@@ -131,7 +132,7 @@ class Comm:
     size = 1
     """Ranks, this one included."""
     leads = True
-    """Whether plans and tokens are made here."""
+    """Whether this rank makes plans and samples tokens."""
     hears = True
     """Whether sampled tokens reach this rank."""
     microbatches = 1

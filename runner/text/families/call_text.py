@@ -63,7 +63,8 @@ _ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-
 """The possible beginnings of such calls before the name is complete; may be empty."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
-"""A call is passed on as it arrives only if it has begun within so many characters."""
+"""A call is passed on as it arrives only if its name and its arguments begin within this many
+characters."""
 
 
 class CallText:

@@ -31,7 +31,7 @@ _THINKING = {
     "seed": Marks("<seed:think>", "</seed:think>"),
     "cohere": Marks("<|START_THINKING|>", "<|END_THINKING|>"),
 }
-"""A card's name of marks to the marks of thinking."""
+"""Maps the name of a thinking parser in a `card.toml` to the marks around thinking."""
 _OWN: Mapping[str, ParseWithTools] = {
     "kimi_k2": kimi_calls,
     "mistral": mistral_calls,
@@ -52,7 +52,8 @@ _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (
     ("granite", "<|tool_call|>", "json_list", Marks("<|tool_call|>", ""), json_calls),
     ("hermes", "<tool_call>", "json_calls", Marks("<tool_call>", "</tool_call>"), json_calls),
 )  # fmt: skip
-"""(card's name, text in templates, name of the form, marks, parser); the first that fits counts."""
+"""(card's name, text in templates, name of the form, marks, parser); the first row that matches the
+template is used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ _STRUCTURE = frozenset('{}[]:,"' + _SPACE)
 _WIDEST = 1024
 """Bits of the largest whole number in a double."""
 DEEPEST = 48
-"""Most levels of arguments; with the levels around them in a history, a body has at most 64."""
+"""Maximum nesting of arguments. Together with the levels around them in a request's history, the
+body has at most 64 levels."""
 
 
 class ObjectText:

@@ -40,7 +40,7 @@ NOT_READY = (
 )
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
-"""Share of the time limit that a render has at least, after others were stopped."""
+"""Each render gets at least this share of the time limit, after earlier renders were stopped."""
 ALARM_S = 1.0
 """CPU time beyond its whole deadline after which a process ends by itself."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")

@@ -19,7 +19,8 @@ from worker.pulling.listing import PullFailed
 from worker.pulling.searching.found import MLX, SAFETENSORS, found_models
 
 MORE = 2
-"""Factor of models listed per model wanted, because not all of them run here."""
+"""This many models are listed for each model wanted, because some of them cannot run on this node.
+"""
 
 
 def search(question: AskSearch) -> SearchFound | SearchRefused:

@@ -15,8 +15,9 @@ from bus.wire.ids import RequestId
 RankPartName = Literal["queued", "idle", "host", "wait", "receive", "compute", "send"]
 """The state of a rank's engine. `queued`: the plan with the request's first row waits for the
 engine. `idle`: the engine waits for the next plan. `host`: it reads the plan and builds the step.
-`wait`: it waits for the first byte from another rank. `receive`: until all bytes are there.
-`compute`: its device computes. `send`: until all bytes have left."""
+`wait`: it waits for the first byte from another rank. `receive`: it waits until all bytes have
+arrived. `compute`: its device computes. `send`: it waits until all bytes are sent.
+"""
 RANK_PARTS: tuple[RankPartName, ...] = (
     "queued",
     "idle",
