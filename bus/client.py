@@ -1,4 +1,5 @@
-"""Talks to the switchboard and the leader for a service: publish, subscribe, ask, report.
+"""Talks to the switchboard and the leader for a service: publishes and subscribes, sends commands,
+and reports facts.
 
 A process has one `BusClient`. With `follow` it mirrors the cluster's state. It sends each fact of
 the outbox until the leader has indexed it. It publishes retained values again when the switchboard
@@ -57,7 +58,7 @@ class Speaker:
 
 
 class Letters:
-    """Numbers a speaker's messages in the order in which they are written."""
+    """Numbers a process's messages in the order in which they are encoded."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
@@ -126,8 +127,8 @@ class HolderLink:
             self._asked_at = self._reactor.now()
 
     def try_next(self, now: float) -> bool:
-        """Connect to the next address if a question is older than `UNANSWERED_S`; return whether it
-        did."""
+        """Connect to the leader's next address if a question has been unanswered for
+        `UNANSWERED_S`. Return whether the link did so."""
         waited = self._asked_at is not None and now - self._asked_at > UNANSWERED_S
         if not waited or len(self._addresses) < 2:
             return False

@@ -1,8 +1,9 @@
-"""Talks to this node's disk: deletes a model's folder if it belongs to this home.
+"""Talks to this node's disk: deletes a model's folder, provided that it belongs to this home (the
+folder tree of one shoal installation).
 
-`shoal rm`, clients and a worker's eviction from disk share these rules. A model in use stays
-(`bus.held_models`). Folders in caches of other programs, or in folders that the settings name, are
-not this home's and stay.
+The same rules apply to `shoal rm`, to clients and to a worker's eviction from disk. A model in use
+is not deleted (`bus.held_models`). Folders in caches of other programs, or in folders that the
+settings name, do not belong to this home and are not deleted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 process.
 
 The file is mapped: a write costs one memory write, and the entries can be read after the process
-was killed. The file is a ring of places of one size; each entry has one, with its number. An
-incomplete entry is left out.
+was killed. The file is a ring buffer of slots of equal size. Each slot has one entry with its
+number. An incomplete entry is skipped when the file is read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Talks to standard error: JSON log lines, or readable ones on a terminal. And to the disk: the
-ends of log files, and the threads that an error ended.
+"""Talks to standard error: writes log lines as JSON, or in readable form on a terminal. Talks to
+the disk, too: reads the ends of log files, and notes the threads that an error ended.
 
 A record is one line with node, process and the fields of the caller (request, generation, ...).
 Prompt text must not be logged, and so neither must the text of an exception: `story_of` reports
@@ -239,16 +239,17 @@ class LevelSource:
 
 
 class LevelFollower:
-    """Sets a log to the level of the settings: `look` applies it if the file has changed since the
-    last look."""
+    """Sets a log to the level in the settings. `look` applies the level if the settings file has
+    changed since the last call."""
 
     def __init__(self, log: Log, source: LevelSource) -> None:
         self._log, self._source = log, source
         self._seen: tuple[int, int, int] | None = None
 
     def look(self) -> None:
-        """Check the file. A fault after a change is logged, once. A fault at the first look is not,
-        because this process already reported it when it read its settings."""
+        """Check the settings file. A fault that appears after a change is logged once. A fault at
+        the first check is not logged, because this process already reported it when it read its
+        settings."""
         mark, before = _mark_of(self._source.file), self._seen
         if mark == before:
             return

@@ -1,5 +1,5 @@
-"""Talks to the C library and the collector: returns freed memory to the system, and shares memory
-through mapped files.
+"""Talks to the C library and the garbage collector: returns freed memory to the system, and shares
+memory through mapped files.
 
 glibc retains memory that is freed below a block in use. It also retains the free end of every arena
 but the first, up to a threshold that grows to 64 MB. So a process with arrays of all sizes stays as
@@ -66,7 +66,8 @@ def give_back(free_some: Callable[[], None] | None = None) -> None:
 
 
 def hold() -> None:
-    """Retain the free end of an arena, because work begins again and needs it."""
+    """Let the arena retain its free end from now on, because work begins again and will need that
+    memory."""
     if _LIBRARY is not None:
         _LIBRARY.mallopt(_TRIM_THRESHOLD, _HIGH_BYTES)
 

@@ -1,5 +1,5 @@
-"""Talks to the system: the addresses of a host name here, and the process that listens at a local
-TCP port."""
+"""Talks to the system: resolves a host name to addresses of this machine, and finds the process
+that listens at a local TCP port."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def listening(pid: int) -> frozenset[int]:
 
 def port_owner(port: int, address: str = "") -> str | None:
     """Return the user of a local port: `name (pid 123)`, or its node. None if the system does not
-    report it. `address`: only processes that prevent others from listening there ("": at any
-    address)."""
+    report it. `address`: find only a process that prevents others from listening at that address
+    ("": at any address).
+    """
     at = None if address in ("", *WILDCARDS) else {address, *WILDCARDS}
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

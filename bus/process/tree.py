@@ -1,4 +1,4 @@
-"""Talks to the disk: the code of shoal on the disk, and the code that this process runs.
+"""Talks to the disk: identifies the code of shoal on the disk, and the code that this process runs.
 
 A process loads its modules at its start. Code that is installed later does not change it, and
 processes started after that run another tree. A tree is identified by a fingerprint of its files'

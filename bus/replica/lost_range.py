@@ -1,7 +1,8 @@
 """The log indexes that a damaged journal has lost, and the name of its damaged file.
 
 Pure. The damaged file stays in the journal's folder until a person has checked it and deletes it.
-So do other damaged state files, as `<name>.damaged`; `damage_words` explains each.
+Other damaged state files stay in the same way, as `<name>.damaged`. `damage_words` explains each of
+them to the operator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts of a witness, repeated until a leader has indexed them.
+"""The facts that a process has witnessed, sent repeatedly until a leader has indexed them.
 
 Pure. A witness numbers its facts 1, 2, 3, ... within a boot. They are sent in that order, and again
 every second until a mirror shows them as indexed. Repeats are harmless, because `apply` recognises

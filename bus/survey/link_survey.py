@@ -1,9 +1,9 @@
 """Talks to the doors of other switchboards: measures the links to them while they are idle.
 
 Each measurement has its own connection, with the door's keys, so that no hello waits behind it.
-`bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when. No burst is sent
-once a node is busy. The results are published as `LinkReading`s: after each measurement, when the
-list of unmeasured peers changes, and every minute.
+`bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when. While either node is
+busy, no burst is sent. The results are published as `LinkReading`s: after each measurement, when
+the list of unmeasured peers changes, and every minute.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When a node measures which of its links, and how long the results count.
+"""Decides when a node measures which of its links, and how long the results are valid.
 
 Pure: time and randomness arrive as arguments. The addresses of all linked peers take turns, one at
 a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched at
@@ -58,7 +58,7 @@ class ProbeTarget:
 
     @property
     def most_bytes(self) -> int:
-        """Return the maximum bytes of one measurement here."""
+        """Return how many bytes one measurement on this node may send."""
         if is_overlay(self.host):
             return VPN_MOST_BYTES
         return LOOPBACK_MOST_BYTES if is_loopback(self.host) else MOST_BYTES
@@ -157,7 +157,8 @@ class ProbeSchedule:
             turn.due_at = now
 
     def failed(self, target: ProbeTarget, now: float) -> None:
-        """Delete a target's results and schedule it later: no node answered, or a wrong one."""
+        """Delete a target's results and schedule it later, because no node answered or the wrong
+        node did."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.rates, turn.trips = [], []

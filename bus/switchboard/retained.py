@@ -1,4 +1,5 @@
-"""The retained values of a switchboard: the latest per (origin, topic), until they expire.
+"""The retained values of a switchboard: the latest value for each (origin, topic), until it
+expires.
 
 Pure. A later boot of the same process replaces an earlier one; within a boot the higher sequence
 number wins. Expired values are not returned.

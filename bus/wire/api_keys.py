@@ -1,4 +1,4 @@
-"""API keys as facts of the cluster: who may use HTTP, for what, how much and until when.
+"""API keys in the cluster's state: who may use HTTP, for what, how much and until when.
 
 Pure. Only the SHA-256 of a key is stored, and its field accepts nothing else, so no secret can
 enter the log. The cluster's state has all keys, so every node knows them, and their number is

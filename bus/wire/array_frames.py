@@ -44,7 +44,7 @@ def reader(
     runner").
 
     `from_plain(type, data)` makes a value that is not a frame; if it raises ValueError, the frame
-    is refused. The returned function raises BadMessage for any other input, and nothing else.
+    is refused. The returned function raises BadMessage for any other input, and no other exception.
     """
     decode = msgspec.msgpack.Decoder(frames, dec_hook=from_plain).decode
 

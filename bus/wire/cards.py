@@ -1,7 +1,7 @@
-"""Capability cards: the abilities of a node, and the models on its disk.
+"""Node cards: the abilities of a node, and the model cards of the models on its disk.
 
-Pure. A card is a retained reading; the newer one wins. If two cards have the same stamp, the same
-one wins on every node and in any order (`supersedes`).
+Pure. A node card is a retained reading; the newer card of a node wins. If two cards have the same
+time stamp, every node chooses the same one, in whatever order they arrive (`supersedes`).
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class PartialModel(Message):
     path: str = ""
 
     def holds(self, first: int, last: int) -> bool:
-        """Return whether all layers [`first`, `last`) are here."""
+        """Return whether this partial model has all layers [`first`, `last`)."""
         return covers(self.layers, first, last)
 
 
@@ -222,7 +222,7 @@ def passed_over_named(
 
 
 def not_in_force(entry: PassedOver, node: str) -> str:
-    """Return why an alias of a refused card has no effect."""
+    """Return why an alias in a refused `card.toml` has no effect."""
     place = f"{entry.path} on {node}"
     return f"the card that gives {entry.name} this name has no effect ({place}): {entry.why}"
 

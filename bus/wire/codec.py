@@ -1,10 +1,11 @@
-"""Envelopes as bytes and back: msgpack, limited in size, validated against closed types.
+"""Encodes envelopes as bytes and decodes them: msgpack, limited in size, validated against closed
+types.
 
 Pure, and the only home of msgpack. An envelope (control and telemetry) is an array [version, kind,
 node, process, boot, seq, body map]; pydantic validates its body. Any other input raises
-`BadMessage`, and the text names the fault. Nothing is unpickled. The first messages between nodes
-have one version for ever; fields that a later build added to them are ignored. Messages per token
-and step travel as `bus.wire.array_frames` instead.
+`BadMessage`, whose text names the fault. Nothing is unpickled. The first messages between nodes
+keep one version for ever; if a later build has added fields to them, this build ignores these
+fields. Messages per token and step travel as `bus.wire.array_frames` instead.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false

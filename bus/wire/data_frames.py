@@ -1,4 +1,5 @@
-"""The data plane as bytes: packs and reads the frames for runners and for gateway processes.
+"""Packs the messages of the data plane as bytes and reads them, for runners and for gateway
+processes.
 
 Pure. The types of `bus.wire.messages.tokens` are array frames (`bus.wire.array_frames`). Requests,
 usage and refusals in them are pydantic models and validated in full. Any other input raises

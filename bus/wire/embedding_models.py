@@ -97,7 +97,7 @@ class EmbeddingModel:
 
     @property
     def normalises(self) -> bool:
-        """Return whether its vectors have length 1."""
+        """Return whether the model normalises its vectors to length 1."""
         return bool(self.steps) and isinstance(self.steps[-1], NormaliseStep)
 
     def allows(self, dimensions: int) -> bool:

@@ -1,4 +1,4 @@
-"""Errors and refusals: whose fault it is and what to do now.
+"""Errors and refusals. Each says whose fault it is and what to do now.
 
 Pure. Expected refusals (no capacity, unknown model, queue full) are values (`Refusal`), not
 exceptions. An exception is for a fault that the caller could not have foreseen.
@@ -78,7 +78,8 @@ class ShoalError(Exception):
 
 
 class BadMessage(ShoalError):
-    """A peer sent bytes that are none of our messages: too big, unknown kind, wrong field."""
+    """A peer sent bytes that are not a valid message: they are too long, or have an unknown kind or
+    a wrong field."""
 
 
 class AlreadyRunning(ShoalError):

@@ -153,7 +153,7 @@ class Instance(Message):
 
     @property
     def serves(self) -> bool:
-        """Return whether it serves requests; a test and a quantization do not."""
+        """Return whether the instance serves requests; a collective test and a quantization do not."""
         return self.test is None and self.quantizes is None
 
     @property
@@ -170,8 +170,8 @@ class Instance(Message):
 
     @property
     def reason(self) -> str:
-        """Return why it was given up; or the cause, without the rank, of its last generation's
-        end."""
+        """Return why the instance was given up. If it was not, return why its last generation
+        ended, without naming the rank."""
         last = self.failures[-1].partition(": ")[2] if self.failures else ""
         return self.why or last or "no reason given"
 

@@ -96,15 +96,15 @@ class Shares:
 
 
 def has_share(holders: Iterable[Sharer], sharer: Sharer, limit: int) -> bool:
-    """Return whether `sharer` may take a place beside `holders` although all `limit` places are
-    taken, because another sharer must yield one. One outermost branch has at most twice `limit`."""
+    """Return whether `sharer` may take a place although `holders` have all `limit` places, because
+    another sharer must yield one. One outermost branch has at most twice `limit`."""
     shares = Shares(holders)
     return shares.held(sharer[:1]) < 2 * limit and shares.gives_way(sharer) is not None
 
 
 def in_turn(asking: Sequence[Sharer]) -> list[int]:
-    """Return the turns of the requests, as positions in `asking`. On each level the branches take
-    turns, beginning with the first to ask; each branch keeps its own order."""
+    """Return the order in which the requests are served, as indexes into `asking`. On each level
+    the branches take turns, beginning with the first to ask; each branch keeps its own order."""
     order = list(range(len(asking)))
     for depth in range(max(map(len, asking), default=0), 0, -1):
         turns: Counter[Sharer] = Counter()

@@ -2,8 +2,8 @@
 
 Time, size or inode of a file reveal a change. Every file of our packages counts, because a process
 reports the fingerprint of all of them. The loaded files of other distributions count, and the
-folders in which pip works. Imports start no thread and open nothing that a fork would share; tests
-ensure that.
+folders in which pip works. The imports start no thread and open no file or socket that a fork would
+share; tests ensure that.
 """
 
 from __future__ import annotations

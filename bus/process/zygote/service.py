@@ -1,9 +1,9 @@
 """Talks to the operating system: turns a forked child of supervisord into a service.
 
 The child becomes what `execve` would have made: signals, environment, standard streams, arguments
-and title are those of a new interpreter. It ends with `os._exit`, so that it never returns into
-supervisord's code. supervisord's objects stay referenced, so that no finalizer closes a file number
-that the service uses by then.
+and title are those of a new interpreter. The child ends with `os._exit`, so that it never returns
+into supervisord's code. The objects of supervisord stay referenced, so that no finalizer closes a
+file number that the service uses by then.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class AdapterFiles:
 
     @property
     def rank(self) -> int:
-        """Return the largest rank of its layers."""
+        """Return the largest rank of the adapter's layers."""
         return max(pair.rank for pair in self.pairs.values())
 
 

@@ -1,4 +1,4 @@
-"""The collective test: its order, and the results of each rank.
+"""Messages of the collective test: the order to start it, and the results of each rank.
 
 Pure. The order is a `CollectiveTest` in an instance without a model. Results are readings, which
 are retained for a while after their runner has ended. Sizes count elements of four bytes.

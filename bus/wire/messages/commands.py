@@ -112,7 +112,7 @@ class TakeLease(Message):
 
     @property
     def model(self) -> ModelId:
-        """Return the name by which the pool knows it, among models."""
+        """Return the name under which the pool lists this lease among the models."""
         return ModelId(self.lease)
 
 

@@ -1,8 +1,8 @@
 """Derived models: further names for existing models, each with defaults for its requests.
 
-Pure. A derived model has no weights of its own. A request that names it goes to its `base`, with
-the defaults, the system prompt and the turns of the derived model. The cluster's state has all
-derived models, so every node knows them, and their number and size are limited.
+Pure. A derived model has no weights of its own. If a request names a derived model, its `base`
+answers, with the defaults, the system prompt and the turns of the derived model. The cluster's
+state has all derived models, so every node knows them, and their number and size are limited.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class DerivedModel(Message):
 
     @property
     def size_bytes(self) -> int:
-        """Return its size as JSON."""
+        """Return the size of this model's JSON form, in bytes."""
         return len(self.model_dump_json().encode(errors="replace"))
 
 

@@ -1,4 +1,5 @@
-"""Messages between nodes: of their switchboards, and of their candidates about the term.
+"""Messages between nodes: those of their switchboards, and those of their master candidates about
+the term.
 
 Pure. A node dials the `peers` port of others, sends `PeerHello` once a second and gets
 `PeerWelcome` or `PeerRefused` each time. Addresses are `host:port` of a node's `peers` port,

@@ -1,7 +1,7 @@
 """Leases: memory of a node that is reserved for something other than a model.
 
-Pure. A lease is a fact in the cluster's state. Only the leader knows its last renewal and how much
-of it is used.
+Pure. A lease is a fact in the cluster's state. Only the leader knows when a lease was last renewed,
+and how much of its memory is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The pool as the leader sees it: pins, models that wait for memory and why, and instances.
+"""The state of the pool as the leader reports it: the pins, the models that wait for memory and
+why, and the instances in memory.
 
 Pure. Pins are facts of the cluster; the rest is a reading, and never in the state.
 """

@@ -1,5 +1,5 @@
-"""The reader of files that an operator writes beside the settings. An error has its line and a
-suggestion for an unknown key.
+"""Reads the files that an operator writes next to `shoal.toml`. An error names the line; for an
+unknown key it suggests a similar one.
 
 Pure. A file is accepted or refused as a whole.
 """

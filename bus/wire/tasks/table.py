@@ -1,4 +1,4 @@
-"""The types of `tasks.toml`, and its further checks.
+"""The types of `tasks.toml`, and the checks that go beyond types.
 
 Pure. A provider's model is `NAME:model`: the provider's name here and the model's name there. A
 candidate of a task is a provider's model or a model of the cluster, never another task. The file
