@@ -102,7 +102,7 @@ class RunnerService:
         self._say_hello()
 
     def terminate(self) -> None:
-        """End normally at once, on SIGTERM."""
+        """End the runner normally and immediately. Called on SIGTERM."""
         self.leave(lifecycle.STOPPED, "model_unavailable", "the runner was asked to stop")
 
     def close(self) -> None:

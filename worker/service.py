@@ -131,7 +131,7 @@ class Worker:
         reactor.every(TICK_S, self._tick)
 
     def close(self) -> None:
-        """Leave the cluster; the runners stay."""
+        """Close the worker's links. The runners keep running."""
         self._reactor.unwatch(self._link)
         self._link.close()
         self._slots.close()

@@ -120,7 +120,7 @@ class LinkKeys:
         return True
 
     def close(self) -> None:
-        """Stop admitting clients."""
+        """Unregister the gate, so that no client is admitted any more."""
         if self._served:
             self._security.leave()
         self._served, self._servers = {}, {}

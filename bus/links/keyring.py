@@ -303,7 +303,7 @@ class KeyringGate(ABC):
         AUTHENTICATOR.enter(self.domain, self)
 
     def leave(self) -> None:
-        """Undo one `enter`."""
+        """Unregister the gate. Each `enter` needs one `leave`."""
         AUTHENTICATOR.leave(self.domain)
 
     @abstractmethod

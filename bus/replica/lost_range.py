@@ -22,7 +22,7 @@ class LostRange:
 
     @property
     def text(self) -> str:
-        """Return the range for people."""
+        """Return the range of indexes as text for people."""
         if self.last is None:
             return f"{self.first} and all later ones"
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"

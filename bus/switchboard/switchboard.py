@@ -53,7 +53,7 @@ class PlaneForwarder:
         board.reactor.watch(self.outgoing, lambda f: self._subscription(self.outgoing, f))
 
     def open_abroad(self, address: str) -> None:
-        """Publish to peers, too. Raises PortTaken."""
+        """Open the TCP socket on which peers subscribe to this plane. Raises PortTaken."""
         security = None if self.board.keyring is None else self.board.keyring.node
         link = Link("xpub", high_water=50_000, heartbeat_ms=HEARTBEAT_MS, security=security)
         link.manual_subscriptions()

@@ -153,7 +153,7 @@ class Instance(Message):
 
     @property
     def serves(self) -> bool:
-        """Return whether the instance serves requests; a collective test and a quantization do not."""
+        """Return whether the instance serves requests. Tests and quantizations do not."""
         return self.test is None and self.quantizes is None
 
     @property
@@ -214,7 +214,7 @@ class Setbacks(Message):
 
     @property
     def is_forgotten(self) -> bool:
-        """Return whether the record is empty."""
+        """Return whether no failure is counted any more, so that the record can be deleted."""
         return not (self.in_a_row or self.replica_at_s)
 
 

@@ -282,7 +282,7 @@ class Candidate:
         return self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
 
     def _mended(self, now: float) -> list[Act]:
-        """Mark our log as complete again."""
+        """Record that our log, of which a part was lost, is complete again."""
         if not self.election.lost:
             return []
         return [types.Mended(), *self.stimulated(types.Fitness(not self.degraded), now)]

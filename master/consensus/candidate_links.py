@@ -210,7 +210,7 @@ class CandidateRouter:
         self._link.send(asker, self._client.write(answer))
 
     def close(self) -> None:
-        """Stop accepting questions."""
+        """Close the ROUTER, so that no further question is received."""
         self._reactor.unwatch(self._link)
         self._link.close()
 

@@ -37,7 +37,7 @@ class Claim:
 
     @property
     def since_at(self) -> float:
-        """Return since when the oldest waits."""
+        """Return when the oldest waiting request began to wait."""
         return min(since_at for _, since_at in self.waiting)
 
     @property

@@ -30,7 +30,7 @@ class LeaseNotes:
             self.used_bytes[lease] = used_bytes
 
     def ended(self, lease: LeaseId) -> None:
-        """Forget a lease."""
+        """Delete the notes on a lease that has ended."""
         self.renewed_at.pop(lease, None)
         self.used_bytes.pop(lease, None)
 

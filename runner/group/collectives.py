@@ -73,7 +73,7 @@ class Exchanges(Protocol):
         ...
 
     def release(self) -> None:
-        """Free the memory of this size."""
+        """Free the arrays of the current size."""
         ...
 
 

@@ -79,7 +79,7 @@ class GroupTraces:
                 del self._requests[request_id]
 
     def take_answer(self, rank: int, message: RankPong | RankTrace, now: float) -> None:
-        """Take a follower's answer."""
+        """Process a follower's reply: the times of a ping, or the spans of a request."""
         follower = self._followers[rank]
         if isinstance(message, RankTrace):
             self._take_spans(rank, follower, message, now)

@@ -95,7 +95,7 @@ class RequestSpans:
         self._of = ("prefill", read) if read else ("decode", made) if made else ("other", 0)
 
     def took(self, turn: OpenTurn) -> None:
-        """Add a turn that has ended."""
+        """Add a turn that has ended to the request's record."""
         sums = turn.sums(*self._of)
         if sums is None:
             return
@@ -113,7 +113,7 @@ class RequestSpans:
             self._join(sums)
 
     def spans(self) -> RankSpans:
-        """Return the whole record."""
+        """Return everything that was recorded for the request."""
         zero = self.began_at
         turns = [*self._turns, *self._later]
         return RankSpans(

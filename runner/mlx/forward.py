@@ -207,7 +207,7 @@ class Forward:
             )
 
     def trace(self) -> None:
-        """Trace small batches from now on."""
+        """Compute small batches with traced forwards from now on."""
         readers = self._shape.readers(packed=self._capabilities.packs)
         self._compiled = CompiledDecode(self._model, readers)
 

@@ -146,7 +146,7 @@ class CollectiveTestRole(Role):
     # --- from the other ranks --------------------------------------------------------------
 
     def plan(self, shared: SharedPlan) -> None:
-        """Leave: a test has no plans."""
+        """Leave the group, because a plan arrived: the lead of a collective test must not send any."""
         self._leave(lifecycle.ENGINE_ERROR, f"the lead sent step {shared.plan.step} during a test")
 
     def lost(self, what: str, is_final: bool) -> None:

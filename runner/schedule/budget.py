@@ -73,7 +73,7 @@ class PrefillAccount:
         return self.balance_s >= prefill_s * 0.999
 
     def spend(self, prefill_s: float) -> None:
-        """Pay for a planned chunk."""
+        """Subtract the cost of a planned chunk from the seconds that prefill has earned."""
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:

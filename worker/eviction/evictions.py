@@ -167,7 +167,8 @@ class Evictions:
         self._grants.wish(holding.model, holding.digest, holding.keepers, now, content=content)
 
     def _judge(self, going: _Going) -> None:
-        """Act on the other nodes' answers."""
+        """Act on the verdict of the other nodes: delete the model if one of them granted that, keep
+        it if not. Do nothing while the verdict is open."""
         match self._grants.verdict:
             case Granted(node=node, until_at=until_at):
                 going.kept_by = node
@@ -249,7 +250,7 @@ class Evictions:
         return f"{text}; this deletable model was used least recently"
 
     def _keep(self, going: _Going, why: str) -> None:
-        """Keep the model in this round."""
+        """Do not try to delete this model again in this round."""
         holding = going.holding
         for node, card in self._knowledge.around().others.items():
             why = why.replace(node, card.name)

@@ -47,7 +47,7 @@ class Keeping:
         client.hear(f"keep.answered.{self._node}", self._answered)
 
     def tick(self, now: float) -> None:
-        """Send the question that is due."""
+        """Ask the next node to keep its copy, if that question is due."""
         due = self.grants.due(now)
         if due is not None:
             self._client.publish(f"keep.asked.{due[0]}", due[1])

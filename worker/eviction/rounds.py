@@ -67,7 +67,7 @@ class StoreRounds:
         self.begin("the worker started", now)
 
     def begin(self, cause: Cause, now: float) -> None:
-        """Begin a round without refusals."""
+        """Begin a new round, in which refusals of earlier rounds no longer count."""
         if self._limit_bytes >= 0:
             self._own = Round(cause, self._limit_bytes, now + ROUND_S)
 

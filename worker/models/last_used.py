@@ -27,7 +27,7 @@ class LastUsed:
         self._written: dict[ModelId, int] = {}
 
     def read(self) -> dict[ModelId, int]:
-        """Return the stored times."""
+        """Return the stored times by model, in seconds since 1970."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             content = json_object(self._file)
             self._written = {ModelId(m): at for m, at in content.items() if type(at) is int}

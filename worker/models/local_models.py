@@ -60,7 +60,7 @@ class LocalModels:
         return self.cards.get(model) or self._part_cards[model]
 
     def take(self, seen: DiskLook) -> None:
-        """Accept the result of a scan."""
+        """Replace the models by the result of a new scan of the disk."""
         self.cards, self.parts = seen.cards, seen.parts
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 

@@ -116,7 +116,7 @@ class Weights:
         self.passed_over: tuple[PassedOver, ...] = ()
 
     def look(self) -> tuple[ModelCard, ...]:
-        """Return every model found, by name."""
+        """Scan the folders and return every model found, by name."""
         self._results = {path: self._results[path] for path in self._used & self._results.keys()}
         self._used = set()
         cards: dict[ModelId, ModelCard] = {}

@@ -41,7 +41,7 @@ class Patience:
         self.last: PullFailed | None = None
 
     def came(self, now: float) -> None:
-        """Record an arrival."""
+        """Record that bytes arrived, which resets the failures."""
         self._silent_since_at = max(now, self._silent_since_at)
         self._is_heard = True
         self._failures = self._busy = 0

@@ -44,7 +44,7 @@ class FileHash:
             self._hash = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
 
     def add(self, content: bytes) -> None:
-        """Add the next bytes."""
+        """Hash the next bytes of the file."""
         self._hash.update(content)
         self.done_bytes += len(content)
 
@@ -73,7 +73,7 @@ class PullSession:
         self._read: dict[HubFile, bytes] = {}
 
     def run(self) -> PullState:
-        """Pull; return the final state."""
+        """Run the pull until it is done or has failed; return its final state."""
         try:
             self._pull()
         except PullFailed as failure:

@@ -45,7 +45,7 @@ class SlotNotes:
             self._thread.submit(self._keep, dict(self.load_s))
 
     def sweep(self) -> None:
-        """Delete folders that no process writes."""
+        """Delete the folders of unfinished models that no process is writing any more."""
         if not self._is_closed:
             self._thread.submit(self._sweep)
 

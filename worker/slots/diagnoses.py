@@ -37,7 +37,7 @@ class OpenQuestions:
         self.waiting: dict[str, list[tuple[bytes, float]]] = {}
 
     def ask(self, question: str, asker: bytes, now: float) -> None:
-        """Add an asker of this question."""
+        """Record who asked a question about a runner, so that the answer can be sent to them."""
         self.waiting.setdefault(question, []).append((asker, now + PATIENCE_S))
 
     def answered(self, question: str) -> list[bytes]:

@@ -74,7 +74,7 @@ class _Run:
     ended: bool = False
 
     def news(self, now: float) -> DownloadNews:
-        """Return the state of the attempt."""
+        """Return the current state and progress of a fetch attempt."""
         of = self.download
         return DownloadNews(self.attempt, of.reading(now), of.refusal, of.received.total)
 
@@ -149,7 +149,7 @@ class Downloader:
         return {model: run.news(now) for model, run in self._runs.items()}
 
     def close(self) -> None:
-        """Cancel all; the stages stay."""
+        """Cancel all fetches. Their partial files stay on the disk for a later attempt."""
         for model in list(self._runs):
             self.cancel(model)
 

@@ -188,7 +188,7 @@ class Downloads:
         self._readings.publish({m: news.reading for m, news in self._news().items()}, now)
 
     def close(self) -> None:
-        """End the thread; stages stay."""
+        """End the weights thread. Partial files stay on the disk for a later attempt."""
         self._thread.close()
 
     def _want(self, model: ModelId, now: float) -> None:

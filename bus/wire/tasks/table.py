@@ -108,7 +108,7 @@ class ProviderModel:
 
     @property
     def name(self) -> str:
-        """Return its name in shoal."""
+        """Return the name by which requests use this model: `PROVIDER:MODEL`."""
         return f"{self.provider}:{self.model}"
 
 

@@ -41,7 +41,7 @@ class SlabShape:
 
     @property
     def width(self) -> int:
-        """Return the tokens in the window."""
+        """Return the number of tokens (columns) in the window."""
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:

@@ -111,7 +111,7 @@ class WindowKV(LayerKV):
         return min(self.offset, self.window.places)
 
     def _write(self, new: Parts) -> None:
-        """Write one token to its place."""
+        """Write one token to the place of its position, replacing the token there."""
         place = self.window.place_of(self.offset)
         if not self.parts or place >= self.parts[0].shape[2]:
             room = min(place + GROWTH_TOKENS, self.window.places)

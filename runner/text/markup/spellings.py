@@ -41,7 +41,7 @@ class Spellings:
         self._longest = max(map(len, self._tokens), default=0)
 
     def find(self, text: str) -> list[Span]:
-        """Return where the tokens are spelled."""
+        """Return the (start, end) spans of a text in which markup tokens are spelled."""
         if not any(first in text for first in self._firsts):
             return []
         return [match.span() for match in self._pattern.finditer(text)]

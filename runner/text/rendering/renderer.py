@@ -72,7 +72,7 @@ class _Sandbox:
         self._began_at = now()
 
     def begin(self, processor_s: float, wall_s: float, memory_bytes: int) -> None:
-        """Set the limits from now on."""
+        """Start the time limits of the next render now."""
         self._processor_s, self._wall_s = processor_s, wall_s
         self._memory_bytes = memory_bytes
         self._began_at = now()

@@ -35,7 +35,7 @@ class PullStanding:
         self.claim = self.follows = None
 
     def begin(self) -> None:
-        """Record that this node fetches."""
+        """Record that this node has begun to fetch the model from the hub."""
         self._fetches(True)
 
     def give_way(self) -> None:
