@@ -191,7 +191,8 @@ class Master:
         return FactTaken(fact_id=message.fact_id) if taken else None
 
     def _command(self, command: Command, asker: bytes) -> CommandRefused | None:
-        """Decide a command; once it is in the log, its reply waits until that is safe."""
+        """Decide a command. If it is written to the log, its reply waits until that log entry is
+        safe."""
         draft, now = self._draft(), self._reactor.now()
         unsettled = self.candidate.unsettled(command, now)
         decision = self._holder.take_command(command, draft, now, unsettled=unsettled)

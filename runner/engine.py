@@ -42,7 +42,8 @@ class GrammarSpec:
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """All that an engine needs to know about a row; sent once, with the plan that admits it.
+    """Everything that an engine needs to know about a row. It is sent once, with the plan that
+    admits the row.
 
     `tokens` are the prompt and, after a preemption, the last `made` output tokens. Penalties,
     grammar and the random stream then continue exactly, because a token's random key depends only
@@ -132,7 +133,9 @@ class SampledToken:
 @dataclass(frozen=True, slots=True)
 class PromptScores:
     """Log-probabilities of the row's prompt tokens from index `start` on, each with the likeliest
-    tokens at its position as (token id, logprob). Token 0 has 0 and none: it is not predicted."""
+    tokens at its position as (token id, logprob). Token 0 is not predicted, so its log-probability
+    is 0 and it has no alternatives.
+    """
 
     row: RowId
     start: int
@@ -221,7 +224,7 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLook:
-    """A rank's memory and its limit, measured when `step` was the last step read there."""
+    """A rank's memory and its limit, measured when `step` was the last step that the rank had read."""
 
     step: int
     used_bytes: int

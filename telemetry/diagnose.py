@@ -140,7 +140,8 @@ def profile(
 ) -> bytes:
     """Sample one process and its children for `seconds`.
 
-    Returns speedscope JSON or an SVG; an idle process has no samples. Raises as `stacks` does.
+    Returns speedscope JSON or an SVG; an idle process has no samples. Raises the same errors as
+    `stacks`.
     """
     with tempfile.TemporaryDirectory(prefix="shoal-profile-") as folder:
         path = Path(folder) / "capture"

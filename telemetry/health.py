@@ -63,7 +63,8 @@ ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SilentPeer:
-    """A joined node that has sent nothing for `silent_s`. `models` have no instance without it."""
+    """A joined node that has sent nothing for `silent_s`. `models` have no instance that works
+    without this node."""
 
     node: NodeId
     name: str

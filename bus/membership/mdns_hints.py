@@ -46,7 +46,7 @@ class Advert:
 
     @property
     def service_name(self) -> str:
-        """Return its name in mDNS; the node id makes it unique."""
+        """Return the name of this advert's service in mDNS; the node id makes the name unique."""
         return f"{self.node}.{SERVICE}"
 
     def properties(self) -> dict[str, str]:

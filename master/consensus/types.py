@@ -60,7 +60,7 @@ class LogRank:
 
     @property
     def log(self) -> tuple[int, int]:
-        """Return the end of its journal: (term, index). Voters compare nothing else."""
+        """Return the end of the candidate's journal as (term, index). Voters compare nothing else."""
         return self.last_term, self.last_index
 
 
@@ -89,7 +89,7 @@ class PeerState:
 
     @property
     def standing(self) -> Standing:
-        """Return how well it suits as leader."""
+        """Return how well this candidate suits as leader, comparable by order."""
         return standing(self.eligible, self.rank)
 
 

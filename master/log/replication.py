@@ -81,7 +81,7 @@ class Answers:
     )
 
     def add(self, asker: bytes, answer: Acknowledged, now: float) -> None:
-        """Hold a reply until its index is safe; an earlier one for the same command keeps its
+        """Hold a reply until its index is safe. An earlier reply to the same command keeps its
         place."""
         key = (asker, answer.command_id)
         _, since_at = self.waiting.get(key, (answer, now))

@@ -175,9 +175,8 @@ def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
 
 
 def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
-    """Return a card as it is computed by that backend.
-
-    A 32-bit card stays as it is, because it does not say what its files hold; that
+    """Return the model card with the sizes that apply to that backend. A 32-bit card is returned
+    unchanged, because it does not say which types its files have. The sizes may then be
     overestimates.
     """
     if card.dtype == _dtype(backend) or card.dtype == "float32":

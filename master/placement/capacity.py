@@ -68,7 +68,7 @@ class NodeCapacity:
 
     @property
     def machine_id(self) -> str:
-        """Return the id of its machine; nodes of one machine share its memory."""
+        """Return the id of the node's machine. Nodes of one machine share its memory."""
         return self.card.machine or self.id
 
     @property

@@ -23,12 +23,12 @@ class InputTokens(Protocol):
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Return its token ids, special tokens included; at least one."""
+        """Return the token ids of the input, special tokens included. There is at least one."""
         ...
 
     @property
     def cut_off(self) -> bool:
-        """Return whether its end was cut off."""
+        """Return whether the end of the input was cut off."""
         ...
 
 

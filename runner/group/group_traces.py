@@ -38,7 +38,8 @@ class AskedFor:
 
 @dataclass(slots=True)
 class FollowerClock:
-    """One follower: its clock, and the remaining pings of a burst before `asks` are sent."""
+    """The clock of one follower. `pings` of the current burst remain; after them the questions in
+    `asks` are sent."""
 
     clock: ClockOffsets = field(default_factory=ClockOffsets)
     pings: int = 0
@@ -46,7 +47,8 @@ class FollowerClock:
 
 
 class GroupTraces:
-    """The lead's side. `size` counts all ranks; `send` sends a follower a message."""
+    """The lead's part of collecting spans. `size` counts all ranks; `send` sends a message to a
+    follower."""
 
     def __init__(
         self, size: int, recorder: RankRecorder, send: Callable[[int, ToRank], None]

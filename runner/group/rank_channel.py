@@ -66,7 +66,8 @@ def group_of(spec: RunnerSpec) -> GroupSpec:
 
 
 class PlanChannel:
-    """One rank's end. At most one of `lost` and `ended` is called, and none after `end`.
+    """One rank's end of the plan socket. It calls at most one of the listener's `lost` and `ended`,
+    and neither after `end`.
 
     It belongs to the main thread. `_news` guards what the engine's thread waits for; only that
     thread sets `_met`, once.

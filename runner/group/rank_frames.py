@@ -24,7 +24,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class RankHello(ArrayFrame, tag="hello", frozen=True):
-    """Follower: hello; the proof is that rank's `greeting`."""
+    """Sent by a follower: its hello. The proof is the `greeting` of that rank."""
 
     rank: int
     generation: int
@@ -32,18 +32,18 @@ class RankHello(ArrayFrame, tag="hello", frozen=True):
 
 
 class FormNow(ArrayFrame, tag="form", frozen=True):
-    """Lead: all ranks are here; join the ring."""
+    """Sent by the lead: all ranks have said hello; join the ring."""
 
 
 class RankBeat(ArrayFrame, tag="beat", frozen=True):
-    """Either: a sign of life. `step` is the last one computed."""
+    """Sent by either side: a heartbeat. `step` is the last step that the sender has computed."""
 
     step: int
 
 
 class RankMemory(ArrayFrame, tag="memory", frozen=True):
-    """Follower: memory used and allowed, after `step`; sent while above the limit, and when back
-    under it."""
+    """Sent by a follower: its used and allowed memory after `step`. It is sent while the memory
+    exceeds the limit, and once when it no longer does."""
 
     step: int
     used_bytes: int
@@ -51,20 +51,23 @@ class RankMemory(ArrayFrame, tag="memory", frozen=True):
 
 
 class RankGone(ArrayFrame, tag="gone", frozen=True):
-    """Either: leaving, and why; the group ends. `is_final`: retrying cannot help."""
+    """Sent by either side: the sender is leaving, for this reason, and the group ends. `is_final`:
+    retrying cannot help."""
 
     why: str
     is_final: bool
 
 
 class RankPing(ArrayFrame, tag="ping", frozen=True):
-    """Lead: answer at once, to compare clocks; sent only while a request is traced."""
+    """Sent by the lead while a request is traced: answer immediately, so that the clocks can be
+    compared."""
 
     sent_at: float
 
 
 class RankPong(ArrayFrame, tag="pong", frozen=True):
-    """Follower: the ping arrived and was answered at these instants of my clock."""
+    """Sent by a follower: the ping arrived and was answered at these instants of the follower's
+    clock."""
 
     sent_at: float
     had_at: float
@@ -72,14 +75,14 @@ class RankPong(ArrayFrame, tag="pong", frozen=True):
 
 
 class AskTrace(ArrayFrame, tag="ask", frozen=True):
-    """Lead: this request ended with `step`; send its spans."""
+    """Sent by the lead: a request ended with `step`; send its spans."""
 
     request_id: RequestId
     step: int
 
 
 class RankTrace(ArrayFrame, tag="trace", frozen=True):
-    """Follower: the spans; None if there are none."""
+    """Sent by a follower: the spans of a request; None if it has none."""
 
     request_id: RequestId
     spans: RankSpans | None

@@ -146,7 +146,7 @@ class CollectiveTestRole(Role):
     # --- from the other ranks --------------------------------------------------------------
 
     def plan(self, shared: SharedPlan) -> None:
-        """Leave the group, because a plan arrived: the lead of a collective test must not send any."""
+        """Leave the group, because the lead of a collective test must not send a plan."""
         self._leave(lifecycle.ENGINE_ERROR, f"the lead sent step {shared.plan.step} during a test")
 
     def lost(self, what: str, is_final: bool) -> None:

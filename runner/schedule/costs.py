@@ -92,7 +92,7 @@ class PrefillFit:
 
 @dataclass(slots=True)
 class CostModel:
-    """See the module."""
+    """Predicts the seconds of steps, as the module describes."""
 
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])

@@ -29,7 +29,8 @@ LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A request that has not begun: its requester, its priority, and since when it has waited at
-    any runner. `returns`: its gateway takes it back. `rows` is its number of rows."""
+    any runner. `returns`: its gateway accepts the request back. `rows` is its number of rows.
+    """
 
     request_id: RequestId
     sharer: Sharer

@@ -121,7 +121,8 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class PrefixKept:
-    """A new entry, and the entries to evict first: superseded ones, or for room."""
+    """A new entry, and the entries to evict first, because they are superseded or their memory is
+    needed."""
 
     entry: EntryId
     evict: tuple[EntryId, ...]

@@ -117,7 +117,8 @@ class Row:
     counts preemptions for other requesters. `scored` counts the prompt tokens with
     log-probabilities read, over all lives. `thinking` counts thinking tokens against their budget;
     `forced` counts the tokens of the thinking end mark already emitted. `returns`: its gateway
-    takes it back before it begins."""
+    accepts the request back as long as it has not begun.
+    """
 
     key: RowKey
     prepared: PreparedRequest
@@ -176,8 +177,8 @@ class Row:
 
     @property
     def scores(self) -> bool:
-        """Return whether log-probabilities of its prompt are still needed; a kept prefix has
-        none."""
+        """Return whether log-probabilities of the row's prompt are still needed. A kept prefix has
+        no log-probabilities."""
         wanted = self.prepared.request.prompt_logprobs is not None
         return wanted and self.scored < self.prompt.length
 

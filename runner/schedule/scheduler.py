@@ -46,8 +46,8 @@ STEPS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The scheduler accepted the request. `position` requests go before it (0: running or next).
-    `displaced` was removed to make its place."""
+    """The scheduler accepted the request. `position` requests are ahead of it (0: it is running or
+    next). The request `displaced` was removed to free a place."""
 
     position: int
     displaced: RequestId | None = None
@@ -69,9 +69,9 @@ class SchedulerLoad:
 
 
 class Scheduler:
-    """See the module. `facts` are the loaded model's; `settings` the operator's. `intake` refuses
-    requests and makes places. `pressure` takes the ranks' memory measurements; the next plan may
-    end a row for them."""
+    """Schedules all rows of a runner, as the module describes. `facts` are the loaded model's;
+    `settings` the operator's. `intake` refuses requests and makes places. `pressure` takes the
+    ranks' memory measurements; the next plan may end a row for them."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())

@@ -27,7 +27,8 @@ waiting is refused."""
 @dataclass(slots=True)
 class Pending:
     """A submit that is being tokenised, of `size` characters or token ids. `cancelled` says why it
-    was cancelled. `returns`: its gateway takes it back before it begins."""
+    was cancelled. `returns`: its gateway accepts the request back as long as it has not begun.
+    """
 
     peer: bytes
     submit: Submit

@@ -21,7 +21,7 @@ GIVEN_UP = (
 
 @dataclass(slots=True)
 class Client:
-    """One life of one gateway process."""
+    """One run of one gateway process."""
 
     name: str
     boot: Boot

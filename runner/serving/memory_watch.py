@@ -68,7 +68,8 @@ class MemoryWatch:
 
 
 class ProcessMemory:
-    """Memory of a runner's process beside its engine. `used_bytes` includes the engine.
+    """Watches the memory that a runner's process uses outside its engine. `used_bytes` includes the
+    engine.
 
     `engine` returns MLX's peak memory, or None if unknown. The peak is subtracted, because memory
     that MLX freed may still belong to the process. Called from the main thread each second. Without

@@ -93,10 +93,10 @@ class OpenChoice:
 
 
 class OpenRequest:
-    """See the module. `peer` is the gateway process, `seeds` are those of the choices. `prompt`
-    reads the prompt's scores if requested; `trace` records spans if requested. `so_far` is the
-    output of another runner, after which entries continue. Raises ValueError if this runner's
-    readers cannot reproduce that output."""
+    """One open request, as the module describes. `peer` is the gateway process, `seeds` are those
+    of the choices. `prompt` reads the prompt's scores if requested; `trace` records spans if
+    requested. `so_far` is the output of another runner, after which entries continue. Raises
+    ValueError if this runner's readers cannot reproduce that output."""
 
     def __init__(
         self,

@@ -46,8 +46,9 @@ or kept."""
 
 @dataclass(slots=True)
 class _Going:
-    """A model to delete in a round. `has_begun`: the thread has it. `content` is what another node
-    is asked to keep; None for some layers, which other nodes need not keep."""
+    """A model to delete in a round. `has_begun`: the thread has begun to delete it. `content`
+    identifies the copy that another node is asked to keep. It is None for a model with only some
+    layers, which other nodes need not keep."""
 
     holding: Holding
     round: Round

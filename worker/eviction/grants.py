@@ -42,8 +42,9 @@ class NotGranted:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Digests of a copy: of the hashes with which its `weights` arrived, and of its `card.toml`,
-    written at `card_at_s`. Empty: unknown, or none."""
+    """Digests of a copy of a model. `weights` is a digest of the hashes with which its weights
+    arrived; empty: unknown. The other digest is that of its `card.toml`, which was written at
+    `card_at_s`; empty: it has none."""
 
     weights: str = ""
     card: str = ""
@@ -70,8 +71,8 @@ class _Wish:
 
 
 class Grants:
-    """The grants of one node, and the one deletion that it requests. `new_question` returns a
-    question id that is unique over nodes and restarts."""
+    """The promises of one node to keep its copies, and the one deletion that it currently requests.
+    `new_question` returns a question id that is unique over nodes and restarts."""
 
     def __init__(self, me: NodeId, new_question: Callable[[], str]) -> None:
         self._me = me

@@ -49,7 +49,8 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything relevant beside this disk: this node's folder `models` and the cluster.
+    """The facts that decide what may be deleted, apart from the models on this disk. `models` is
+    this node's folder of models.
 
     `others` are the cards of other nodes; `stores` are the nodes among them that keep everything.
     `seated` are models whose runners still exist, `verifying` models that are being read.

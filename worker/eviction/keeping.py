@@ -29,8 +29,8 @@ UNREADABLE = "its files cannot be read"
 
 
 class Keeping:
-    """One node's grants on the bus. `copy_of` returns the card of its complete copy of a model,
-    None without one."""
+    """Sends and answers one node's questions about keeping copies. `copy_of` returns the card of
+    the node's complete copy of a model; None if it has no complete copy."""
 
     def __init__(
         self,

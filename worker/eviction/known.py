@@ -42,8 +42,8 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Near:
-    """The node's other knowledge: the models on its disk and when they were `used`; other nodes'
-    cards (`downloads`); its slots; and the models being verified (`verifying`)."""
+    """Facts that other parts of the worker have: the models on its disk and when they were `used`;
+    other nodes' cards (`downloads`); its slots; and the models being verified (`verifying`)."""
 
     here: LocalModels
     used: Mapping[ModelId, int]

@@ -27,7 +27,8 @@ WHY_CHARACTERS = 400
 
 @dataclass(slots=True)
 class Told:
-    """Further contents of the report. `let_go` are the last deletions, oldest first."""
+    """Facts for the report that the holdings do not contain. `let_go` are the last deletions,
+    oldest first."""
 
     node: NodeId
     limit_bytes: int

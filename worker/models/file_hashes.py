@@ -58,7 +58,7 @@ class Held:
 
     @property
     def mark(self) -> list[str | int]:
-        """Return the key of its stored hashes."""
+        """Return the key under which the file's hashes are stored."""
         return [str(self.real), self.size_bytes, self.changed_ns, self.inode]
 
 

@@ -20,7 +20,7 @@ MOST_MODELS = 1_000
 
 
 class LastUsed:
-    """The contents of `file`. `keep` may be called from another thread than `read`."""
+    """The contents of `file`. `keep` and `read` may be called from different threads."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

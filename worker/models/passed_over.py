@@ -48,8 +48,8 @@ CONVERT = "`mlx_lm.convert --hf-path OWNER/NAME --mlx-path FOLDER -q`"
 
 
 class Unfit(NamedTuple):
-    """Why it is not listed: a code for programs, a sentence with the facts, and the remedy.
-    `aliases` are names that it would have had."""
+    """Why an entry of a model folder is not listed: a code for programs, a sentence with the facts,
+    and the remedy. `aliases` are names that it would have had."""
 
     reason: PassedOverReason
     why: str

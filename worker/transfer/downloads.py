@@ -134,7 +134,7 @@ class Downloads:
         self.fetch(model, now)
 
     def let_go(self, model: ModelId) -> None:
-        """Stop holding a model: its fetch ends, unless a slot waits for it."""
+        """End a `hold`. The model's fetch ends, unless a slot waits for the model."""
         self._held.discard(model)
 
     def reading_of(self, model: ModelId) -> FetchReading | None:

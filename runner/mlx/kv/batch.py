@@ -169,8 +169,8 @@ class DecodeBatch:
         return None
 
     def close_holes(self) -> list[int] | None:
-        """Compact the batch if its holes have cost more than that would; call once per step. Return
-        None, or the remaining old slots in their new order."""
+        """Compact the batch if its holes have cost more than compacting would. Call this once per
+        step. Return None, or the remaining old slots in their new order."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         if self._wasted < max(8, len(self.rows) - self.holes):
             return None

@@ -34,7 +34,8 @@ class StoredPrefix:
 
 
 class PrefixStore:
-    """Entries by id. `keep` takes ownership of copies made for it; `start` returns copies."""
+    """The kept prefixes by entry id. `keep` takes ownership of copies that were made for the store;
+    `start` returns new copies."""
 
     def __init__(self) -> None:
         self._entries: dict[EntryId, StoredPrefix] = {}

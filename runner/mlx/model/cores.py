@@ -55,8 +55,9 @@ class OwnThreads:
 
 
 class SharedThreads:
-    """The threads of a runner beside others. `most` is the initial number. `file` is created if it
-    does not exist. If all lines are taken, the runner counts only itself."""
+    """The threads of a runner that shares the machine's cores with other runners. `most` is the
+    initial number. `file` is created if it does not exist. If all lines are taken, the runner
+    counts only itself."""
 
     def __init__(self, file: Path, *, most: int, cores: int, set_threads: SetThreads) -> None:
         self._most, self._cores, self._set_threads = most, cores, set_threads

@@ -133,7 +133,7 @@ def exp_below(values: mx.array, top: mx.array) -> mx.array:
 
 
 def silu(x: mx.array) -> mx.array:
-    """Return x times its logistic function."""
+    """Return x times the logistic function of x."""
     return _silu(x) if x.dtype == mx.float32 else MLX_ACTIVATIONS["silu"](x)
 
 

@@ -171,7 +171,7 @@ def _columns_within(owner: Any, names: Sequence[str], group: Any) -> None:
 
 
 def _rows_within(owner: Any, name: str, group: Any) -> None:
-    """Cut a layer's inputs; its owner makes the sum."""
+    """Cut a layer's inputs. The layer's owner, not the layer, adds up the ranks' results."""
     _inputs_divide(owner, name, group)
     shard_inplace(owner[name], "sharded-to-all", group=group)
 

@@ -26,8 +26,8 @@ CUT = SUMMED | nn.AllToShardedLinear | nn.QuantizedAllToShardedLinear
 
 @dataclass(frozen=True, slots=True)
 class LinearShare:
-    """A layer of (`width_in`, `width_out`), and the part computed here: the indices of its
-    `outputs`, and the range of its inputs. None: all."""
+    """A layer of (`width_in`, `width_out`), and the part that this rank computes: the indices of
+    its `outputs`, and the range of its inputs. None: all of them."""
 
     width_in: int
     width_out: int

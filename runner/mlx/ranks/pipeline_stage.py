@@ -26,7 +26,8 @@ from runner.mlx.ranks.comm import GroupComm
 
 
 class StageModel:
-    """Called like the model, with one cache per own layer.
+    """One stage of a pipeline. It is called like the model, with one cache for each layer of the
+    stage.
 
     Returns logits on the lead, and elsewhere the output of the last own layer, (rows, tokens,
     width). While `rehearsing`, hidden states are made up from the input's token ids instead of

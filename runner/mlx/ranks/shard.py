@@ -51,7 +51,8 @@ def _part(comm: GroupComm, module: nn.Module, config: dict[str, Any]) -> StageMo
 
 
 def _weights(part: StageModel, comm: GroupComm) -> list[mx.array]:
-    """Return the weights of its layers and of its end of the model."""
+    """Return the weights of this rank's layers, and of the embedding or the head if this rank has
+    it."""
     own: list[mx.array] = []
     for layer in part.own_layers:
         own += [array for _, array in cast(list[Any], tree_flatten(layer.parameters()))]

@@ -28,13 +28,14 @@ class ScoredChunk:
 
     @property
     def predicted(self) -> int:
-        """Return how many prompt tokens its logits predict: those after each of its own."""
+        """Return how many prompt tokens the chunk's logits predict. Each position predicts the
+        token after it."""
         prompt_tokens = len(self.spec.tokens) - self.spec.made
         return max(min(self.stop, prompt_tokens - 1) - self.start, 0)
 
     @property
     def next_tokens(self) -> tuple[TokenId, ...]:
-        """Return the tokens that its logits predict."""
+        """Return the prompt tokens that the chunk's logits predict."""
         return self.spec.tokens[self.start + 1 : self.start + 1 + self.predicted]
 
 

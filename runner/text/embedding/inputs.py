@@ -37,7 +37,8 @@ class EmbeddingFolder:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingPrompt:
-    """The tokens of one input, special ones included. `cut_off`: its end was cut."""
+    """The tokens of one input, special tokens included. `cut_off`: the end of the input was cut
+    off."""
 
     tokens: tuple[int, ...]
     cut_off: bool

@@ -204,8 +204,8 @@ class Grammars:
         return f"({self._mark(think.marks.start)} {closes})? "
 
     def _mark(self, text: str) -> str:
-        """Write a marker as its own token if it has one, else as text; one made of several
-        (`<|end|><|start|>`) piece by piece."""
+        """Write a marker as a token if the vocabulary has one for it, else as text. A marker made
+        of several (`<|end|><|start|>`) is written piece by piece."""
         token = self._token_ids.get(text)
         if token is not None:
             return f"<[{token}]>"

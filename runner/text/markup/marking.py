@@ -25,7 +25,8 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """Messages and tools with each spelling broken by `mark`; "": there is none."""
+    """Messages and tools in which `mark` breaks each spelling of markup. `mark` is "" if they
+    contain no markup."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -118,7 +119,7 @@ def _message(
         spellings = _spellings(message, field, markup)
 
         def change(text: str, spellings: Spellings = spellings) -> str:
-            """Return a text of this field with its spellings broken."""
+            """Return a text of this field in which every spelling of markup is broken by a mark."""
             return broken(text, spellings)
 
         is_calls = field == "tool_calls"
@@ -131,7 +132,7 @@ def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[st
     rewritten."""
 
     def changed(text: str) -> str:
-        """Return a text with its spellings broken, inside its JSON too."""
+        """Return a text in which every spelling of markup is broken by a mark, also inside JSON."""
         made = change(text)
         parsed = object_of(made) if "\\" in made else None
         if parsed is None or not spellings.occur_in(_strings(parsed)):

@@ -22,7 +22,7 @@ from runner.text.markup.spellings import Markup, Span
 
 
 class Twin:
-    """A tokenizer whose markup has other names."""
+    """A tokenizer in which each markup token has a new name that no text contains."""
 
     def __init__(self, backend: Any, markup: Markup, secret: str) -> None:
         """Share the vocabulary of `backend`, a `tokenizers.Tokenizer`. Each name begins with

@@ -51,7 +51,7 @@ READ = {
 
 
 class Unsure(Exception):
-    """Transformers might read it differently; the text says why."""
+    """transformers might read this tokenizer differently; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

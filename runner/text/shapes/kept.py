@@ -24,8 +24,9 @@ _WORDS = {"system": "the system text", "user": "a user's text", "assistant": "an
 
 @dataclass(frozen=True, slots=True)
 class LostPart:
-    """A part of a conversation that the template does not show: message `place`, and its call
-    number `call`; None: its text. `is_beside`: the text of a message that also has calls."""
+    """A part of a conversation that the template does not show. It belongs to message number
+    `place`, and is the call number `call` of that message, or the message's text (None).
+    `is_beside`: the text of a message that also has calls."""
 
     place: int
     call: int | None
@@ -84,7 +85,7 @@ def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[Los
 
 
 class _Sought:
-    """A prompt's text, in which the messages' texts are sought in order."""
+    """A prompt's text, in which the texts of the messages are searched for in their order."""
 
     def __init__(self, text: str) -> None:
         self._text = text

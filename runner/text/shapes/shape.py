@@ -32,7 +32,8 @@ class TemplateShape:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return in words how it differs from most templates; empty if it does not."""
+        """Return a text that says how this shape differs from that of most templates; empty if it
+        does not differ."""
         values = (getattr(self, name) for name in _WORDS)
         return tuple(
             words[value]

@@ -25,8 +25,8 @@ class Tensor:
     last: int
 
     def loaded_bytes(self, *, float32: bool) -> int:
-        """Return its bytes in memory, after a cast if `float32`; integers (packed quantized
-        weights) are not cast."""
+        """Return the tensor's bytes in memory. With `float32`, floating-point values are cast to 32
+        bits; integers (packed quantized weights) are not cast."""
         is_cast = float32 and self.dtype in DTYPE_BYTES
         return self.count * 4 if is_cast else self.last - self.first
 
