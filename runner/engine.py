@@ -224,7 +224,7 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLook:
-    """A rank's memory and its limit, measured when `step` was the last step that the rank had read."""
+    """A rank's memory and its limit, measured when `step` was the last step that it had read."""
 
     step: int
     used_bytes: int

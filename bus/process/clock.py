@@ -86,7 +86,7 @@ class MachineWaits:
 
 
 def core_share(runnable: float, cores: int) -> float:
-    """Return the share of a core for each of so many threads, at least `LEAST_CORE_SHARE`."""
+    """Return the share of a core that each of `runnable` threads gets, at least `LEAST_CORE_SHARE`."""
     return min(1.0, max(LEAST_CORE_SHARE, cores / max(1.0, runnable)))
 
 

@@ -37,7 +37,7 @@ class StallCounts:
     longest_s: float = 0.0
 
     def with_one(self, seconds: float) -> StallCounts:
-        """Return the counts with one more stall of so many seconds."""
+        """Return the counts with one more stall, which lasted this many seconds."""
         place = sum(seconds > bound for bound in BOUNDS_S)
         counts = tuple(count + (index == place) for index, count in enumerate(self.counts))
         return StallCounts(counts, self.sum_s + seconds, max(self.longest_s, seconds))

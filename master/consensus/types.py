@@ -60,7 +60,7 @@ class LogRank:
 
     @property
     def log(self) -> tuple[int, int]:
-        """Return the end of the candidate's journal as (term, index). Voters compare nothing else."""
+        """Return the end of the candidate's journal, (term, index). Voters compare only that."""
         return self.last_term, self.last_index
 
 
@@ -134,7 +134,7 @@ class MyRank:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether our own journal is reliable. `lost`: it was damaged or is gone."""
+    """Whether our own journal is reliable. `lost`: the journal was damaged or is gone."""
 
     eligible: bool
     lost: bool = False

@@ -34,7 +34,8 @@ RETRY_FAILED_S = 60.0
 STILL_HEARD_S = 0.5
 """Messages of a lost node can still arrive this long after other nodes have detected its loss."""
 WELL_S = 300.0
-"""An instance that served for so long was healthy: a later failure begins a new row."""
+"""An instance that served for this long was healthy, so a later failure is counted as the first of
+a new series."""
 OLD_S = 86_400.0
 """A failure of this age is forgotten in any case."""
 

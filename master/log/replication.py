@@ -17,7 +17,7 @@ from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
 
 REPLICATED_WITHIN_S = 0.25
-"""An answer waits so long for another candidate to append, where no votes are taken."""
+"""Without voters, a reply waits this long for another candidate to append the entry."""
 
 Durability = Literal["majority", "replicated", "local", "volatile"]
 

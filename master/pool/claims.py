@@ -57,7 +57,8 @@ class Claim:
 
 
 def aged(priority: int, waited_s: float, ageing_per_s: float) -> float:
-    """Return the standing after so long a wait; the urgent class does not age."""
+    """Return the standing of a request after it has waited this long. The urgent class does not
+    age."""
     return max(float(min(priority, FLOOR)), priority - ageing_per_s * max(0.0, waited_s))
 
 

@@ -24,7 +24,7 @@ EVICT_DRAIN_S = 3600.0
 SETTLE_S = 2.0
 """At the latest after this time a node's memory counts as measured without an unloaded instance."""
 MEASURED_S = 0.25
-"""A reading that arrives so long after an unload was measured without the instance."""
+"""A reading that arrives this long after an unload was certainly measured without the instance."""
 HEARD_S = 0.5
 """Within this time all gateways know that an instance takes no new requests."""
 Phase = Literal["waiting", "evicting", "settling"]

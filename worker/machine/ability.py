@@ -1,4 +1,4 @@
-"""Whether a runner can start on this node; if not, why and what to do.
+"""Decides whether a runner can start on this node. If not, it says why and what to do.
 
 Pure. A supervisord that has not answered for some seconds starts none. If a runner could not import
 MLX, the same is assumed of the next ones for a while, until one is ready.

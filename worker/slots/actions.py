@@ -25,7 +25,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlot:
-    """Note in the table that a waiting slot will become `task` (None: of no instance)."""
+    """Note in the table that a waiting slot gets `task` (None: it belongs to no instance)."""
 
     slot: str
     task: Task | None
@@ -92,7 +92,7 @@ class StopSlot:
 
 @dataclass(frozen=True, slots=True)
 class KillSlot:
-    """SIGKILL, now."""
+    """Send SIGKILL to the slot's process immediately."""
 
     slot: str
     why: str
@@ -110,7 +110,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class FetchModel:
-    """Fetch the weights from another node; `layers`: only what those need."""
+    """Fetch the weights from other nodes. With `layers`, fetch only what these layers need."""
 
     model: ModelId
     layers: Layers | None = None

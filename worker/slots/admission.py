@@ -31,9 +31,9 @@ class SlotTiming:
     A runner says hello within `first_report_s` of its start (`inventory_s` of the worker's start).
     It is killed after `silent_s` of silence (`silent_loading_s` while it loads), and suspect after
     a third of that. A runner that is not loaded in time leaves by itself, or is killed `ask_s`
-    later. A runner that must leave is asked; `ask_s` after its deadline it gets SIGTERM, and
-    `term_s` later SIGKILL, repeatedly (supervisord sends one after 5 s; this is the backup). A rank
-    waits `seat_s` for the seats of its group's others; its own may be missing from the log for
+    later. A runner that must leave is first asked to. `ask_s` after its deadline it gets SIGTERM,
+    and `term_s` later SIGKILL, repeatedly (supervisord sends one after 5 s; this is the backup). A
+    rank waits `seat_s` for the seats of its group's others; its own may be missing from the log for
     `stray_s` while it runs. A spare runner is started when no slot has changed for `spare_s`, but
     not within `spare_again_s` of its last failure. While a slot changes, supervisord is polled
     every `list_s`, otherwise every `list_steady_s`.
@@ -80,7 +80,7 @@ USUAL = SlotTiming()
 
 @dataclass(frozen=True, slots=True)
 class NodeInventory:
-    """The worker's knowledge beside state and slots.
+    """The facts that the worker knows besides the cluster's state and the slots.
 
     `free_bytes` is measured now; None if that is impossible (then nothing is refused for it).
     `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the weights

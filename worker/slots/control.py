@@ -48,9 +48,9 @@ ENDED_KEPT = 8
 
 @dataclass
 class SlotControl:
-    """This node's slots. `inventory` returns the other knowledge, given whether every running slot
-    has said hello, and the time; `notes` stores what outlives runners. `others` answers other
-    questions at this socket, given the question and its sender."""
+    """This node's slots. `inventory` returns the `NodeInventory`; its arguments are whether every
+    running slot has said hello, and the time. `notes` stores data that outlives runners. `others`
+    answers other questions at this socket, given the question and its sender."""
 
     executor: Executor
     inventory: Callable[[bool, float], NodeInventory]

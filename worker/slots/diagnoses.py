@@ -58,7 +58,8 @@ class OpenQuestions:
 
 @dataclass(slots=True)
 class _Look:
-    """An examination requested from telemetry; `link` is None while it is busy."""
+    """An examination of a runner, requested from telemetry. `link` is None while telemetry is busy
+    with another question."""
 
     process: str
     until: float

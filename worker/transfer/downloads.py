@@ -85,8 +85,8 @@ class _Readings:
 
 
 class Downloads:
-    """The weights of one node, as its worker sees them: to and from other nodes, through the
-    weights thread. `now` of the loop is passed in."""
+    """The worker's interface to the weights thread: it fetches this node's models from other nodes,
+    and serves them. `now` of the loop is passed in."""
 
     def __init__(self, client: BusClient, settings: WeightsSettings) -> None:
         self._reactor = client.reactor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class RateLimit:
-    """`bytes_per_s` 0 is no limit."""
+    """Limits the rate of sent bytes to `bytes_per_s`; 0 means no limit."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s

@@ -49,7 +49,7 @@ Reason = Literal["unknown_digest", "unreadable", "busy", "bad_request"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A model as it was shown to an asker."""
+    """A model as it was announced to one client."""
 
     manifest: Manifest
     held: Mapping[str, Held]

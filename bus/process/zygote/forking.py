@@ -47,7 +47,7 @@ class ServiceStart:
 def way_of(
     argv: Sequence[str], env: Mapping[str, str], loaded: LoadedCode, *, threads: int
 ) -> ServiceStart:
-    """Decide how to start a command in a process of so many threads."""
+    """Decide how to start a command from a process that has this number of threads."""
     package = argv[3] if list(argv[:3]) == [sys.executable, "-P", "-m"] and len(argv) == 4 else ""
     if package not in loaded.packages:
         return ServiceStart()

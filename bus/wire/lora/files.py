@@ -100,7 +100,7 @@ def config_in(data: bytes) -> object:
 
 
 def shapes_in(head: bytes, size_bytes: int) -> dict[str, AdapterTensor]:
-    """Return the tensors of a safetensors file of so many bytes. `head` is its beginning: the
+    """Return the tensors of a safetensors file of this size in bytes. `head` is its beginning: the
     length and the whole header. Raises BadAdapter for another kind of file or a truncated one."""
     length = int.from_bytes(head[:8], "little")
     if len(head) < 8 or length > MAX_HEADER_BYTES or 8 + length > size_bytes:

@@ -105,14 +105,14 @@ class EventsFound(Message):
 
 
 class FactTaken(Message):
-    """The fact is indexed (or was before)."""
+    """The fact is indexed, now or earlier."""
 
     kind: Literal["fact_taken"] = "fact_taken"
     fact_id: FactId
 
 
 class NotHolder(Message):
-    """This candidate is not the leader; ask another."""
+    """This candidate is not the leader; repeat the question to the leader."""
 
     kind: Literal["not_holder"] = "not_holder"
     holder: NodeId | None = None
@@ -141,7 +141,8 @@ is imported."""
 
 
 class RunnerSpec(Message):
-    """The work of a slot: one rank of one generation. All that a runner reads.
+    """The work of a slot: one rank of one generation. It has everything that a runner needs to
+    know.
 
     `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in
     the same order (one may stand for several). `group` is None for one rank. With a `test` there

@@ -157,7 +157,8 @@ class GenerationOpened(Message):
 
 
 class InstanceDraining(Message):
-    """No new work; open requests may finish until `deadline_s` after this event is seen."""
+    """An instance gets no new work. Its open requests may finish within `deadline_s` after this
+    event is received."""
 
     kind: Literal["instance_draining"] = "instance_draining"
     instance: InstanceId
@@ -178,8 +179,9 @@ class InstanceYields(Message):
 
 
 class InstanceFailed(Message):
-    """Given up (crash breaker, refusal of a worker). `place_again`: the conditions for a new
-    placement; None if that is pointless. `elsewhere`: at once, on nodes where it has not failed."""
+    """An instance was given up, because its runners failed repeatedly or a worker refused it.
+    `place_again`: the conditions for a new placement; None if that is pointless. `elsewhere`: at
+    once, on nodes where it has not failed."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     instance: InstanceId

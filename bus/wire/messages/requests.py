@@ -172,15 +172,16 @@ class GenerationRequest(Message):
     """One request for text, or for vectors (prompt of kind `inputs`); the same for every API.
 
     `max_tokens` None: the runner's default (4,096 or what fits). `top_logprobs` None: no
-    log-probabilities; 0..20: that of the chosen token and of so many others. `prompt_logprobs`:
-    the same for the tokens of a raw prompt, sent before the one choice; `max_tokens` may then be 0.
+    log-probabilities; 0..20: that of the chosen token and of this many alternatives.
+    `prompt_logprobs`: the same for the tokens of a raw prompt, sent before the one choice;
+    `max_tokens` may then be 0.
 
     `history`: token ids that precede those of the conversation, from the end of an earlier answer.
     If it is not None (it may be empty), the end of the one choice has the token ids of the whole
     prompt and answer. `min_tokens`: neither an end token nor a stop string ends a choice earlier.
 
     `thinking` None: as the model's card says; but with an `effort`, models that can think do.
-    `effort` is passed to templates that have levels. `thinking_budget`: after so many tokens
+    `effort` is passed to templates that have levels. `thinking_budget`: after this many tokens
     thinking ends and the answer begins. `variables` are passed to the model's template unchanged.
     `template` (in Go's language) comes only from earlier builds; runners refuse it.
 

@@ -163,10 +163,10 @@ class VerifyReading(Message):
 
 
 class KeepAsked(Message):
-    """May the asker delete its whole copy of a model, because you have another and will keep it?
-    `question` is the same in its repeats and different for each node. `digest`: of the asker's
-    card; `content`: of the original hashes of its weights; empty: unknown. `card`: of the
-    `card.toml` beside it, written at `card_at_s`; empty: there is none."""
+    """Ask another node whether the sender may delete its whole copy of a model, because that node
+    has a copy, too, and will keep it. `question` is the same in its repeats and different for each
+    node. `digest`: of the asker's card; `content`: of the original hashes of its weights; empty:
+    unknown. `card`: of the `card.toml` beside it, written at `card_at_s`; empty: there is none."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)
@@ -189,8 +189,8 @@ class KeepAnswered(Message):
 
 
 class PurgeAsked(Message):
-    """Delete all fetched models that may be deleted now. `question` is new for each waiting client,
-    the same in its repeats. `leaves`: the client no longer waits."""
+    """Ask a node to delete all fetched models that may be deleted now. `question` is new for each
+    waiting client, the same in its repeats. `leaves`: the client no longer waits."""
 
     kind: Literal["purge_asked"] = "purge_asked"
     question: str = Field(max_length=64)
@@ -218,8 +218,8 @@ class StoredModel(Message):
 
 
 class LetGo(Message):
-    """A model that a node deleted from disk, why, and the node that granted it and kept its own
-    copy (empty for layers alone, which are no copy)."""
+    """A model that a node deleted from its disk, and why. `kept_by` is the node that had promised
+    to keep its own copy; it is empty if only some layers were deleted."""
 
     model: ModelId
     size_bytes: int = Field(ge=0)
@@ -273,8 +273,8 @@ UNFINISHED = ".quantizing"
 
 
 class Quantizing(Message):
-    """Quantize `source`, which is whole on the rank's node, to so many bits a weight. It marks an
-    instance that serves no requests; the instance's `model` is the new model."""
+    """Quantize `source`, of which the rank's node has all files, to `bits` bits per weight. It
+    marks an instance that serves no requests; the instance's `model` is the new model."""
 
     source: ModelId
     bits: Bits

@@ -51,7 +51,7 @@ class ObjectText:
     )
 
     def __init__(self, deepest: float = DEEPEST) -> None:
-        """`deepest`: a value with so many levels around it becomes a string."""
+        """A value with `deepest` levels around it becomes a string."""
         self._deepest = deepest
         self._open: list[str] = []
         self._wants: list[Literal["name", "colon", "value", "comma"]] = []  # for each open one

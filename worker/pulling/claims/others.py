@@ -27,7 +27,7 @@ Rank = tuple[bool, float, NodeId]
 
 @dataclass(slots=True)
 class _Other:
-    """A node's pull. `moved_at`: the last progress or change of phase."""
+    """A pull of another node. `moved_at` is when it last made progress or changed its phase."""
 
     state: PullState
     heard_at: float
