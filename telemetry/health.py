@@ -1,7 +1,7 @@
 """Findings about a node: its faults, each with a code, a sentence and a remedy.
 
-Pure: facts in, findings out, worst first; a node without findings is healthy. The rules are a list
-of small functions, one for each fault.
+Pure: it takes facts and returns findings, worst first. A node without findings is healthy. The
+rules are a list of small functions, one for each fault.
 """
 
 from __future__ import annotations

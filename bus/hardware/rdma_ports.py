@@ -1,4 +1,4 @@
-"""RDMA ports and whether RDMA is switched on, from the output of the system's tools.
+"""Finds RDMA ports, and whether RDMA is switched on, in the output of the system's tools.
 
 Pure: it parses the output of a tool and returns facts. Text in another format gives no facts.
 Formats: `ibv_devinfo` of rdma-core, Apple's `rdma_ctl status`.

@@ -1,10 +1,10 @@
 """Thunderbolt cables, bridges and bridge loops, from the output of macOS's tools.
 
-Pure: text of the tools in, facts out. `system_profiler SPThunderboltDataType -json` lists a bus for
-each port, each with a domain UUID. Below a bus it lists the Mac at the other end of the cable, with
-the UUID of its own bus, so two machines' reports can be matched. The Thunderbolt Bridge joins all
-ports of a Mac into one Ethernet segment. If more than two Macs are cabled in a ring and all bridge,
-frames circulate for ever.
+Pure: it parses the text of the tools and returns facts. `system_profiler SPThunderboltDataType
+-json` lists a bus for each port, each with a domain UUID. Below a bus it lists the Mac at the other
+end of the cable, with the UUID of its own bus, so two machines' reports can be matched. The
+Thunderbolt Bridge joins all ports of a Mac into one Ethernet segment. If more than two Macs are
+cabled in a ring and all bridge, frames circulate for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The validity of certificates.
 
-Pure: text and times come in. It reads only the fields before the subject (RFC 5280, 4.1), by their
-lengths; it verifies nothing.
+Pure. Only the fields before the subject are read (RFC 5280, 4.1), by their lengths. The signature
+is not verified.
 """
 
 from __future__ import annotations

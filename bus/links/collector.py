@@ -1,4 +1,5 @@
-"""Talks to a collector over HTTP: one request, one answer, with a deadline.
+"""Talks to a trace collector over HTTP: sends one request and reads the answer, with a
+deadline.
 
 Blocks, so it belongs in a thread. Neither proxies nor redirects are followed: the address is the
 operator's.

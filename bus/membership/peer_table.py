@@ -1,4 +1,5 @@
-"""The other nodes that a node knows: the last report of each, and which nodes may join.
+"""The other nodes that this node knows. It has the last report of each, and decides which nodes may
+join.
 
 Pure: time arrives as `now`. A node is refused if it claims a living node's id, has another
 namespace or no common protocol version, or is forgotten.

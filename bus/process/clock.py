@@ -86,7 +86,8 @@ class MachineWaits:
 
 
 def core_share(runnable: float, cores: int) -> float:
-    """Return the share of a core that each of `runnable` threads gets, at least `LEAST_CORE_SHARE`."""
+    """Return each thread's share of a core if `runnable` threads compete, at least
+    `LEAST_CORE_SHARE`."""
     return min(1.0, max(LEAST_CORE_SHARE, cores / max(1.0, runnable)))
 
 

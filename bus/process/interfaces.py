@@ -1,4 +1,4 @@
-"""Talks to the operating system: the addresses of this machine's interfaces."""
+"""Talks to the operating system: lists the addresses of this machine's network interfaces."""
 
 from __future__ import annotations
 

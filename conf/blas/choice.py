@@ -86,7 +86,7 @@ def told(choice: Choice) -> str:
 
 
 def told_gains(choice: Choice) -> str:
-    """Return the gains of a choice in words, for the fewest and the most measured rows."""
+    """Return a text about the gains of a choice, for the fewest and the most measured rows."""
     (few, less), *_, (many, more) = choice.gains
     return f"{less:.1f} x one thread at {few} row{'s' * (few > 1)}, {more:.1f} x at {many}"
 

@@ -1,9 +1,9 @@
 """One candidate: its election and its copy of the log.
 
-Pure: messages and instants in, actions out; the shell (`master.consensus.shell`) carries them
-out in the given order. An event is appended before it is published. `synced` returns
-acknowledgements and a committed index that cover only what the shell has written to disk. If
-`PersistTerm` fails, the shell drops all actions after it.
+Pure: it takes messages and instants, and returns actions. The shell (`master.consensus.shell`)
+carries out the actions in the given order. An event is appended before it is published. `synced`
+returns acknowledgements and a committed index that cover only what the shell has written to disk.
+If `PersistTerm` fails, the shell drops all actions after it.
 """
 
 from __future__ import annotations

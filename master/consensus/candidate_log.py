@@ -1,7 +1,7 @@
 """A candidate's copy of the log, as follower or as leader.
 
-Pure: messages and instants in; journal entries and questions out. Journal entries come in log
-order; after a state that replaces the log, only entries that follow it.
+Pure: it takes messages and instants, and returns journal entries and questions. Journal entries
+come in log order; after a state that replaces the log, only entries that follow it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The election of the leader: by rank, or by votes if voters are configured.
 
-Pure: stimuli in, actions out, time arrives as `now`. A term is (counter, node id), and a higher
-counter wins. A leader that is silent for `LAPSE_S` has lapsed. Then the best-ranked living
+Pure: it takes stimuli and returns actions; time arrives as `now`. A term is (counter, node id), and
+a higher counter wins. A leader that is silent for `LAPSE_S` has lapsed. Then the best-ranked living
 candidate goes first (rank: last term and index in its journal, configured priority, node id).
 
 With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each.

@@ -1,4 +1,5 @@
-"""Talks to gateway processes, the text thread and the engine's loop: requests in, vectors out.
+"""Talks to gateway processes, the text thread and the engine's loop: takes requests and sends
+vectors.
 
 Runs in the main thread. A submit is answered once with `Accepted` or `Refused`; a repeated submit
 gets the same answer and is not run again. An error fails only its own request. One batch is

@@ -1,4 +1,4 @@
-"""Talks to gateway processes: frames in and out over this runner's data ROUTER.
+"""Talks to gateway processes: receives and sends frames over this runner's data ROUTER.
 
 A gateway process must say hello first. The runner drops it when it is silent or its socket is
 closed. The listener acts on the frames.

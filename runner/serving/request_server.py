@@ -1,4 +1,4 @@
-"""Talks to gateway processes and the engine's loop: requests in, entries out.
+"""Talks to gateway processes and the engine's loop: takes requests and sends entries.
 
 Runs in the main thread. Each engine turn becomes at most one message per gateway process. A submit
 is answered once with `Accepted` or `Refused`; a repeated submit gets the same answer and is not run

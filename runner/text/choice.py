@@ -1,4 +1,4 @@
-"""Read one choice: sampled tokens in; text, reasoning and tool calls out.
+"""Read one choice: turn its sampled tokens into text, reasoning and tool calls.
 
 Pure. Text is held back while it may be the beginning of a stop string, a marker or a character. The
 text of stop tokens is never sent. The log-probability of a token is sent with the text in which the

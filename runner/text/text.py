@@ -1,4 +1,4 @@
-"""The text side of a runner: requests to token ids, and readers of the output.
+"""The text side of a runner: it turns requests into token ids, and makes readers of the output.
 
 Pure, given the model's tokenizer. Nothing in a request raises here: an error is a `Refusal` that
 names the field. `prepare` and `count` belong to one thread, the choices to one thread, which may be

@@ -1,4 +1,5 @@
-"""Talks to the text thread: requests become tokens off the main and the engine thread.
+"""Talks to the text thread, which turns requests into tokens, so that the main and engine threads
+do not have to.
 
 Templates, tokenising and grammar compilation may be slow, so no other thread waits for them. The
 text thread posts each result to the main thread. Waiting requests share the thread fairly by the

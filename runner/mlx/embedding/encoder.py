@@ -1,6 +1,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # (mlx.nn is partially typed)
-"""Talks to MLX: BERT and RoBERTa without a head: token ids to one hidden state per token.
+"""Talks to MLX: computes BERT and RoBERTa without a head, from token ids to one hidden state per
+token.
 
 Each layer is bidirectional attention over the row's tokens, then two linear layers; each half adds
 to its input and is normalised afterwards.

@@ -1,6 +1,6 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval` and its kin untyped)
-"""Talks to MLX: token ids to vectors, with one loaded embedding model.
+"""Talks to MLX: computes vectors from token ids with one loaded embedding model.
 
 All calls come from the thread that loaded the model. Prompts are computed in padded batches,
 shortest first, each within a token budget. A prompt's vector does not depend on other prompts (to

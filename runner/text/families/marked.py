@@ -1,12 +1,12 @@
 """Reads thinking, tool calls and stop strings out of a choice's text as it arrives.
 
-Pure. Text in, spans out; the spans do not depend on how the text was cut into pieces. A stop string
-ends the visible text and is not part of it; thinking and calls may contain stop strings. Thinking
-opens only before any visible text, or right after a tool call, so that a model may write about its
-own markers. A tool call opens wherever its marker is outside thinking. Blank lines at the edges of
-thinking, after it and around calls are layout, and are dropped. A repeated marker counts once. A
-call without an end mark ends where the next call opens. Text that opens like a call but is none is
-returned as text: nothing is lost.
+Pure. The reader takes text and returns spans, which do not depend on how the text was cut into
+pieces. A stop string ends the visible text and is not part of it; thinking and calls may contain
+stop strings. Thinking opens only before any visible text, or right after a tool call, so that a
+model may write about its own markers. A tool call opens wherever its marker is outside thinking.
+Blank lines at the edges of thinking, after it and around calls are layout, and are dropped. A
+repeated marker counts once. A call without an end mark ends where the next call opens. Text that
+opens like a call but is none is returned as text: nothing is lost.
 
 The arguments of a call in JSON are passed on as they arrive, from their first name on; the token
 limit may cut them off. A call that is cut off before its name is complete is dropped, because
