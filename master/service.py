@@ -218,7 +218,7 @@ class Master:
             self._plan()
 
     def _observe_peers(self, _topic: str, envelope: Envelope) -> None:
-        """Take the list of nodes and addresses from our own switchboard."""
+        """Process our own switchboard's list of nodes and their addresses."""
         reading = envelope.message
         if isinstance(reading, PeersReading) and reading.node == self.client.speaker.node:
             self._holder.view.hear(reading, self._reactor.now())

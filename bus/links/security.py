@@ -84,7 +84,7 @@ class Security(Protocol):
         ...
 
     def leave(self) -> None:
-        """Note that a serving socket is closed."""
+        """Record that a serving socket is closed."""
         ...
 
     def serving(self) -> bytes:

@@ -140,7 +140,7 @@ class Ears(ServiceListener):
         self._names: set[NodeId] = set()
 
     def add_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note the advert of another node's service."""
+        """Record the advert of another node's service."""
         node = node_in(name)
         if node is None or node == self._me:
             return
@@ -154,11 +154,11 @@ class Ears(ServiceListener):
         self._heard.append((node, parse_advert(name, info.properties, ips, info.port)))
 
     def update_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note a changed advert."""
+        """Record that another node's advert has changed."""
         self.add_service(zc, type_, name)
 
     def remove_service(self, zc: Zeroconf, type_: str, name: str) -> None:
-        """Note that a node has withdrawn its advert."""
+        """Record that a node has withdrawn its advert."""
         node = node_in(name)
         if node is not None and node in self._names:
             self._names.discard(node)

@@ -120,7 +120,7 @@ class Membership:
         return self._part(peer)
 
     def heard_advert(self, advert: Advert, now: float) -> None:
-        """Note an advert of this cluster from the local network."""
+        """Record an advert of a node of this cluster on the local network."""
         if advert.node != self.me.node and advert.node not in self.peers.forgotten:
             self.hints.hear(advert, now)
 

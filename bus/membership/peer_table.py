@@ -51,7 +51,7 @@ class Peer:
     refused_at: float = 0.0
 
     def spoke(self, message: PeerHello | PeerWelcome, now: float) -> None:
-        """Note a node's report on itself. A node that left is back with its new process."""
+        """Record a node's report on itself. If the node had left, its new process brings it back."""
         if self.boot != message.boot and self.status == "left":
             self.status = "silent"
         self.name, self.boot, self.spoke_at, self.ports = (
@@ -95,7 +95,8 @@ class PeerTable(dict[NodeId, Peer]):
         return self.setdefault(node, Peer(node, found_by=by))
 
     def learn(self, other: KnownPeer, by: FoundBy) -> None:
-        """Note a node that others report; their addresses count only if it has none of its own."""
+        """Record a node that other nodes report. The addresses in their reports are used only if
+        the node has reported none itself."""
         is_full = other.node not in self and len(self) >= MAX_PEERS
         if other.node == self.me or other.node in self.forgotten or is_full:
             return
@@ -104,7 +105,7 @@ class PeerTable(dict[NodeId, Peer]):
             peer.addresses = other.addresses
 
     def turn_away(self, node: NodeId, why: str, now: float, hello: PeerHello | None = None) -> None:
-        """Note that a node is refused, or refuses this one."""
+        """Record that this node refuses another node, or is refused by it."""
         peer = self.get(node) or self.turned_away.get(node) or Peer(node, found_by="hello")
         peer.status, peer.why, peer.refused_at = "refused", why, now
         if hello is not None:

@@ -197,7 +197,7 @@ class ProbeSchedule:
         return tuple(rests)
 
     def _look(self, addresses: Mapping[NodeId, Sequence[str]], now: float, chance: float) -> None:
-        """Note the present targets, and delete absent ones."""
+        """Add new targets to the schedule, and delete absent targets once they are due."""
         self._there = frozenset(
             ProbeTarget(node, address)
             for node, some in addresses.items()

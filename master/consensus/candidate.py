@@ -140,7 +140,7 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """Note that the whole journal is on disk, unless it is `degraded`."""
+        """Record that the whole journal is on disk, unless it is `degraded`."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded

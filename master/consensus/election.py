@@ -222,8 +222,8 @@ def _hand_on(election: Election, to: NodeId, now: float) -> Outcome:
 
 
 def _handed(election: Election, over: HandOver, now: float) -> Outcome:
-    """Take a term at once if we follow the term that is handed over. Retry if we already stood for
-    it and were not elected."""
+    """Claim a new term immediately if we follow the leader that hands its term over. If we already
+    stood for that term and were not elected, try again."""
     is_current = over.term in (election.term, election.handed)
     able = election.eligible and not election.leaving and election.lost_at is None
     if not (is_current and able and election.role == "following"):

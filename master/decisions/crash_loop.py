@@ -175,11 +175,11 @@ class CrashLoops:
         return 0.0 if row is None else row.waits_until
 
     def note_ready(self, instance: InstanceId, now: float) -> None:
-        """Note that a rank of an instance is ready."""
+        """Record that a rank of an instance is ready."""
         self.ready_at[instance] = now
 
     def note_serves(self, instance: Instance) -> None:
-        """Note that all ranks of an instance are ready: its model ends the pause of other
+        """Record that all ranks of an instance are ready. This ends the pause of the model's other
         instances."""
         row = self.rows.get(instance.model)
         if row is not None and row.instance != instance.instance:

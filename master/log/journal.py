@@ -130,7 +130,7 @@ class Journal:
         self._file, self._bytes, self._records = file, len(record), 0
 
     def mended(self, state: ClusterState) -> None:
-        """Note that the log is complete again, with `state` at its end."""
+        """Record that the log is complete again, with `state` at its end."""
         self.lost = False
         self.compact(state)
 
@@ -233,7 +233,7 @@ class Journal:
         self._bytes, self._records = good_bytes, records
 
     def _set_aside(self, data: bytes, damage: LostRange, why: str) -> None:
-        """Keep the damaged file under a second name, and log which events are lost."""
+        """Give the damaged file a second name, and log which events are lost."""
         copy = self.folder / damage.file_name(crc32(data))
         try:
             with contextlib.suppress(FileExistsError):  # a crash came before the new file

@@ -32,7 +32,7 @@ class Acks:
     appended: dict[NodeId, int] = field(default_factory=dict[NodeId, int])
 
     def record(self, node: NodeId, index: int) -> None:
-        """Note that another candidate's journal has our log up to `index`."""
+        """Record that another candidate's journal has our log up to `index`."""
         self.appended[node] = max(index, self.appended.get(node, 0))
 
     def committed(self, voters: Collection[NodeId], me: NodeId) -> int:

@@ -24,7 +24,7 @@ class LeaseNotes:
     used_bytes: dict[LeaseId, int] = field(default_factory=dict[LeaseId, int])
 
     def renewed(self, lease: LeaseId, used_bytes: int | None, now: float) -> None:
-        """Note a renewal; `used_bytes` None: not reported."""
+        """Record a renewal. `used_bytes` is None if the owner did not report its use."""
         self.renewed_at[lease] = now
         if used_bytes is not None:
             self.used_bytes[lease] = used_bytes

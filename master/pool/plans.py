@@ -44,7 +44,7 @@ class Tenure:
     left_at: dict[NodeId, float] = field(default_factory=dict[NodeId, float])
 
     def placed(self, instance: InstanceId, now: float) -> None:
-        """Note that an instance begins to load."""
+        """Record that an instance begins to load."""
         self.placed_at[instance] = now
         self.ready_at.pop(instance, None)
 
@@ -56,7 +56,7 @@ class Tenure:
         self.ready_at[instance] = now
 
     def removed(self, instance: InstanceId, nodes: Iterable[NodeId], now: float) -> None:
-        """Note that an instance has left its nodes."""
+        """Record that an instance was unloaded from its nodes."""
         for instants in (self.placed_at, self.ready_at, self.yields_at):
             instants.pop(instance, None)
         for node in nodes:
@@ -113,7 +113,7 @@ class PlanBook:
         self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:
-        """Note why a claim has no plan, and whether it waits in vain."""
+        """Record why a claim has no plan, and whether waiting is in vain."""
         self.refused[claim.model] = (claim, why, in_vain)
 
     def pursue(

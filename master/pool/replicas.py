@@ -71,7 +71,8 @@ class LoadMeters:
         self.light_s.pop(model, None)
 
     def removed(self, gone: Instance, now: float) -> None:
-        """Note a removed instance, as it was before. A replica that was not draining has failed."""
+        """Record that an instance was removed; the argument is its last state. If it was a replica
+        and was not draining, it has failed."""
         self.changed(gone.model)
         if gone.replica and gone.status != "draining":
             self.paused_until[gone.model] = now + FAILED_PAUSE_S

@@ -156,7 +156,7 @@ class Scheduler:
             row.paused_at = None
 
     def forget_costs(self) -> None:
-        """Forget the measured costs, because a step was exceptional."""
+        """Discard the measured costs, because a step was exceptional."""
         self._table.timekeeper.forget()
 
     # --- the clock and the step --------------------------------------------------------
@@ -189,7 +189,7 @@ class Scheduler:
         return plan, events
 
     def commit(self, result: StepResult, now: float) -> list[RowEvent]:
-        """Take the result of the oldest unread step. Tokens of rows that ended meanwhile are
+        """Process the result of the oldest unread step. Tokens of rows that ended meanwhile are
         dropped; a row with neither token nor failure fails."""
         table = self._table
         issued = table.read(result)

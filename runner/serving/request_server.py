@@ -182,8 +182,8 @@ class RequestServer:
         self._note("displaced", request_id)
 
     def _prepared(self, request_id: RequestId, answer: Answer) -> None:
-        """Take the text thread's answer: refuse the request, answer its question about the prompt,
-        or submit it to the scheduler."""
+        """Process the text thread's result: refuse the request, answer its question about the
+        prompt, or submit it to the scheduler."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return

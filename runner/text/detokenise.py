@@ -101,7 +101,7 @@ class StreamingDecoder(Protocol):
         ...
 
     def finalize(self) -> object:
-        """Take the end of the text."""
+        """Process the end of the text."""
         ...
 
 

@@ -47,7 +47,7 @@ class ThinkingCount(Protocol):
         ...
 
     def take(self, token: TokenId) -> None:
-        """Take the next token of the choice."""
+        """Count the next token of the choice."""
         ...
 
 

@@ -81,7 +81,7 @@ class StoreRounds:
         return self._own if self.purge is None else self.purge.round
 
     def ask(self, question: PurgeAsked, now: float) -> None:
-        """Take a client's question: begin a purge, join one, or leave it."""
+        """Process a client's question: begin a purge, or let the client join or leave one."""
         joined = next((purge for purge in self.purges if question.question in purge.heard), None)
         if joined is not None:
             joined.heard[question.question] = now

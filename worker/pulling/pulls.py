@@ -309,7 +309,8 @@ class Pulls:
             pull.state = state
 
     def _copied(self, pull: _Pull) -> None:
-        """Take the progress of a copy from other nodes; if it fails, use the hub."""
+        """Update a pull with the progress of the copy from other nodes. If the copy fails, fetch
+        from the hub."""
         if pull.model in self._here.cards:
             self._downloads.let_go(pull.model)
             self._end(pull, "done")

@@ -79,7 +79,7 @@ class SlotControl:
         self._listed_at = self._lost_at = -self.timing.list_steady_s
 
     def forget_ready(self) -> None:
-        """Forget which runners were reported as ready, so that they are reported again."""
+        """Clear the record of runners that were reported as ready, so that they are reported again."""
         self._reported.ready.clear()
 
     # --- what slots say ---
@@ -160,7 +160,8 @@ class SlotControl:
         self.executor.send(identity_of(slot.name, slot.boot), AskRunner(instance=instance))
 
     def _ask_to_cancel(self, command: CancelRow, asker: bytes) -> None:
-        """Pass a cancellation to the runner that schedules; refuse if there is none."""
+        """Send a cancellation to the runner that schedules the request; refuse it if there is no
+        such runner."""
         slot = self.table.slots.get(command.slot)
         task = None if slot is None else slot.task
         if slot is None or slot.boot is None or task is None:

@@ -88,8 +88,8 @@ class SuspectStacks:
         return self._stacks.get(pid, b"")
 
     def keep(self, process: str, pid: int, content: bytes) -> None:
-        """Keep the stacks that a process reported before leaving; they are newer than requested
-        ones."""
+        """Store the stacks that a process reported before it left. They replace requested stacks,
+        which are older."""
         look = self._open.pop(pid, None)
         if look is not None:
             self._close(look)

@@ -134,8 +134,8 @@ class SlotTable:
         return gone
 
     def take_hello(self, hello: SlotHello, now: float) -> Gone | None:
-        """Take a hello. A new boot in a slot that was thought alive means that the old process has
-        ended."""
+        """Process a hello. A new boot id in a slot whose process seemed alive means that the old
+        process has ended."""
         slot = self.slots.get(hello.slot, Slot(hello.slot))
         gone: Gone | None = None
         if slot.boot not in (None, hello.boot):
@@ -160,7 +160,7 @@ class SlotTable:
         return gone
 
     def ended(self, word: SlotEnded) -> None:
-        """Keep a runner's last message until its process has ended."""
+        """Store a runner's last message until its process has ended."""
         slot = self.slots.get(word.slot)
         if slot is not None and slot.boot in (None, word.boot):
             self.slots[word.slot] = replace(slot, last_word=word)

@@ -121,7 +121,7 @@ class Download:
     def receive(
         self, address: StoreAddress, message: Message, content: bytes, now: float
     ) -> list[DownloadAction]:
-        """Take a message of a source; an unexpected one changes nothing."""
+        """Process a message of a source. An unexpected message changes nothing."""
         source = self.sources.at(address)
         if source is None or self.over:
             return []

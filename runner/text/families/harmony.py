@@ -197,7 +197,7 @@ class HarmonyReader:
             self._say(clear, out)
 
     def _turn(self, marker: str, out: list[Span | Call]) -> None:
-        """Take a marker: headers open at `<|start|>` or `<|channel|>`, bodies at `<|message|>`."""
+        """Process a marker: headers open at `<|start|>` or `<|channel|>`, bodies at `<|message|>`."""
         self._is_bare = False
         in_header = self._state == "header"
         if in_header and marker == "<|message|>":

@@ -206,7 +206,7 @@ class SpanReader:
         out.append(Span(kind, text, end - len(text), end))
 
     def _turn(self, marker: str, out: list[Span | Call]) -> None:
-        """Take a marker: move the offset behind it and change the state."""
+        """Process a marker: move the offset to its end and change the state."""
         calls, think = self._calls, self._think
         is_first = not self._is_begun and not self._stops.held_text.strip(_LAYOUT)
         start = self._offset
@@ -241,8 +241,8 @@ class SpanReader:
             self._say(marker, out)
 
     def _open_again(self, marker: str, out: list[Span | Call]) -> None:
-        """Take a start marker within an open call: it is repeated, or the end mark is missing;
-        otherwise it is text of the call."""
+        """Process a start marker within an open call. The marker is a repetition, or the end mark
+        of the open call is missing; otherwise the marker is text of the call."""
         call = self._call
         if not call.raw.strip():
             self._before += marker + call.raw

@@ -68,7 +68,7 @@ class ThinkingMeter:
         return self.tokens + unread >= self._budget
 
     def take(self, token: TokenId) -> None:
-        """Take the next token of the choice."""
+        """Count the next token of the choice."""
         reader = self._reader
         reasoned = reader.reasoning
         text = self._detokeniser.add(token)
