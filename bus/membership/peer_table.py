@@ -51,7 +51,7 @@ class Peer:
     refused_at: float = 0.0
 
     def spoke(self, message: PeerHello | PeerWelcome, now: float) -> None:
-        """Record a node's report on itself. If the node had left, its new process brings it back."""
+        """Record a node's report on itself. A node that had left is back with its new process."""
         if self.boot != message.boot and self.status == "left":
             self.status = "silent"
         self.name, self.boot, self.spoke_at, self.ports = (

@@ -30,7 +30,7 @@ class RankAddresses:
         self.links: dict[NodeId, tuple[LinkReading, float]] = {}
 
     def hear(self, message: Message, now: float) -> None:
-        """Store a reading of how other nodes reach this one. Messages of other kinds are ignored."""
+        """Store a reading of how a node reaches this one. Ignore messages of other kinds."""
         if isinstance(message, PeersReading):
             self.peers[message.node] = (message, now)
         elif isinstance(message, LinkReading):

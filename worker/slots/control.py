@@ -79,7 +79,7 @@ class SlotControl:
         self._listed_at = self._lost_at = -self.timing.list_steady_s
 
     def forget_ready(self) -> None:
-        """Clear the record of runners that were reported as ready, so that they are reported again."""
+        """Clear the record of runners reported as ready, so that they are reported again."""
         self._reported.ready.clear()
 
     # --- what slots say ---

@@ -140,7 +140,7 @@ class CallText:
         return name, self.raw[match.end() :]
 
     def drop_open(self) -> None:
-        """Remove a call in markup that the token limit cut off, so that only complete calls remain."""
+        """Remove a call in markup that the token limit cut off; complete calls remain."""
         for end in _ENDS.values():
             place = self.raw.rfind(end)
             self.raw = self.raw[: place + len(end)] if place >= 0 else self.raw

@@ -197,7 +197,8 @@ class HarmonyReader:
             self._say(clear, out)
 
     def _turn(self, marker: str, out: list[Span | Call]) -> None:
-        """Process a marker: headers open at `<|start|>` or `<|channel|>`, bodies at `<|message|>`."""
+        """Process a marker. Headers begin at `<|start|>` or `<|channel|>`, message bodies begin at
+        `<|message|>`."""
         self._is_bare = False
         in_header = self._state == "header"
         if in_header and marker == "<|message|>":
