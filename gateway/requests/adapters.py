@@ -1,7 +1,8 @@
-"""The adapters beside models on any node's disk, and which of them a name means.
+"""Finds the adapters of the models on any node's disk, and the adapter that a client's name means.
 
-Pure: the cards are an argument. A name means an adapter only if no model and no derived model has
-that name.
+An adapter (LoRA) belongs to one model, and its name is `MODEL:ADAPTER`. Pure: the node cards, which
+list the models of each node, are an argument. A name means an adapter only if no model and no
+derived model has that name.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from gateway.requests import routing
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """A name that ends in an adapter's name: the model, the adapter, and the names of all adapters
-    of that model."""
+    """A name of the form `MODEL:ADAPTER`, split in two. `beside` has the names of all adapters of
+    the model; `adapter` may be missing in that set."""
 
     model: ModelId
     adapter: str
@@ -27,18 +28,19 @@ class NamedAdapter:
 
     @property
     def is_there(self) -> bool:
-        """Return whether the model has it."""
+        """Return whether the model has an adapter of this name."""
         return self.adapter in self.beside
 
 
 class AdapterBook:
-    """The adapters of all models, from the nodes' cards."""
+    """Looks up the adapters of all models in the latest node cards."""
 
     def __init__(self, cards: Callable[[], Iterable[NodeCard]]) -> None:
         self._cards = cards
 
     def known(self) -> dict[ModelId, dict[str, AdapterCard]]:
-        """Return the adapters by model and name; the first node's card counts."""
+        """Return the adapters of all models, by model and name. If several nodes have an adapter of
+        the same name, the first node's entry is returned."""
         adapters: defaultdict[ModelId, dict[str, AdapterCard]] = defaultdict(dict)
         for card in self._cards():
             for model in card.models:
@@ -51,7 +53,7 @@ class AdapterBook:
         return self.known().get(model, {})
 
     def nodes_with(self, model: ModelId, adapter: str) -> set[NodeId]:
-        """Return the nodes with a model and an adapter of that name on their disk."""
+        """Return the nodes that have both the model and its adapter of this name on disk."""
         return {
             card.node
             for card in self._cards()
@@ -62,8 +64,9 @@ class AdapterBook:
     def meant(
         self, name: str, models: Collection[ModelId], derived: DerivedModel | None
     ) -> str | None:
-        """Return the adapter that a client's name means, even if its model lacks it. A derived
-        model's name means its own adapter. None if the name means no adapter."""
+        """Return the adapter that a client's name means. The adapter is returned even if the model
+        does not have it. The name of a derived model means the adapter of that derived model. None
+        if the name means no adapter."""
         if derived is not None:
             return derived.adapter or None
         if model_named(name, models) is not None:
@@ -72,8 +75,7 @@ class AdapterBook:
         return None if adapted is None else adapted.adapter
 
     def named(self, name: str, models: Collection[ModelId]) -> NamedAdapter | None:
-        """Return the adapter that a name `MODEL:ADAPTER` of one of these models means; else
-        None."""
+        """Split a name `MODEL:ADAPTER`. None if `MODEL` is none of `models`, or has no adapters."""
         adapters = self.known()
         pair = routing.adapter_named(name, models, adapters)
         if pair is None:

@@ -1,7 +1,9 @@
-"""Talks to the bus client: the models and instances of the cluster now, and which instance to ask.
+"""Talks to the bus client: knows the models and instances of the cluster, and chooses the instance
+that gets a request.
 
-Models are those on the disk of any node and those of instances. Nothing is cached here: each answer
-comes from the mirrored state, the readings, and the open requests of this process.
+A model exists if it is on the disk of any node or if an instance serves it. This module caches
+nothing. Each result is computed from the mirrored cluster state, the latest readings (measurements
+that other processes publish), and the open requests of this process.
 """
 
 from __future__ import annotations
@@ -32,11 +34,12 @@ from gateway.requests.adapters import AdapterBook
 from gateway.runners.pool import RunnerClients
 
 KNOWN_S = 3.0
-"""How long the first requests of a starting process wait for the state and the cards."""
+"""How long the first requests of a starting process wait for the cluster state and the node
+cards."""
 KNOWN_LOOK_S = 0.02
 READY_LOOK_S = 0.05
 Tried = Collection[tuple[InstanceId, int]]
-"""(instance, generation) pairs."""
+"""(instance, generation) pairs that a request has already been sent to."""
 
 
 class ModelCatalog:
@@ -59,13 +62,15 @@ class ModelCatalog:
 
     @property
     def known(self) -> bool:
-        """Return whether enough was received to say that a model does not exist."""
+        """Return whether this process has the cluster state and the node cards. Without them it
+        cannot say that a model does not exist."""
         return self._bus.mirror.live and self.readings.has_cards
 
     async def wait_known(self) -> None:
-        """Wait until the process knows which models exist, just after its start.
+        """Wait until this process knows which models exist. Only requests just after its start have
+        to wait.
 
-        Raises HttpFaultRaised (503) if nothing at all was received within `KNOWN_S`.
+        Raises HttpFaultRaised (503) if neither the state nor any card arrived within `KNOWN_S`.
         """
         try:
             async with asyncio.timeout(KNOWN_S):
@@ -82,18 +87,19 @@ class ModelCatalog:
             raise HttpFaultRaised(of_refusal(refusal)) from None
 
     def cards(self) -> dict[ModelId, ModelCard]:
-        """Return the cards of the models on disk, by model."""
+        """Return the model cards of all models that any node has on disk."""
         return self.readings.models(self._now())
 
     def names(self) -> set[ModelId]:
-        """Return the models on disk and those of instances."""
+        """Return all models that are on the disk of a node or that an instance serves."""
         instances = self._bus.state.instances.values()
         return {instance.model for instance in instances if instance.serves} | set(self.cards())
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
-        """Return the model that a client's name means. An adapter's name means its model, a derived
-        model's name its base. With `or_pulled`, also return a model on no disk that a request may
-        pull. Raises HttpFaultRaised (404) if no model matches."""
+        """Return the model that a client's name means. An adapter's name means its model, and a
+        derived model's name means its base. With `or_pulled`, also return a model that no node has
+        on disk but that a request is allowed to pull. Raises HttpFaultRaised (404) if no model
+        matches."""
         names = self.names()
         derived = self.derived(name)
         model = model_named(name if derived is None else derived.base, names)
@@ -119,23 +125,23 @@ class ModelCatalog:
         raise HttpFaultRaised(unknown_model(name, sorted(there), seen))
 
     def derived(self, name: str) -> DerivedModel | None:
-        """Return the derived model or alias that a client's name means. None if there is none, or
-        if a model on disk has that name."""
+        """Return the derived model or alias that a client's name means. None if no derived model or
+        alias matches, or if a model on disk has that name."""
         derived = derived_named(name, self._bus.state.derived)
         if derived is None:
             derived = alias_named(name, self.cards())
         return None if derived is None or derived.name in self.names() else derived
 
     def derived_here(self) -> list[DerivedModel]:
-        """Return the derived models and aliases that can be asked, by name."""
+        """Return the derived models and aliases whose base exists, ordered by name."""
         names = self.names()
         derived = {**aliases_in(self.cards()), **self._bus.state.derived}
         models = (derived[name] for name in sorted(derived))
         return [model for model in models if model.base in names and model.name not in names]
 
     def check_makes(self, model: ModelId, requests: Iterable[GenerationRequest]) -> None:
-        """Raise HttpFaultRaised (400) if the model makes no such answers: an embedding model makes
-        no text, a text model no vectors."""
+        """Raise HttpFaultRaised (400) if the model cannot answer these requests. An embedding model
+        makes no text, and a text model makes no vectors."""
         cards = self.cards()
         if (card := cards.get(model)) is None:
             return
@@ -147,7 +153,7 @@ class ModelCatalog:
             raise HttpFaultRaised(makes_no_such(model, card.makes, sorted(others)))
 
     def may_think(self, name: str) -> bool:
-        """Return whether a model may think before it answers; True without a card."""
+        """Return whether a model can think before it answers; True if the model has no card."""
         cards = self.cards()
         model = model_named(name, set(cards))
         return model is None or "thinking" in cards[model].capabilities
@@ -159,18 +165,20 @@ class ModelCatalog:
         return next((card for node in nodes for card in node.models if card.model == model), None)
 
     def serving(self) -> list[RunnerReading]:
-        """Return the readings of lead runners whose generation the state still has."""
+        """Return the readings of rank 0 of each instance, if the cluster state still has that
+        instance in the same generation."""
         return self.readings.serving(self._bus.state.instances, self._now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
-        """Return the model's instances that may take a request now, without those tried."""
+        """Return the model's instances that accept requests now, except those in `tried`."""
         return routing.ready_instances(self._bus.state.instances.values(), model, tried)
 
     def choose(
         self, request: GenerationRequest, tried: Tried, affinity: str = ""
     ) -> Instance | None:
-        """Return the instance to ask; None if no untried one is ready. Requests with the same
-        `affinity` get the same instance, unless it has too much work."""
+        """Return the instance that gets the request; None if every ready instance has been tried.
+        Requests with the same `affinity` get the same instance, unless that instance has too much
+        work."""
         ready = self.ready(request.model, tried)
         if request.adapter is not None:
             nodes = self.adapters.nodes_with(request.model, request.adapter)
@@ -179,13 +187,13 @@ class ModelCatalog:
         return routing.choose(ready, loads, routing.affinity_of(request, affinity))
 
     def has_place(self, model: ModelId, tried: Tried) -> bool:
-        """Return whether an untried ready instance has a free row or a place in its queue, by its
-        reading."""
+        """Return whether a ready instance that is not in `tried` has a free slot or a free place in
+        its queue, according to its latest reading."""
         return any(not self._load(instance).full for instance in self.ready(model, tried))
 
     def given_up(self, model: ModelId) -> Refusal | None:
-        """Return a refusal if the leader gave up on all instances of the model. Whether pinned
-        models leave no room is not checked here: only the leader can say so."""
+        """Return a refusal if the leader gave up on all instances of the model. This method does
+        not check whether pinned models leave enough memory, because only the leader knows that."""
         why = routing.given_up(self._bus.state.instances.values(), model)
         if why is None:
             return None
@@ -200,7 +208,8 @@ class ModelCatalog:
     async def wait_ready(self, model: ModelId, patience_s: float) -> None:
         """Wait until an instance of the model is ready.
 
-        Raises HttpFaultRaised (503) if it cannot be loaded, or is not ready after `patience_s`.
+        Raises HttpFaultRaised (503) if the model cannot be loaded, or if no instance is ready after
+        `patience_s`.
         """
         since_at = self._now()
         while not self.ready(model):
@@ -222,15 +231,15 @@ class ModelCatalog:
 
 
 def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:
-    """Return the refusal of a request whose model was not loaded in time; `why`: what it waited
-    for."""
+    """Return the refusal of a request whose model was not loaded in time. `why` says what the load
+    was waiting for."""
     message = f"{model} was not loaded within {waited_s:.0f} s; {why or 'try again soon'}"
     return Refusal(reason="pending", message=message, retry_after_s=5.0)
 
 
 def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel | None:
-    """Return the alias that a client's name means, as a derived model; None if there is none. It
-    runs for each request, so only cards with that alias are converted."""
+    """Return the alias that a client's name means, as a derived model; None if no card has that
+    alias. This function runs for each request, so it converts only cards with that alias."""
     folded = plain_name(name).casefold()
     meant = {
         model: card
@@ -241,8 +250,8 @@ def alias_named(name: str, cards: Mapping[ModelId, ModelCard]) -> DerivedModel |
 
 
 def aliases_in(cards: Mapping[ModelId, ModelCard]) -> dict[str, DerivedModel]:
-    """Return each alias in a card as a derived model without settings; the first model by name
-    wins."""
+    """Return each alias of the cards as a derived model without settings. If several models have
+    the same alias, the alphabetically first model gets it."""
     return {
         alias: _alias_of(alias, model, card.card_at_s)
         for model, card in sorted(cards.items(), reverse=True)

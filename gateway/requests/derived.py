@@ -1,8 +1,11 @@
-"""Adds the defaults of a derived model to a request, then those of the model's own `card.toml`.
+"""Adds default values to a request: first those of the derived model that it names, then those of
+the model's own `card.toml`.
 
-Pure. A derived model's system prompt is added to a conversation without one; its turns follow the
-system prompt. A raw prompt gets neither, nor does one with a history, which has them already.
-Values set by the client stay (`model_fields_set` of its sampling; the others are defaults).
+Pure. If a conversation has no system prompt, it gets the derived model's system prompt. The derived
+model's example turns follow the system prompt. Raw prompts get neither. A request that continues a
+stored conversation (`history`) gets neither, because the stored conversation already has them.
+Values that the client set are kept; `model_fields_set` of the sampling tells which values these
+are.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ def requests_of(
 def completed(
     request: GenerationRequest, model: ModelId, derived: DerivedModel | None
 ) -> GenerationRequest:
-    """Return the request for `model`, with the defaults of `derived`."""
+    """Return a copy of the request for `model`, with the defaults of `derived` added."""
     if derived is None or request.prompt.kind == "inputs":
         return request.model_copy(update={"model": model})
     added: dict[str, Any] = {
@@ -62,8 +65,8 @@ def completed(
 def check_templates(
     requests: Iterable[GenerationRequest], derived: DerivedModel | None, own: DerivedModel | None
 ) -> None:
-    """Raise HttpFaultRaised (400) for conversations if the derived model or the model's card has a
-    Go template."""
+    """Raise HttpFaultRaised (400) if a request is a conversation and the derived model or the
+    model's card has a Go template, which shoal cannot run."""
     if not any(isinstance(request.prompt, ChatPrompt) for request in requests):
         return
     for source in (derived, own):
@@ -78,8 +81,8 @@ def check_templates(
 
 
 def priority_of(request: GenerationRequest, own: DerivedModel | None, *, is_set: bool) -> int:
-    """Return a request's priority. The card's priority applies unless the client set one
-    (`is_set`), as such or by a tier."""
+    """Return a request's priority. The priority of the model card applies unless the client set one
+    (`is_set`), either as a priority or by a service tier."""
     if is_set or own is None or own.priority is None or request.priority != PRIORITIES["normal"]:
         return request.priority
     return own.priority

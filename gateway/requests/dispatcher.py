@@ -1,13 +1,16 @@
-"""Talks to runners for the requests of one process: owns each from parsing to its end.
+"""Talks to runners: owns every open request of one HTTP process, from parsing to the end of the
+answer.
 
-A request without a ready instance waits in the waiting room (`gateway.requests.waiting_room`). Any
-other is at a lead runner, or waits for requests of its own body that have all the places. If a
-runner refuses a request, one other instance is tried. If every instance is full, a request that
-already waited for the load stays queued; so does a preempted one.
+If a model has no ready instance, its requests wait in the waiting room
+(`gateway.requests.waiting_room`). Any other request is at a runner, or waits because other requests
+of the same body have taken all free places. If a runner refuses a request, one other instance is
+tried. If every instance is full, a request that already waited for the load stays queued, and so
+does a preempted request.
 
-If an instance is evicted for something urgent, its requests are recalled and resume elsewhere. If a
-runner vanishes before it accepted a request, the request is placed again. Loading has its own
-deadline. The client's deadline (`x_timeout_s`) counts from the request's arrival, loading included.
+If an instance is evicted for something urgent, its requests are recalled and resume at other
+instances. If a runner vanishes before it accepted a request, the request is sent to another
+instance. Loading has its own deadline. The client's deadline (`x_timeout_s`) counts from the
+request's arrival and includes the time for loading.
 """
 
 from __future__ import annotations
@@ -41,18 +44,21 @@ QUIET_S = 10.0
 """Seconds of silence after which a stream gets a keep-alive."""
 PROGRESS_S = 1.0
 STOPPING_S = 3.0
-"""How long a runner may take to end a cancelled request; then the gateway ends it."""
+"""If a runner has not ended a cancelled request after this many seconds, the gateway ends it."""
 MAX_TRIES = 2
-"""Instances tried while queues are full; then the request is refused or queued."""
+"""If this many instances refused a request because their queues are full, it is refused or
+queued."""
 MAX_WAITS = 4
-"""Placements tried while instances turn out not to serve."""
+"""If this many instances refused a request because they do not serve now (draining, not ready), it
+is refused."""
 NEVER_MS = 7 * 24 * 3600 * 1000
 CancelReason = Literal["client", "deadline", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One parsed body in progress: its inbox, and its requests for the request log."""
+    """A parsed body in progress. A body can have several requests. `inbox` receives the entries of
+    the answer; `requests` are recorded in the request log at the end."""
 
     inbox: EntryInbox
     requests: tuple[ClientRequest, ...]
@@ -60,7 +66,7 @@ class Exchange:
 
 
 class Dispatcher:
-    """All open requests of one HTTP process, by id in `requests`."""
+    """Places, cancels and ends the open requests of one HTTP process; `requests` has them by id."""
 
     def __init__(
         self,
@@ -101,11 +107,12 @@ class Dispatcher:
         key_id: str | None = None,
         traced: Literal[True] | None = None,
     ) -> Exchange:
-        """Submit the requests of a body, or queue them.
+        """Submit the requests of a body to instances, or queue them.
 
-        `sharer` is the client that they count for, `key_id` its API key; `traced`: runners report
-        timings. Raises HttpFaultRaised if the gateway is full, the model is unknown or makes no
-        such answers, or a conversation's model has a Go template.
+        The requests count towards the fair share of the client `sharer`; `key_id` is its API key.
+        With `traced`, runners report timings. Raises HttpFaultRaised if the gateway is full, if the
+        model is unknown or cannot make such answers, or if the model of a conversation has a Go
+        template.
         """
         self._check_room(sharer)
         model = self._catalog.named(parsed.model, or_pulled=True)
@@ -145,8 +152,8 @@ class Dispatcher:
             self._drop(wire.request_id, "client")
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request and all others of its answer; the client gets an ordinary end. Return
-        False if the request is not open here."""
+        """Stop a request and all other requests of the same body. The client gets an ordinary end
+        of the answer. Return False if this process has no such open request."""
         target = self.requests.get(request_id)
         if target is None:
             return False
@@ -159,7 +166,7 @@ class Dispatcher:
         return True
 
     def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request with an error (shutdown)."""
+        """End every open request with an error, for example at shutdown."""
         for request in list(self.requests.values()):
             self._fail(request, reason, message, "shutdown")
 
@@ -181,14 +188,15 @@ class Dispatcher:
         ]
 
     def close(self) -> None:
-        """Stop the deadline timer, and stop waiting for pulled models."""
+        """Stop the timer of the deadlines, and stop waiting for models that are being pulled."""
         self._timer.cancel()
         self._room.close()
 
     # --- the requests' reports (RequestOwner) -------------------------------------------------
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Try another instance for a refused request, or queue it, or pass the refusal on."""
+        """Handle a runner's refusal: try another instance, queue the request, or refuse it to the
+        client."""
         self._clients.forget(request.request_id)
         passing = refusal.reason in ("draining", "not_ready", "wrong_generation", "protocol")
         elsewhere = self._catalog.ready(request.model, request.excluded)
@@ -206,7 +214,8 @@ class Dispatcher:
             self._refuse(request, refusal)
 
     def displaced(self, request: ClientRequest) -> None:
-        """Queue a preempted request in its old place; end it if it is being stopped."""
+        """Queue a preempted request in its old place. If the request is being cancelled, end it
+        instead."""
         self._clients.forget(request.request_id)
         if request.stopping_since is not None:
             request.end_cancelled(self._reactor.now())
@@ -214,7 +223,8 @@ class Dispatcher:
             self._refuse(request, self._room.add_again(request))
 
     def ended(self, request: ClientRequest) -> None:
-        """Forget a request after its terminal; if it failed, drop the others of its answer."""
+        """Forget a request after its terminal entry. If the request failed, also drop the other
+        requests of the same body."""
         self.requests.pop(request.request_id, None)
         self._room.remove(request.request_id)
         self._clients.forget(request.request_id)
@@ -252,7 +262,7 @@ class Dispatcher:
                 self._say(request, now)
 
     def _say(self, request: ClientRequest, now: float) -> None:
-        """Send a waiting client the loading progress or a keep-alive."""
+        """Queue the loading progress or a keep-alive for a client that waits."""
         if request.request_id in self._room:
             if now - request.commented_at >= PROGRESS_S:
                 request.commented_at = now
@@ -264,7 +274,7 @@ class Dispatcher:
     # --- one request ---------------------------------------------------------------------------
 
     def _place(self, request: ClientRequest) -> None:
-        """Submit to a ready instance, or queue."""
+        """Submit the request to a ready instance; if there is none, queue the request."""
         chosen = self._catalog.choose(request.wire, request.excluded, request.affinity)
         if chosen is None:
             self._refuse(request, self._room.add(request))
@@ -298,7 +308,8 @@ class Dispatcher:
         request.end_failed(reason, message, self._reactor.now())
 
     def _refuse(self, request: ClientRequest, refusal: Refusal | HttpFault | None) -> None:
-        """Refuse a request and all others of its answer; do nothing if `refusal` is None."""
+        """Refuse a request and all other requests of the same body; do nothing if `refusal` is
+        None."""
         if refusal is None:
             return
         fault = refusal if isinstance(refusal, HttpFault) else of_refusal(refusal)
@@ -318,8 +329,8 @@ class Dispatcher:
         self._clients.forget(request_id)
 
     def _check_room(self, sharer: Sharer) -> None:
-        """Raise HttpFaultRaised if the gateway is draining, or has `max_open` requests and the
-        client its share of them."""
+        """Raise HttpFaultRaised if the gateway is draining. Also raise it if the gateway has
+        `max_open` open requests and this client already has its fair share of them."""
         most = self._options.max_open
         if self.draining:
             message = "this gateway is shutting down"

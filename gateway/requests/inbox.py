@@ -1,8 +1,10 @@
-"""Talks to the event loop: gathers the entries of one client's answer from one or several requests.
+"""Talks to the event loop: collects the entries (tokens, ends, errors) that runners send for one
+client's answer. The answer can belong to several requests.
 
-Entries of each request keep their order. Credit returns to the runner only for entries that an
-earlier `take` handed out: by the next call they have been sent. The answer ends when each request
-has had its terminal, or when one has failed; after that `take` returns nothing more.
+Entries of each request keep their order. A runner sends entries only while it has credit. It gets
+credit back for the entries of one `take` at the next `take`, because they have been sent to the
+client by then. The answer ends when each request has had its terminal entry, or when one request
+has failed. After that, `take` returns nothing more.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ OnSent = Callable[[RequestId, int, int], None]
 
 
 class EntryInbox:
-    """The inbox of one HTTP exchange. `fault`: set if the exchange was refused before any entry.
-    `load_s`: seconds spent waiting for a model to load."""
+    """The inbox of one HTTP exchange. `fault` is set if the exchange was refused before its first
+    entry. `load_s` is the time in seconds that its requests waited for a model to load."""
 
     def __init__(
         self,
@@ -71,15 +73,15 @@ class EntryInbox:
 
     @property
     def early_fault(self) -> HttpFault | None:
-        """Return a failure that can still become the HTTP status, because no entry precedes it;
-        else None."""
+        """Return a failure that arrived before any other entry, so that it can still become the
+        HTTP status; else None."""
         if self.fault is not None:
             return self.fault
         first = self._first()
         return of_failed(first) if isinstance(first, Failed) else None
 
     async def wait_settled(self, patience_s: float) -> bool:
-        """Wait until `settled`, at most `patience_s`; return whether it is."""
+        """Wait until `settled` is true, at most `patience_s`. Return whether `settled` is true."""
         try:
             async with asyncio.timeout(patience_s):
                 while not self.settled:
@@ -90,7 +92,7 @@ class EntryInbox:
 
     async def wait_begun(self, patience_s: float | None) -> bool:
         """Wait for the first entry or the end of the answer, at most `patience_s` (None: no limit).
-        Return whether it came."""
+        Return False if neither came in time."""
         try:
             async with asyncio.timeout(patience_s):
                 while self._first() is None and not self.ended:
@@ -100,8 +102,9 @@ class EntryInbox:
         return True
 
     async def take(self) -> list[Entry]:
-        """Return all queued entries, after waiting for the first. Empty if only comments came or
-        the answer has ended. Each call confirms that the previous call's entries were sent."""
+        """Wait for an entry, then return all queued entries. The list is empty if only comments
+        came or the answer has ended. Each call confirms that the entries of the previous call were
+        sent."""
         if self._taken:
             self._give_credit()
         while not (self._queue or self._comments or self.ended):
@@ -110,31 +113,33 @@ class EntryInbox:
         return self._taken
 
     def take_comments(self) -> list[str]:
-        """Take the progress comments since the last call."""
+        """Return the progress comments that arrived since the last call."""
         comments, self._comments = self._comments, []
         return comments
 
     def take_unheeded(self) -> tuple[str, ...]:
-        """Take the paths of fields that have no effect on the model, each only once."""
+        """Return the paths of request fields that the model ignores. Each path is returned only
+        once."""
         unheeded, self._unheeded = tuple(self._unheeded), []
         return unheeded
 
     # --- the runners' side ----------------------------------------------------------------
 
     def accepted(self, request_id: RequestId, unheeded: Sequence[str] = ()) -> None:
-        """Note that a runner owns this request, and which of its fields have no effect there."""
+        """Note that a runner accepted this request. `unheeded` are the request fields that the
+        runner ignores."""
         self._unaccepted.discard(request_id)
         self._unheeded += [name for name in unheeded if name not in self._unheeded]
         self._wake()
 
     def postponed(self, request_id: RequestId) -> None:
-        """Note that a request waits for others of this exchange, whose answers can begin before
-        it."""
+        """Note that a request waits for other requests of this exchange. The answer can begin
+        without this request."""
         self._unaccepted.discard(request_id)
         self._wake()
 
     def arrived(self, request_id: RequestId, entries: Sequence[Entry]) -> None:
-        """Add entries of one request; its terminal, if any, is last."""
+        """Add entries of one request. If a terminal entry is among them, it is the last."""
         self._queue.extend(entries)
         self._unaccepted.discard(request_id)
         last = entries[-1]
@@ -145,14 +150,14 @@ class EntryInbox:
         self._wake()
 
     def suspended(self, request_id: RequestId) -> None:
-        """Note that a request resumes at another runner: its entries not yet sent earn no credit
-        there."""
+        """Note that a request resumes at another runner. Entries that the old runner sent and that
+        have not reached the client earn no credit at the new runner."""
         for (of_request, choice), count in _costs([*self._taken, *self._queue]).items():
             if of_request == request_id:
                 self._free[of_request, choice] = count
 
     def refuse(self, fault: HttpFault) -> None:
-        """Refuse the exchange with `fault`: no runner takes it."""
+        """Refuse the exchange with `fault`, because no runner accepts it."""
         if self.fault is None and not self.ended:
             self.fault = fault
             self._wake()
@@ -164,7 +169,7 @@ class EntryInbox:
             self._wake()
 
     def abandon(self) -> None:
-        """Drop the queue: the client is gone."""
+        """Drop the queue, because the client has disconnected."""
         self.abandoned = True
         self._queue.clear()
         self._wake()
@@ -205,7 +210,7 @@ class EntryInbox:
 
 
 def _costs(entries: Sequence[Entry]) -> Counter[tuple[RequestId, int]]:
-    """Count the entries that cost credit, by request and choice."""
+    """Return how much credit these entries cost, by request and choice."""
     return Counter(
         (entry.request_id, entry.choice)
         for entry in entries

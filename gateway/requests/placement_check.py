@@ -1,8 +1,9 @@
-"""Talks to the leader: asks whether a model with waiting requests can be placed at all.
+"""Talks to the leader: asks whether the cluster can ever load a model that requests wait for.
 
-It asks by a dry run when the wait for a model begins, and again while the model is unplaced. A
-refusal that time will not change ends the wait at once, with the leader's message. Any other reply
-changes nothing.
+The question is a dry run of `PlaceModel`. It is sent when the first request begins to wait, and
+again while the model has no instance. If the leader refuses for a reason that waiting cannot
+change, the waiting requests are refused immediately, with the leader's message. Any other reply has
+no effect.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from bus.wire.ids import CommandId, ModelId
 from bus.wire.messages.commands import Acknowledged, CommandRefused, PlaceModel
 
 FINAL = frozenset({"insufficient_memory", "unsupported", "unknown_model", "bad_request"})
-"""Reasons that time will not change."""
+"""Reasons of a refusal that waiting cannot change."""
 ANSWER_S = 10.0
 
 
 def is_final(refusal: Refusal) -> bool:
-    """Return whether waiting is hopeless: the model is unknown, pinned models fill the memory, or
-    no node that could hold it can start a runner now."""
+    """Return whether waiting is hopeless. Examples: the model is unknown, pinned models fill the
+    memory, or no node with enough memory can start a runner now."""
     if refusal.facts.get("given_up"):
         return True
     in_vain = refusal.reason == "no_capacity" and refusal.retry_after_s is None
@@ -31,7 +32,8 @@ def is_final(refusal: Refusal) -> bool:
 
 
 class PlacementCheck:
-    """Placement questions to the leader, at most one open per model."""
+    """Asks the leader about models, with at most one open question per model. `on_never` gets the
+    model and the refusal if waiting is hopeless."""
 
     def __init__(self, bus: BusClient, on_never: Callable[[ModelId, Refusal], None]) -> None:
         self._bus = bus
@@ -39,7 +41,7 @@ class PlacementCheck:
         self._open: set[ModelId] = set()
 
     def ask(self, model: ModelId) -> None:
-        """Ask unless the same question is open."""
+        """Ask the leader about `model`, unless the same question is still unanswered."""
         if model in self._open:
             return
         self._open.add(model)
