@@ -1,7 +1,7 @@
-"""The life of one request within an HTTP process, from arrival to its terminal entry.
+"""The state of one client request within an HTTP process, from its arrival to its terminal entry.
 
-Pure: time arrives as `now`, and the `RequestOwner` acts. A request's inbox gets each entry once,
-and nothing after the terminal.
+Pure: time arrives as `now`, and the `RequestOwner` (the dispatcher) acts. A request's inbox gets
+each entry once, and no entry after the terminal entry.
 """
 
 from __future__ import annotations
@@ -32,35 +32,39 @@ if TYPE_CHECKING:
 
 
 class RequestOwner(Protocol):
-    """Owner of the open requests of a process."""
+    """The object that owns all open requests of a process; a request reports its changes to its
+    owner."""
 
     def refused(self, request: ClientRequest, refusal: Refusal) -> None:
-        """Find another runner for a request that a runner refused, or refuse it."""
+        """Handle a runner's refusal: find another runner, or refuse the request to the client."""
         ...
 
     def displaced(self, request: ClientRequest) -> None:
-        """Queue a preempted request again."""
+        """Queue a request again after a runner preempted the request."""
         ...
 
     def ended(self, request: ClientRequest) -> None:
-        """Forget a request after its terminal."""
+        """Forget a request after its terminal entry."""
         ...
 
 
 class ClientRequest:
     """One client request and its state. Instants end in `_at` and are monotonic.
 
-    `wire`: the request as runners get it. `sharer`: the client that it counts for. `affinity`: as
-    in `Parsed`. `moved_at`: last progress (submission, acceptance or an entry). `first_at`: when
-    its first token came. `begun`: an entry came, so a runner computes it. `excluded`: the
-    (instance, generation) pairs tried. `has_waited`: it waited for a model to load;
-    `waited_for_own`: it waited for other requests of its body.
+    `wire`: the request in the form that runners get. `sharer`: the client whose fair share the
+    request counts towards. `affinity`: as in `Parsed`. `moved_at`: time of the last progress
+    (submission, acceptance or an entry). `first_at`: when the first token came. `begun`: an entry
+    came, so a runner computes the request. `excluded`: the (instance, generation) pairs tried.
+    `has_waited`: the request waited for a model to load. `waited_for_own`: it waited for other
+    requests of the same body.
 
-    `was_displaced`: a runner preempted it. `queued_at`: first submission, or when a begun request
-    was preempted. `submitted_at`: submission to the runner that first began it. `so_far`: its
-    answer when it was preempted; None if no runner had begun it. `recalled`: its runner was asked
-    to return it; `made_way`: it was preempted after such a recall. `node`: node of the instance's
-    lead. `finishes`: finish reasons of its choices. `trace`: None if not traced.
+    `was_displaced`: a runner preempted the request. `queued_at`: the time of the first submission,
+    or of the preemption if a runner had begun the request. `submitted_at`: when the request was
+    submitted to the runner that first began it. `so_far`: the part of the answer that existed at
+    the preemption; None if no runner had begun the request. `recalled`: the gateway asked the
+    runner to return the request. `made_way`: the runner returned the request after such a recall.
+    `node`: the node of the instance's rank 0. `finishes`: finish reasons of the choices. `trace`:
+    None if the request is not traced.
     """
 
     def __init__(
@@ -113,20 +117,20 @@ class ClientRequest:
 
     @property
     def spent_tokens(self) -> int:
-        """Return the tokens used so far: of its prompt once a runner accepted it, and of its
-        answer. A question about a prompt uses none."""
+        """Return the tokens that count towards the key's budget so far. The prompt counts once a
+        runner has accepted the request. A request that only examines a prompt uses no tokens."""
         return 0 if self.wire.question is not None else self.prompt_tokens + self.answered_tokens
 
     @property
     def answered_tokens(self) -> int:
-        """Return the tokens of its answer so far. The final count includes tokens without an entry,
-        such as an end token."""
+        """Return the number of tokens of the answer so far. The final count includes tokens that
+        come without an entry, such as an end token."""
         return max(self.tokens, 0 if self.usage is None else self.usage.completion_tokens)
 
     # --- state ------------------------------------------------------------------------------
 
     def waiting(self, now: float) -> None:
-        """Note that no instance is ready; from now on, time counts as loading."""
+        """Note that no instance is ready. From now on, waiting counts as loading time."""
         self._stand_by()
         self.has_waited = True
         self._waiting_since = now
@@ -134,7 +138,8 @@ class ClientRequest:
             self.trace.waits("wait_model", now)
 
     def waiting_for_place(self, now: float) -> None:
-        """Note that all instances are full or being evicted; each may be tried again later."""
+        """Note that all instances are full or being evicted. The request can be sent to each of
+        them again later."""
         self._stand_by()
         self.excluded.clear()
         self.tries = 0
@@ -142,11 +147,11 @@ class ClientRequest:
             self.trace.waits("wait_place", now)
 
     def submitted(self, instance: Instance, now: float, request_timeout_s: float) -> None:
-        """Note that the request is submitted to an instance.
+        """Note that the request was sent to an instance.
 
-        `request_timeout_s` limits the time between two entries; 0: no limit. It does not apply
-        before the first entry: the request may be in the runner's queue, and the runner's steps
-        show whether it works.
+        `request_timeout_s` limits the time between two entries; 0: no limit. The limit does not
+        apply before the first entry, because until then the request can be in the runner's queue.
+        During that time, the steps that the runner reports show whether the runner still works.
         """
         self.instance = instance.instance
         self.node = None if instance.lead is None else instance.lead.node
@@ -165,18 +170,20 @@ class ClientRequest:
             self.trace.submitted(instance.instance, self.node, now)
 
     def waited_s(self, now: float) -> float:
-        """Return how long a preempted request has waited since `queued_at`; 0 for others."""
+        """Return how long a preempted request has waited since `queued_at`; 0 for a request that
+        was never preempted."""
         return now - self.queued_at if self.was_displaced and self.queued_at is not None else 0.0
 
     def late(self, now: float, woke_at: float) -> bool:
-        """Return whether a deadline passed: the client's (`x_timeout_s`), or the limit of silence,
-        counted from `woke_at` at the earliest."""
+        """Return whether the client's deadline (`x_timeout_s`) or the limit of silence has passed.
+        Silence is counted from the last progress, or from `woke_at` if the process was suspended
+        after that."""
         if self.deadline_at is not None and now >= self.deadline_at:
             return True
         return self.begun and 0 < self._silence_s <= now - max(self.moved_at, woke_at)
 
     def late_text(self) -> str:
-        """Return the client's message for a passed deadline."""
+        """Return the message to the client for the deadline that has passed."""
         if self._timeout_s is not None:
             return f"the answer was not complete within {self._timeout_s:g} s (x_timeout_s)"
         return f"the model made no progress for {self._silence_s:g} s; the request was stopped"
@@ -184,7 +191,8 @@ class ClientRequest:
     # --- the runner's reports (RequestObserver) -----------------------------------------------
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
-        """Note that a runner owns the request, and which of its fields have no effect there."""
+        """Note that a runner accepted the request. `unheeded` are the request fields that the
+        runner ignores."""
         self.moved_at = now
         self.prompt_tokens = prompt_tokens
         if self.trace is not None:
@@ -192,12 +200,13 @@ class ClientRequest:
         self.inbox.accepted(self.request_id, unheeded if self.so_far is None else ())
 
     def refused(self, refusal: Refusal) -> None:
-        """Have the owner find another runner, or refuse the request."""
+        """Tell the owner that a runner refused the request. The owner finds another runner, or
+        refuses the request to the client."""
         self._owner.refused(self, refusal)
 
     def displaced(self, so_far: AnswerSoFar | None, now: float) -> None:
-        """Have the owner queue it again, to resume from `so_far`. Its waiting time counts from its
-        first submission, or from now if a runner had begun it."""
+        """Have the owner queue the preempted request again, to resume from `so_far`. The waiting
+        time counts from the first submission, or from now if a runner had begun the request."""
         self.was_displaced = True
         self.made_way = self.made_way or self.recalled
         if so_far is not None:
@@ -206,18 +215,20 @@ class ClientRequest:
         self._owner.displaced(self)
 
     def lost_unaccepted(self) -> None:
-        """Have the owner place it again: its runner vanished before accepting it."""
+        """Have the owner send the request to another instance, because its runner vanished before
+        accepting it."""
         self._owner.refused(
             self, Refusal(reason="not_ready", message="the model's runner does not answer")
         )
 
     def traced(self, told: Traced | RankTraced, now: float) -> None:
-        """Add timings of the runner or of a rank of its group to the trace."""
+        """Add the timings of the runner, or of another rank of the runner's group, to the trace."""
         if self.trace is not None:
             self.trace.add_timings(told, now)
 
     def arrived(self, entries: list[Entry], now: float) -> None:
-        """Count entries and pass them on, in order; ignore entries after a terminal."""
+        """Count the tokens of these entries and pass the entries to the inbox, in order. Entries
+        after the terminal entry are ignored."""
         if self.done:
             return
         tokens = 0
@@ -254,11 +265,11 @@ class ClientRequest:
     # --- terminals made by the gateway ------------------------------------------------------
 
     def end_failed(self, reason: FailReason, message: str, now: float) -> None:
-        """End the request with an error of the gateway."""
+        """End the request with an error that the gateway itself found."""
         self.arrived([Failed(self.request_id, 0, reason, message, self._so_far(), {})], now)
 
     def end_cancelled(self, now: float) -> None:
-        """End the request as cancelled: every choice ends, then the request."""
+        """End the request as cancelled: send an end for every choice, then the terminal entry."""
         ends: list[Entry] = [
             ChoiceEnd(self.request_id, 0, choice, "cancelled", None)
             for choice in range(self.wire.n)

@@ -1,13 +1,15 @@
-"""Which model a name means, and which of its instances gets a request.
+"""Decides which instance of a model gets a request, and which model and adapter a name means.
 
-Pure. A name is a model's exact id, or matches the only id with that last part (after `/`) or with
-that name before `:latest`. An adapter's name follows its model's.
+Pure. A name means a model if it is the model's exact id. Otherwise it means the only model whose id
+matches it, if case, `:latest` and the owner (the part of the id before `/`) are ignored. An adapter
+is named after its model: `MODEL:ADAPTER`.
 
-A request goes to a ready instance with a place that was not tried yet. The start of the
-conversation hashes to two such instances. The first gets the request, because its prefix cache is
-warm, unless it has markedly more work than the second. So a conversation is in at most two prefix
-caches, and gateways with equal readings do not all choose the same instance. (Rendezvous hashing,
-Thaler and Ravishankar; the power of two choices, Mitzenmacher.)
+Candidates are the ready instances that have a free place and have not been tried for this request.
+A hash of the start of the conversation ranks the candidates. The first one gets the request,
+because its prefix cache is warm, unless it has markedly more work than the second. So each
+conversation is in at most two prefix caches. Gateways with equal readings do not all choose the
+same instance, because their conversations differ. (Rendezvous hashing, Thaler and Ravishankar; the
+power of two choices, Mitzenmacher.)
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ from bus.wire.messages.requests import (
 )
 
 AFFINITY_SLACK = 4
-"""Rows that a warm prefix is worth: the warm instance wins unless it has more than this many rows
-more."""
+"""The instance with the warm prefix cache is chosen even if it has up to this many more requests
+than the other one."""
 AFFINITY_CHARS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """Work at one instance, as far as this gateway knows; `full`: it has no place for another
+    """The work of one instance, as far as this gateway knows. `rows` counts running and waiting
+    requests. `suspect`: the instance is late with a reply. `full`: it has no place for another
     request."""
 
     rows: int
@@ -47,8 +50,9 @@ class InstanceLoad:
 def adapter_named(
     name: str, models: Collection[ModelId], adapters: Mapping[ModelId, Collection[str]]
 ) -> tuple[ModelId, str] | None:
-    """Return the model and the adapter that a name `MODEL:ADAPTER` means; the model may lack that
-    adapter. None if no model with adapters matches. Callers try models and derived models first."""
+    """Return the model and the adapter that a name `MODEL:ADAPTER` means. The adapter is returned
+    even if the model does not have it. None if no model with adapters matches. Callers must first
+    check whether the name means a model or a derived model."""
     base, _, adapter = plain_name(name).rpartition(":")
     model = model_named(base, models) if base else None
     if model is None or not adapters.get(model):
@@ -63,8 +67,8 @@ def ready_instances(
     model: ModelId,
     excluded: Collection[tuple[InstanceId, int]] = (),
 ) -> list[Instance]:
-    """Return the instances that may take a request now, without those being evicted. `excluded` are
-    (instance, generation) pairs."""
+    """Return the instances that accept requests now; instances that are being evicted do not.
+    `excluded` has (instance, generation) pairs to leave out."""
     return [
         instance
         for instance in instances
@@ -78,11 +82,12 @@ def ready_instances(
 
 
 def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
-    """Return why the model will not be loaded now, or None.
+    """Return the reason why the leader will not load the model now; None if the leader may still
+    load it.
 
-    The leader gave up on all its instances and will place none of them elsewhere or under other
-    conditions. An instance that will be placed again unchanged is only waiting: for the end of a
-    pause after crashes, or for its node.
+    A reason is returned if the leader gave up on all instances of the model and will not place any
+    of them on other nodes or under other conditions. An instance that the leader will place again
+    unchanged only waits for the end of a pause after crashes, or for its node.
     """
     mine = [instance for instance in instances if instance.model == model]
     if not mine or any(
@@ -98,8 +103,8 @@ def given_up(instances: Iterable[Instance], model: ModelId) -> str | None:
 def choose(
     ready: Iterable[Instance], loads: Mapping[InstanceId, InstanceLoad], affinity: str
 ) -> Instance | None:
-    """Return the instance to ask, or None. A suspect instance is chosen only if all are suspect, a
-    full instance only if all others are full."""
+    """Return the instance that gets the request; None if `ready` is empty. A suspect instance is
+    chosen only if all instances are suspect, and a full instance only if all are full."""
     candidates = [(instance, loads.get(instance.instance, InstanceLoad(0))) for instance in ready]
     if not candidates:
         return None
@@ -111,9 +116,9 @@ def choose(
 
 
 def affinity_of(request: GenerationRequest, key: str = "") -> str:
-    """Return a hash of the parts that a growing conversation keeps: its model, tools and first
-    words. If the client gave its requests a common `key`, only the model, the adapter and the key
-    are hashed."""
+    """Return a hash that stays the same while a conversation grows: a hash of the model, the
+    adapter, the tools and the messages up to the first user message. If the client gave its
+    requests a common `key`, only the model, the adapter and the key are hashed."""
     prompt = request.prompt
     parts: list[str] = [request.model, *([request.adapter] if request.adapter else ())]
     if key:
@@ -135,13 +140,13 @@ def affinity_of(request: GenerationRequest, key: str = "") -> str:
 
 
 def reading_rows(reading: RunnerReading | None) -> int:
-    """Return the rows of a runner by its reading, waiting ones included."""
+    """Return the number of running and waiting requests of a runner, according to its reading."""
     return 0 if reading is None else reading.running + reading.waiting
 
 
 def has_place(reading: RunnerReading | None, rows: int) -> bool:
-    """Return whether a runner with so many rows takes one more, by its reading; True without a
-    reading."""
+    """Return whether a runner with `rows` requests accepts one more, given the limits in its
+    reading. True without a reading."""
     return reading is None or rows < reading.max_running + reading.max_waiting
 
 

@@ -1,8 +1,9 @@
-"""Drops old turns of a conversation that is longer than its model's context.
+"""Drops the oldest turns of a conversation that does not fit into its model's context.
 
-Pure. The oldest turns go, whole exchanges at a time, so that a tool's result always follows its
-call. System prompts stay, and so does everything from the user's last turn on. The gateway does not
-know the tokens of a turn: it compares characters with the token count of the runner.
+Pure. A user's turn is dropped together with all turns up to the user's next turn, so that a tool's
+result always follows its call. System prompts are kept, and so is everything from the user's last
+turn on. The gateway does not know how many tokens a turn has. It estimates them from the turn's
+characters and from the token count of the whole prompt, which the runner reported.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, overflow_of
 
 SHARE_OF_ANSWER = 4
-"""One part in so many of the context is reserved for the answer if the request sets no
-`max_tokens`."""
+"""If the request sets no `max_tokens`, the context divided by this number is reserved for the
+answer."""
 
 
 def shortened(parsed: Parsed, fault: HttpFault) -> Parsed | None:
-    """Return a body with fewer turns after its prompt was too long. None if it may not be cut,
-    failed for another reason, or has no more turns to drop."""
+    """Return a copy of a body with fewer turns, after its prompt was too long (`fault`). None if
+    the client does not allow this, if `fault` is another error, or if no more turns can be
+    dropped."""
     overflow = overflow_of(fault)
     if not parsed.cuts or overflow is None:
         return None
@@ -46,8 +48,9 @@ def _cut(
 
 
 def _without_oldest(turns: Sequence[ChatMessage], share: float) -> tuple[ChatMessage, ...] | None:
-    """Return the turns without the oldest, so that at most a `share` of their characters is left.
-    None if no user's turn has another before it."""
+    """Return the turns without the oldest ones, so that at most `share` (0 to 1) of the characters
+    is left. If that is impossible, return everything from the user's last turn on. None if the user
+    has only one turn."""
     begins = [place for place, turn in enumerate(turns) if turn.role == "user"]
     whole = sum(map(_weight, turns))
     remaining: tuple[ChatMessage, ...] | None = None

@@ -1,10 +1,12 @@
-"""Requests that wait while no instance of their model is ready: bounded, with deadlines.
+"""A bounded queue, with deadlines, for requests that wait until an instance of their model is
+ready.
 
-Pure: time arrives as `now`. The clients of a model take turns; each client's requests are ordered
-by (priority, age). A model that cannot load yet does not block other models. No model keeps all
-places while another needs one: the model with most waiters loses one. A preempted request is always
-admitted. The queue is published as a reading, and the leader loads models by that reading.
-`OwnTurns` queues requests that wait for others of their own body.
+Pure: time arrives as `now`. Clients that wait for the same model are served in turn; the requests
+of one client are ordered by (priority, age). A model that cannot load yet does not block other
+models. If the queue is full, a request for a model with few waiting requests takes a place from the
+model with the most. A preempted request is always admitted. The queue is published as a demand
+reading, which tells the leader what models to load. `OwnTurns` holds back requests that wait for
+other requests of the same body.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ from gateway.requests.request import ClientRequest
 
 PUBLISH_S = 1.0
 FULL_S = 1.0
-"""Seconds after which a full runner has reported its load again."""
+"""After a runner refused a request because it is full, the gateway treats it as full for this long.
+A runner reports its load at least this often, so the gateway knows the new load after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One waiting request, or demand without a request. `key`: the caller's name for it. `sharer`:
-    the client that it counts for. `queued_at`: since when a preempted request has waited for a
-    place."""
+    """One waiting request, or demand that remains after its request was refused. `key`: the request
+    id, or the caller's name for such demand. `sharer`: the client whose fair share the request
+    counts towards. `queued_at`: since when a preempted request has waited for a place; None for
+    other requests."""
 
     key: str
     model: ModelId
@@ -49,16 +53,17 @@ class Waiter:
 
 @dataclass(slots=True)
 class WaitingQueue:
-    """All waiting requests of one HTTP process, at most `limit`. A client with less than its share,
-    and a preempted request, are admitted beyond the limit."""
+    """All waiting requests of one HTTP process, at most `limit`. Two kinds of requests are admitted
+    beyond the limit: those of a client with less than its fair share, and preempted requests."""
 
     limit: int
     waiters: dict[str, Waiter] = field(default_factory=dict[str, Waiter])
     _turns: dict[ModelId, dict[str, int]] = field(default_factory=dict[ModelId, dict[str, int]])
 
     def add(self, waiter: Waiter) -> Refusal | Waiter | None:
-        """Queue a request; if it took another's place, return that waiter. Return a refusal with
-        its position if the queue is full. A request that already waits keeps its place."""
+        """Queue a request. Return a refusal if the queue is full. If the request takes the place of
+        another waiter, return that waiter, so that the caller can refuse its request. None if there
+        was a free place. A request that is already in the queue keeps its place."""
         loser = None
         if not self._has_place(waiter):
             loser = self._loser_to(waiter.model)
@@ -88,8 +93,9 @@ class WaitingQueue:
         return waiter
 
     def asks_first(self, model: ModelId, now: float) -> str | None:
-        """Return the preempted waiter with the best standing: a runner may preempt another request
-        for it."""
+        """Return the key of the preempted waiter that goes first by priority and waiting time; None
+        if no preempted request waits for `model`. A runner may preempt another request in favour of
+        this one."""
         back = [
             (standing(waiter.priority, now - waiter.queued_at), waiter.since_at, waiter.key)
             for waiter in self.waiters.values()
@@ -106,18 +112,19 @@ class WaitingQueue:
         return [self.waiters[key] for key in self._turns_of(model)]
 
     def position(self, key: str) -> int:
-        """Return how many waiters of the same model go first."""
+        """Return how many waiters of the same model are ahead of this one."""
         return self._turns_of(self.waiters[key].model)[key]
 
     def expired(self, now: float) -> list[Waiter]:
-        """Return the waiters whose deadline has passed; they stay until removed."""
+        """Return the waiters whose deadline has passed. They stay in the queue until the caller
+        removes them."""
         return [waiter for waiter in self.waiters.values() if now >= waiter.deadline_at]
 
     def reading(
         self, node: NodeId, process: str, now: float, *, without: Collection[ModelId] = ()
     ) -> DemandReading:
-        """Return the unmet demand, most urgent model first. `without`: models that cannot be loaded
-        yet."""
+        """Return the number and age of the waiting requests of each model, most urgent model first.
+        `without` has models to leave out, because they cannot be loaded yet."""
         models = [
             ModelDemand(
                 model=model,
@@ -139,9 +146,10 @@ class WaitingQueue:
         return waiter.queued_at is not None or has_share(sharers, waiter.sharer, self.limit)
 
     def _loser_to(self, coming: ModelId) -> Waiter | None:
-        """Return the waiter that loses its place to a request for `coming`; None unless another
-        model has at least two more waiters. It is of the model with most waiters, of the client
-        with most of these, lowest priority first, then youngest."""
+        """Return the waiter that loses its place to a request for `coming`. The loser belongs to
+        the model with the most waiters. Within that model, it belongs to the client with the most
+        waiters. That client's request with the lowest priority loses; among equals, the youngest.
+        None unless the other model has at least two more waiters than `coming`."""
         mine = [waiter for waiter in self.waiters.values() if waiter.queued_at is None]
         models = Shares((waiter.model,) for waiter in mine)
         most = models.gives_way((coming,))
@@ -155,8 +163,8 @@ class WaitingQueue:
         )
 
     def _turns_of(self, model: ModelId) -> dict[str, int]:
-        """Return the turn of each of a model's waiters, in order; cached until one is added or
-        removed."""
+        """Return the place in line of each waiter of a model, by key, first in line first. The
+        result is cached until a waiter of the model is added or removed."""
         if model not in self._turns:
             mine = [waiter for waiter in self.waiters.values() if waiter.model == model]
             mine.sort(key=lambda waiter: (waiter.priority, waiter.since_at))
@@ -167,20 +175,22 @@ class WaitingQueue:
 
 @dataclass(slots=True)
 class _Held:
-    """The waiting requests of one body. `full_until`: until then a place becomes free only when a
-    request ends."""
+    """The requests of one body that are held back. Until `full_until`, the runners count as full: a
+    request is submitted only when another request of the body ends."""
 
     requests: deque[ClientRequest]
     full_until: float = 0.0
 
 
 class OwnTurns:
-    """Requests that wait for others of the same body, in order.
+    """Holds back requests of a body with many prompts until other requests of the same body have
+    ended.
 
-    A body of many prompts takes at most as many places as there are, and the rest waits here. A
-    queue full of a body's own requests is no reason to refuse it. While requests of a body wait
-    here, another one is at a runner or in the waiting room. `on_place` submits a request;
-    `open_requests` are all of the process.
+    The first request of a body is submitted immediately, and each further request once a runner has
+    a free place. So a body is never refused because its own requests fill a runner's queue. While
+    requests of a body are held back, at least one other request of this body is at a runner or in
+    the waiting room. `on_place` submits a request. `open_requests` are all open requests of the
+    process.
     """
 
     def __init__(
@@ -195,7 +205,8 @@ class OwnTurns:
         self._held: dict[RequestId, _Held] = {}  # by the first request of the body
 
     def start(self, requests: Sequence[ClientRequest], now: float) -> None:
-        """Submit the first request of a body, and as many others as there are places."""
+        """Submit the first request of a body, and as many further requests as there are free
+        places. Hold back the remaining ones, in order."""
         first, *others = requests
         if others:
             self._held[_body_of(first)] = _Held(deque(others))
@@ -205,8 +216,8 @@ class OwnTurns:
         self._fill(_body_of(first), now)
 
     def hold(self, request: ClientRequest, now: float) -> bool:
-        """Queue a request that a full runner refused behind others of its body. Return False if
-        none of them is in progress."""
+        """Hold back a request that a full runner refused, until another request of the same body
+        ends. Return False, and do nothing, if no other request of the body is in progress."""
         body = _body_of(request)
         held = self._held.get(body)
         waiting = {other.request_id for other in held.requests} if held else set[RequestId]()
@@ -220,7 +231,7 @@ class OwnTurns:
         return True
 
     def ended(self, request: ClientRequest, now: float) -> None:
-        """Submit the next request of a body after one has ended."""
+        """Submit the next request of a body, because `request` has ended."""
         body = _body_of(request)
         held = self._held.get(body)
         if held is not None and not self._remove(request, held):
@@ -228,12 +239,13 @@ class OwnTurns:
             self._fill(body, now)
 
     def tick(self, now: float) -> None:
-        """Submit requests for which places became free. Call it several times a second."""
+        """Submit requests for which places became free. The owner calls this method several times a
+        second."""
         for body in list(self._held):
             self._fill(body, now)
 
     def remove(self, request: ClientRequest) -> bool:
-        """Stop holding a request back; return whether it waited here."""
+        """Remove a request; return whether it was held back."""
         held = self._held.get(_body_of(request))
         return held is not None and self._remove(request, held)
 
@@ -242,7 +254,8 @@ class OwnTurns:
         return any(wire.request_id not in self._open for wire in request.inbox.requests)
 
     def take(self, request: ClientRequest) -> Sequence[ClientRequest]:
-        """Remove and return all waiting requests of a request's body."""
+        """Remove and return all requests that are held back and belong to the same body as
+        `request`."""
         held = self._held.pop(_body_of(request), None)
         return held.requests if held else ()
 
@@ -269,8 +282,8 @@ class OwnTurns:
 
 
 def _waits(request: ClientRequest, now: float) -> None:
-    """Note that other requests of its body have all places, so the answer begins without this
-    one."""
+    """Note that a request is held back because other requests of its body have all places. The
+    answer can begin without this request."""
     request.waiting_for_place(now)
     request.waited_for_own = True
     request.inbox.postponed(request.request_id)
@@ -289,8 +302,8 @@ def loading_text(
     position: int,
 ) -> str:
     """Return the progress line for a waiting client: phase, bytes, percent. During a fetch or a
-    load it shows the node or rank that is furthest behind. If the model waits for memory (`wait`),
-    it says why."""
+    load, the line shows the progress of the slowest node or rank. If the model waits for memory
+    (`wait`), the line gives the reason."""
     mine = [reading for reading in readings if reading.model == model]
     place = f", {position} ahead of you" if position else ""
     under_way = [
@@ -326,7 +339,7 @@ def waits_for(wait: PoolWait) -> str:
 
 
 def _classes(waiters: Sequence[Waiter], now: float) -> tuple[ClassDemand, ...]:
-    """Return the count and the longest wait of each priority."""
+    """Return the number of waiters and the longest wait for each priority."""
     since: dict[int, list[float]] = {}
     for waiter in waiters:
         since.setdefault(waiter.priority, []).append(waiter.since_at)

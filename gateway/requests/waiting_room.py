@@ -1,14 +1,17 @@
-"""Talks to the bus: requests that wait for an instance of their model, and the state of that model.
+"""Talks to the bus: holds the requests for which no instance is ready or has a free place, and
+publishes which models they need.
 
-Demand is published each second while requests wait, and once more when none is left. Waiting ends
-when an instance is ready and has a place, at a deadline, or when waiting is hopeless. It is
-hopeless when the leader finds no place for the model or gave up all its instances, or when no
-instance answers. New requests are then refused at once. A refused request still leaves demand
-behind, because the leader retries models in demand.
+Demand is published each second while requests wait, and once more when no request waits any longer.
+The wait of a request ends when an instance is ready and has a place, at a deadline, or when waiting
+is hopeless. Waiting is hopeless if the leader finds no place for the model or gave up all its
+instances, or if no instance answers. While the leader has given a model up, new requests for it are
+refused immediately. Such a request still counts as demand for some seconds, because the leader
+retries models in demand.
 
-A model on no disk is pulled first, within the pull's own deadlines; its time to load begins when it
-is listed. A request recalled for something urgent waits as long as its client. Each second one
-preempted request asks for a place though all are taken: its waiting time gets it in.
+A model that is on no disk is pulled first. The pull has its own deadlines; the deadline for loading
+begins once a node lists the model. A request that was recalled for something urgent waits as long
+as its client does. Each second, one preempted request per model is submitted even if all places are
+taken. The runner then preempts another request if this one has waited long enough.
 """
 
 from __future__ import annotations
@@ -38,16 +41,18 @@ from gateway.requests.waiting_queue import (
 )
 
 SILENT_S = 12.0
-"""How long a request waits for a replacement of its only instance, which did not answer."""
+"""How long a request waits for a new instance after all instances of its model failed to answer."""
 DEMAND_S = 5.0
-"""How long the demand of a refused request lasts; readings are received within this time."""
+"""How long a refused request counts as demand: long enough for the leader to receive the
+reading."""
 
 
 class WaitingRoom:
-    """The requests of one HTTP process for which no instance is ready.
+    """Holds the requests of one HTTP process for which no instance is ready or has a free place.
 
-    `on_ready` gets each request that an instance can take now, `on_refused` each that waits in
-    vain. `open_requests` are all requests of the process; waiters no longer in it are skipped.
+    `on_ready` gets each request that an instance can take now. `on_refused` gets each request whose
+    wait is hopeless or too long. `open_requests` are all open requests of the process; a waiting
+    request that is no longer among them is skipped.
     """
 
     def __init__(
@@ -78,8 +83,8 @@ class WaitingRoom:
         return request_id in self._queue.waiters
 
     def add(self, request: ClientRequest) -> Refusal | None:
-        """Queue a request and have its model's placement checked. Return a refusal if it would wait
-        in vain or the queue is full."""
+        """Queue a request, and ask the leader whether its model can be placed at all. Return a
+        refusal if the wait would be hopeless or the queue is full."""
         given_up = self._catalog.given_up(request.model)
         if given_up is not None:
             self._leave_demand(request)
@@ -98,8 +103,9 @@ class WaitingRoom:
         return full
 
     def add_again(self, request: ClientRequest) -> Refusal | None:
-        """Queue a request again that already waited for the load or was preempted. Return a refusal
-        if the queue is full; a preempted request is never refused."""
+        """Queue a request that a runner sent back: either its queue was full, after the request had
+        waited for the load, or the runner preempted the request. Return a refusal if this queue is
+        full; a preempted request is never refused."""
         now = self._bus.reactor.now()
         self._full_until[request.model] = now + FULL_S
         full = self._take(self._waiter(request))
@@ -111,7 +117,8 @@ class WaitingRoom:
         return self._queue.remove(request_id) is not None
 
     def follow(self) -> None:
-        """Submit requests to ready instances; refuse the requests for models that were given up."""
+        """Act on a new cluster state: submit requests to ready instances, and refuse the requests
+        for models that the leader gave up."""
         for model in self._queue.models():
             if self._catalog.ready(model):
                 self._give_out(model)
@@ -119,8 +126,8 @@ class WaitingRoom:
                 self._refuse_all(model, given_up)
 
     def tick(self, now: float, woke_at: float) -> None:
-        """Publish the demand and end hopeless waits. Call it several times a second. The process
-        was last suspended until `woke_at`."""
+        """Publish the demand and end hopeless waits. The owner calls this method several times a
+        second. `woke_at` is when the process last resumed after it was suspended."""
         self._follow_pulls(now)
         if now - self._published_at >= PUBLISH_S:
             self._publish()
@@ -177,7 +184,8 @@ class WaitingRoom:
         )
 
     def _take(self, waiter: Waiter) -> Refusal | None:
-        """Queue a request; refuse the waiter that loses its place to it."""
+        """Queue a request. If it takes the place of another waiter, refuse that waiter's
+        request."""
         taken = self._queue.add(waiter)
         if not isinstance(taken, Waiter):
             return taken
@@ -187,16 +195,16 @@ class WaitingRoom:
         return None
 
     def _check_refused(self, now: float) -> None:
-        """Have the placement of unplaceable models checked again: models may have been deleted or
-        unpinned."""
+        """Ask the leader again about models that could not be placed, because other models may have
+        been deleted or unpinned since."""
         for model in self._queue.models():
             wait = wait_of(self._catalog.readings, model, now)
             if wait is not None and wait.phase in ("refused", "hopeless"):
                 self._placement.ask(model)
 
     def _follow_pulls(self, now: float) -> None:
-        """Have pulled models loaded, refuse requests whose pull failed, and stop pulls without
-        waiters."""
+        """Ask for models to be loaded whose pull is done, refuse requests whose pull failed, and
+        stop pulls that no request waits for."""
         if not self._pulls.models:
             return
         here, loading_until = self._catalog.names(), now + self._options.load_timeout_s
@@ -212,7 +220,8 @@ class WaitingRoom:
         self._pulls.keep(self._queue.models() - here)
 
     def _leave_demand(self, request: ClientRequest) -> None:
-        """Publish the demand of a refused request until the leader has received it."""
+        """Publish the demand of a refused request for `DEMAND_S`, so that the leader receives
+        it."""
         now = self._bus.reactor.now()
         demand = replace(
             self._waiter(request),
@@ -240,8 +249,8 @@ class WaitingRoom:
                 yield request
 
     def _give_out(self, model: ModelId) -> None:
-        """Submit requests in order while there are places. One preempted request may go although
-        all are taken. Just after a refusal the instances count as full."""
+        """Submit requests in order while there are free places. Each second, one preempted request
+        is submitted even if there is none. Just after a refusal, the instances count as full."""
         now, given, asks = self._bus.reactor.now(), False, None
         if now >= self._asks_at.get(model, 0.0):
             asks = self._queue.asks_first(model, now)
@@ -257,7 +266,9 @@ class WaitingRoom:
             self._publish()
 
     def _give_up_silent(self, model: ModelId, now: float, woke_at: float) -> None:
-        """Refuse requests that tried all instances, if none answers or is being replaced."""
+        """Refuse requests that were sent to every instance of the model, if no instance answered
+        within `SILENT_S`. Do nothing while an instance is suspect, because it may soon be
+        replaced."""
         if self._catalog.any_suspect(model):
             return
         text = f"the runner of {model} does not answer; it may be overloaded"
@@ -287,7 +298,7 @@ class WaitingRoom:
 
 
 def _lost_to(model: ModelId, waiting: int) -> Refusal:
-    """Return the refusal of a waiter that lost its place to a request for `model`."""
+    """Return the refusal for a waiter whose place was taken by a request for `model`."""
     message = (
         f"{waiting} requests wait for models to load, the limit; this one lost its place "
         f"to a request for {model}, which has fewer"
