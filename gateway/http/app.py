@@ -1,7 +1,7 @@
-"""Talks to no client yet: builds the ASGI application of one HTTP process.
+"""Talks to falcon: builds the ASGI application of one HTTP process.
 
-Any ASGI server with lifespan can run the result of `build_app`. The bus client is created later,
-in lifespan startup, after the fork.
+Any ASGI server that supports lifespan can run the result of `build_app`. The bus client is created
+only in lifespan startup, after the server has forked, because its sockets do not survive a fork.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from gateway.service import HttpService, ServiceHandle
 
 
 def build_app(options: Options) -> ReceiveTap:
-    """Return the application. `options` come from `gateway.__main__`."""
+    """Return the ASGI application for these options, which `gateway.__main__` reads from the
+    settings."""
     handle = ServiceHandle(options)
     app: App[Any, Any] = App(middleware=[AccessControl(handle, routed())])
     app.resp_options.xml_error_serialization = False
@@ -49,17 +50,20 @@ def _log_strays(service: HttpService) -> None:
 
 
 def _check_calls(service: HttpService) -> None:
-    """Raise LookupError unless the access table has every call that other nodes may make."""
+    """Raise LookupError if this process answers a call of other nodes that has no row in the access
+    table."""
     check_verbs(service.record_lists.questions.verbs)
 
 
 class ReceiveTap:
-    """The ASGI application, which also stores `receive` in the scope, for watchers of the client.
+    """The outermost ASGI application. It stores `receive` in the scope, so that a watcher can
+    listen for the client's disconnect.
 
-    A request counts for its API key until the answer's last byte. falcon reads a first piece of the
-    body before its middleware runs. It gets an empty piece, so that callers without access are
-    refused at once, and a missing body meets the deadline of its reader. HEAD is routed as GET, and
-    the body of the answer is dropped.
+    A request counts as running for its API key until the last byte of the answer. The framework,
+    falcon, reads a first piece of the body before its middleware runs, and would wait for a slow
+    client. This class gives falcon an empty piece, so callers without access are refused
+    immediately. A body that never arrives then runs into the deadline of `read_body`. HEAD is
+    routed as GET, and the body of the answer is dropped.
     """
 
     def __init__(self, app: Asgi) -> None:
@@ -108,7 +112,7 @@ def _has_body(scope: dict[str, Any]) -> bool:
 
 
 def _bodiless(send: Send) -> Send:
-    """Return a `send` that empties each piece of the body."""
+    """Wrap `send` so that no byte of the body is sent."""
 
     async def sent(event: dict[str, Any]) -> None:
         body = event["type"] == "http.response.body"
@@ -118,8 +122,8 @@ def _bodiless(send: Send) -> Send:
 
 
 def _make_relative(scope: dict[str, Any]) -> None:
-    """Split a target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) into path and Host.
-    Any other target stays as it is, and gets a 404."""
+    """Replace a request target in absolute form (`GET http://host/path`, RFC 9112, 3.2.2) by its
+    path, and set the Host header from it. Any other target is left unchanged and gets a 404."""
     scheme, _, rest = scope["path"].partition("://")
     host, slash, path = rest.partition("/")
     if scheme.casefold() in ("http", "https") and host:

@@ -1,7 +1,7 @@
 """Talks to a node's other services: sends one message and waits for its answer.
 
-Each question uses a DEALER socket of its own, so that answers cannot be mixed up; questions are
-rare.
+Each message uses a new DEALER socket, so that answers cannot be mixed up. The cost of a new socket
+does not matter, because such messages are rare.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from bus.wire.messages.wire import Message
 async def ask(
     speaker: Speaker, reactor: Reactor, address: str, message: Message, deadline_s: float
 ) -> Message:
-    """Return the answer to `message` from the ROUTER at `address`. Call it in the loop's thread.
+    """Send `message` to the ROUTER socket at `address`, and return the answer. Must run in the
+    thread of the event loop.
 
-    Raises Unavailable after `deadline_s`, and BadMessage if the answer cannot be decoded.
+    Raises Unavailable if no answer arrives within `deadline_s`, and BadMessage if the answer cannot
+    be decoded.
     """
     answer: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 

@@ -1,9 +1,11 @@
-"""Access checks: hashes of API keys, Host names, web origins, client addresses.
+"""Checks who may use the gateway: by API key, Host header and web origin. Also finds a client's
+address.
 
-Pure. A key belongs to the cluster, to this node's settings, or to the node's owner; the latter two
-have the scope `admin`. Keys are long and random, so they are stored as one SHA-256 each (they
-cannot be guessed); comparisons take constant time. A web page may call only from our own or a
-listed origin, and only by a Host name that a stranger's DNS cannot point here.
+Pure. There are three kinds of API keys: the cluster's keys, the keys in this node's settings, and
+the key of the node's owner. Keys of the last two kinds have the scope `admin`. Keys are long and
+random, so a plain SHA-256 of each is safe to store. Hashes are compared in constant time. A web
+page may send requests only if its origin is this server or is listed in the settings. The Host
+header must have a name that an attacker's DNS server cannot resolve to this machine.
 """
 
 from __future__ import annotations
@@ -26,22 +28,23 @@ from gateway.dialects.faults import HttpFaultRaised
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"
 _APP_SCHEMES = frozenset({"app", "file", "tauri", "vscode-file", "vscode-webview"})
-"""Schemes of origins of desktop programs' pages; a web page cannot have one."""
+"""URL schemes in the origins of pages that belong to desktop programs. The origin of a web page
+never has one of these schemes."""
 EXPOSED_HEADERS = (
     "x-request-id, traceresponse, retry-after, x-queue-position, x-shoal-ignored, "
     "x-shoal-truncated, x-shoal-not-kept, x-shoal-missing-nodes, x-shoal-task, "
     "x-shoal-answered-by, x-shoal-why"
 )
-"""Response headers that pages of other allowed origins may read."""
+"""Response headers that a browser shows to pages of other allowed origins."""
 
 KEY_ID_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. `key_id` is None without a key, and for the only key of a node.
-    `of_cluster`: the key is one of the cluster's. `has_key`: False for a caller without a key, on a
-    node that requires none."""
+    """The caller of a request. `key_id` is None without a key, and for a node's key if its settings
+    have only one. `of_cluster`: the key belongs to the cluster. `has_key` is False for a caller
+    without a key, on a node that requires none."""
 
     scope: Scope = "admin"
     key_id: str | None = None
@@ -53,7 +56,8 @@ STRANGER = Caller(has_key=False)
 
 
 def is_open(path: str) -> bool:
-    """Return whether a path needs no key: health probes, the root, and the files of the page."""
+    """Return whether a path needs no key: the health probes, the root, and the files of the
+    dashboard page."""
     return path in _OPEN_PATHS or path.startswith(_OPEN_BELOW)
 
 
@@ -75,8 +79,8 @@ def caller_of_key(
 
 
 def caller_of_run(owner: str, keys: Mapping[str, ApiKey]) -> Caller:
-    """Return the caller of a job's run. `owner` is the id of the key that submitted the job. Raises
-    HttpFaultRaised (401) if that was a key of the cluster and is now revoked."""
+    """Return the caller for a run of a job. `owner` is the id of the key that submitted the job.
+    Raises HttpFaultRaised (401) if `owner` is a key of the cluster that has been deleted."""
     if owner in keys:
         return Caller(keys[owner].scope, owner, of_cluster=True)
     if KEY_ID.fullmatch(owner):
@@ -91,7 +95,7 @@ def check_scope(caller: Caller, needed: Scope, what: str) -> None:
 
 
 def unknown_caller(key: str | None) -> HttpFaultRaised:
-    """Return the 401 for an unknown key; None: the key is missing."""
+    """Return the 401 error for an unknown key, or for a missing key if `key` is None."""
     text = "unknown API key"
     if key is None:
         text = "an API key is required: send Authorization: Bearer <key>"
@@ -99,7 +103,7 @@ def unknown_caller(key: str | None) -> HttpFaultRaised:
 
 
 def spent(over: OverBudget) -> HttpFaultRaised:
-    """Return the 429 for a key whose budget is used up."""
+    """Return the 429 error for a key whose budget is used up."""
     fault = faults.over_budget(over.code, over.message, over.limit, over.retry_after_s)
     return HttpFaultRaised(fault)
 
@@ -110,7 +114,8 @@ def hashed(key: str) -> str:
 
 
 def offered_key(authorization: str | None, x_api_key: str | None) -> str | None:
-    """Return the key of a request from its two headers: a bearer token first, else `x-api-key`."""
+    """Return the API key of a request: the bearer token of `authorization` if there is one, else
+    the value of `x-api-key`."""
     scheme, _, rest = (authorization or "").partition(" ")
     if scheme.casefold() == "bearer" and rest.strip():
         return rest.strip()
@@ -127,7 +132,7 @@ def is_known_key(key: str, hashes: Collection[str]) -> bool:
 def host_allowed(host: str | None, names: Collection[str]) -> bool:
     """Return whether a Host header is allowed: absent, an IP address, a loopback or a listed name.
 
-    This stops DNS rebinding: a stranger's name that resolves to this machine is refused.
+    This stops DNS rebinding: an attacker's host name that resolves to this machine is refused.
     """
     if not host:
         return True
@@ -143,7 +148,8 @@ def host_allowed(host: str | None, names: Collection[str]) -> bool:
 
 
 def origin_allowed(origin: str | None, host: str | None, origins: Collection[str]) -> bool:
-    """Return whether a web page of `origin` may call: same host, this machine, or listed."""
+    """Return whether a web page of `origin` may send requests: its host is the Host header, a
+    loopback address, or its origin is listed."""
     if origin is None:
         return True
     if origin in origins or "*" in origins:
@@ -155,8 +161,9 @@ def origin_allowed(origin: str | None, host: str | None, origins: Collection[str
 
 
 def page_allowed(origin: str | None, host: str | None, options: Options) -> bool:
-    """Return whether a page of `origin` may call this node: `origin_allowed`, or a desktop
-    program's page if the node listens only on loopback (decision 0081)."""
+    """Return whether a page of `origin` may send requests to this node. Pages of desktop programs
+    may if the node listens only on loopback (decision 0081); for all others `origin_allowed`
+    decides."""
     if origin_allowed(origin, host, options.origins):
         return True
     scheme, has_scheme, _ = (origin or "").partition("://")
@@ -164,7 +171,7 @@ def page_allowed(origin: str | None, host: str | None, options: Options) -> bool
 
 
 def page_refused(origin: str | None) -> HttpFaultRaised:
-    """Return the 403 for a page of a refused origin."""
+    """Return the 403 error for a page whose origin is not allowed."""
     text = f"pages from {origin} are not allowed; add it to cors_origins"
     if origin == "null":
         text = (
@@ -176,10 +183,10 @@ def page_refused(origin: str | None) -> HttpFaultRaised:
 
 
 def client_address(peer: str, forwarded: str | None, proxies: tuple[str, ...]) -> str:
-    """Return the client's address: the peer, or behind `proxies` (addresses or networks) the last
-    address in X-Forwarded-For that is not a proxy.
+    """Return the client's address: the peer's address, or if the peer is a proxy, the last address
+    in X-Forwarded-For that is not a proxy. `proxies` has addresses and networks.
 
-    An IPv6 address is returned as its /64 network, because one client has all of it.
+    An IPv6 address is returned as its /64 network, because one client usually has a whole /64.
     """
     client = peer
     steps = [step.strip() for step in (forwarded or "").split(",")]

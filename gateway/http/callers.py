@@ -1,9 +1,10 @@
-"""Talks to the operating system if needed: finds the caller of a request.
+"""Talks to the operating system: finds out who sent a request.
 
-On a node without keys every user of this machine may send requests. One of these proves the node's
-owner: the node's socket (mode 0600), a key, or the user of the process at the other end of the
-connection. The user does not count for requests that a proxy forwards, nor for requests of a web
-page of another origin in a browser.
+On a node without API keys, every user of this machine may send requests, but some routes are only
+for the node's owner. A caller is the owner if the request came over the node's Unix socket (mode
+0600) or has a key. The caller is also the owner if the process at the other end of the connection
+runs as the owner's user or as root. That user is not checked for requests that a proxy forwards,
+and not for requests of a web page of another origin.
 """
 
 from __future__ import annotations
@@ -27,24 +28,25 @@ CALLER = "shoal.caller"
 """Scope key: the caller of a request."""
 _USER = "user"
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
-"""Headers that proxies add."""
+"""Headers that proxies add to the requests they forward."""
 _OWN_SITE = (None, "none", "same-origin")
 
 
 def caller_of(req: Request) -> Caller | None:
-    """Return the caller; None if a key is required and missing."""
+    """Return the caller; None if a key is required and the request has none."""
     return req.scope.get(CALLER)
 
 
 def key_id(req: Request) -> str | None:
-    """Return the id of a request's API key, which a rotation does not change. None without a key,
-    and for the only key of a node's settings."""
+    """Return the id of a request's API key; rotating a key does not change its id. None without a
+    key, and for a node's key if its settings have only one."""
     caller = caller_of(req)
     return None if caller is None else caller.key_id
 
 
 def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
-    """Return the caller for fair sharing: API key, client id, address, connection."""
+    """Return the client for fair sharing as a path from coarse to fine: API key, client id,
+    address, connection."""
     host, port = req.scope.get("client") or ("" if options.has_port else "socket", 0)
     forwarded = req.get_header("x-forwarded-for")
     address = client_address(str(host), forwarded, options.trusted_proxies)
@@ -52,8 +54,8 @@ def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
 
 
 async def is_owner(req: Request, options: Options) -> bool:
-    """Return whether an admitted request comes from the node's owner, or has a key of scope
-    `admin`."""
+    """Return whether a request that passed the access checks comes from the node's owner, or has a
+    key of the scope `admin`."""
     caller = caller_of(req)
     if caller != STRANGER:
         return caller is not None and caller.scope == "admin"
@@ -78,8 +80,8 @@ async def check_owner(req: Request, options: Options, what: str, also: str = "")
 async def owner_of_kept(req: Request, options: Options) -> str:
     """Return the owner id of the stored answers, conversations and jobs that a request may read.
 
-    It is the id of the API key; "" for the node's owner and for the only key of its settings. Other
-    users of this machine without a key have an id each.
+    The owner id is the id of the API key. It is "" for the node's owner, and for a node's key if
+    its settings have only one. Without a key, every other user of this machine has an own id.
     """
     if caller_of(req) != STRANGER or await is_owner(req, options):
         return key_id(req) or ""
@@ -88,8 +90,9 @@ async def owner_of_kept(req: Request, options: Options) -> str:
 
 
 def _is_own_page(req: Request) -> bool:
-    """Return whether a request comes from this server's page, or from no web page. A browser treats
-    all ports of this machine as one site, even those of other users."""
+    """Return whether a request comes from this server's dashboard page, or from no web page. The
+    origin is compared with its port, because other users of this machine can serve pages on other
+    ports."""
     origin = req.get_header("origin")
     if origin is not None and urlsplit(origin).netloc != req.get_header("host"):
         return False
@@ -97,7 +100,8 @@ def _is_own_page(req: Request) -> bool:
 
 
 async def _user_of(req: Request) -> int | None:
-    """Return the user id at the other end; it is looked up once per connection."""
+    """Return the user id of the process at the other end of the connection; looked up once per
+    connection."""
     noted = cast(MutableMapping[str, Any], req.scope.setdefault(CONNECTION, {}))
     if _USER not in noted:
         client, server = _end(req, "client"), _end(req, "server")

@@ -1,7 +1,8 @@
-"""The status of a collective test, from the cluster's state and the readings of its ranks.
+"""Computes the status of a collective test (an all-reduce between nodes, for example) from the
+cluster's state and the readings of the ranks.
 
-Pure. A test is removed from the state when it ends. The readings stay for ten minutes, so its
-result can still be reported.
+Pure. A test is removed from the state when it ends. Its readings are kept for ten minutes, so that
+the result can still be reported.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class CollectiveAnswer(TypedDict):
 def standing_of(
     name: str, instance: Instance | None, readings: Sequence[CollectiveReading]
 ) -> CollectiveAnswer | None:
-    """Return the status of a test; None: no such test. A test that failed has an `error`."""
+    """Return the status of a test; None if no test has this name. The status of a failed test has
+    an `error`."""
     if instance is not None and instance.test is None:
         return None
     if instance is None and not readings:

@@ -1,8 +1,10 @@
-"""Talks to gunicorn: a client's connection, from its first byte to complete headers.
+"""Talks to gunicorn: handles a client's connection from its first byte until the request's headers
+are complete.
 
-It adds to stock gunicorn (27.0) a deadline for headers, a limit on connections, and answers to
-half-closed connections and to absurd Content-Length values. It also adds the names of some statuses
-and writes one chunk per line of JSON. The limits hold for everybody, because no key is read yet.
+`Connection` extends the protocol class of gunicorn (27.0). It adds a deadline for headers and a
+limit on connections. It answers half-closed connections and absurd Content-Length values with an
+error. It adds the names of some statuses, and writes one chunk per line of JSON. The limits apply
+to every client, because no API key has been read at this point.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -23,10 +25,12 @@ from gateway.cluster.options import Options
 
 LINES = b"application/x-ndjson"
 LAST_WORD_S = 1.0
-"""Time to answer a client that has closed its sending side, which may also be gone."""
+"""How long the application may take to answer a client that has closed its sending side. Such a
+client may still read, or may be gone."""
 BODY_TAKEN_S = 0.02
 CAME_AT = "shoal.came_at"
-"""Scope key: when the request's first byte was read, by `bus.process.clock.now`."""
+"""Scope key: the time when the request's first byte was read, by the clock
+`bus.process.clock.now`."""
 
 CONNECTION = "shoal.connection"
 """Scope key: a dict of facts about the connection, which lives as long as the connection."""
@@ -36,9 +40,11 @@ for _status in HTTPStatus:  # gunicorn names unlisted statuses "Unknown"
 
 
 class Connection(protocol.ASGIProtocol):
-    """One connection. It is closed with an error if its headers are late, or if too many are open.
+    """One client connection. It is closed with an error if the headers are late, or if too many
+    connections are open.
 
-    Headers of later requests on a connection are due within the keep-alive time.
+    The headers of the second and later requests on a connection must arrive within the keep-alive
+    time.
     """
 
     def __init__(self, worker: Any) -> None:
@@ -52,7 +58,7 @@ class Connection(protocol.ASGIProtocol):
         """Arrival of the first byte of the latest request with complete headers."""
         self._noted: dict[str, Any] = {}
         self._is_answering = False
-        """The answer to the latest request has begun."""
+        """True once the answer to the latest request has begun."""
         self._last_word: Any = None
 
     def connection_made(self, transport: Any) -> None:
@@ -76,15 +82,16 @@ class Connection(protocol.ASGIProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read bytes; note the arrival of a request's first byte."""
+        """Read bytes, and store when the first byte of a request arrived."""
         self._came_at = self._came_at or now()
         super().data_received(data)
 
     def eof_received(self) -> bool:
-        """Answer a client that has closed its sending side; it may still read, or be gone.
+        """Answer a client that has closed its sending side. The client may still read the answer,
+        or may be gone.
 
-        The application is notified as of a lost connection. Return whether the connection stays
-        open for the answer.
+        The application is notified as if the connection were lost. Return whether the connection
+        stays open for the answer.
         """
         request = self._current_request
         is_of_tls = self.transport.get_extra_info("ssl_object") is not None
@@ -100,7 +107,8 @@ class Connection(protocol.ASGIProtocol):
         return True
 
     def _tell_of_end(self) -> None:
-        """Notify the application of the end, once it has read the body that arrived."""
+        """Notify the application that the client has disconnected, once the application has read
+        the body that arrived."""
         receiver = self._body_receiver
         if self._closed or receiver is None:
             return
@@ -116,7 +124,7 @@ class Connection(protocol.ASGIProtocol):
             self._refuse(400, "the client closed the connection before the answer")
 
     def close(self) -> None:
-        """Close the connection after its written bytes are sent; read no further request."""
+        """Close the connection once all written bytes are sent. No further request is read."""
         self._close_transport()
         self._request_ready.set()  # wakes the connection's task, which sees that it is closed
 
@@ -131,8 +139,8 @@ class Connection(protocol.ASGIProtocol):
     def _send_body(
         self, body: bytes, chunked: bool = False, last: bool = False, size: int | None = None
     ) -> None:
-        """Write a piece of a body. Each line of JSON becomes a chunk of its own, because clients
-        parse a chunk as one value."""
+        """Write a piece of a body. Each line of JSON is sent as a separate chunk, because some
+        clients parse each chunk as one JSON value."""
         if not (self._is_of_lines and chunked and body.count(b"\n") > 1):
             super()._send_body(body, chunked, last, size)
             return

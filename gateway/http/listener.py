@@ -1,7 +1,8 @@
-"""Talks to the operating system: opens the HTTP port, or a Unix socket in its place.
+"""Talks to the operating system: opens the HTTP port, or a Unix socket instead of the port.
 
-The default port lies in the range of ephemeral client ports, so a port in use may be free in a
-moment. It is tried for some seconds; then the error names the port's owner.
+The default port is in the range of ephemeral ports, so a client connection of another program can
+occupy it for a moment. If the port is in use, opening is retried for some seconds. After that, the
+error names the process that uses the port.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from bus.wire.errors import Unavailable
 RETRY_S = 5.0
 BACKLOG = 2048
 SEND_BUFFER_BYTES = 65536
-"""Inherited by accepted sockets. The system's default would buffer minutes of tokens for a client
-that does not read."""
+"""Send buffer of the listening socket, which accepted sockets inherit. The system's default would
+buffer minutes of tokens for a client that does not read."""
 
 
 def open_listeners(host: str, port: int, *, retry_s: float = RETRY_S) -> list[socket.socket]:
-    """Return a listening socket for each address of `host`. Raises Unavailable, naming the address
-    and the port's owner, after `retry_s`."""
+    """Return a listening socket for each address of `host`. If the port is still in use after
+    `retry_s`, raises Unavailable, which names the address and the process that uses the port."""
     opened: list[socket.socket] = []
     try:
         for address in addresses_of(host):
@@ -59,9 +60,9 @@ def _open_listener(host: str, port: int, retry_s: float) -> socket.socket:
 
 
 def open_socket(path: str) -> socket.socket:
-    """Return a listening Unix socket at a path, for this user only (mode 0600). A socket of an
-    earlier gateway is replaced: only the holder of the gateway's role calls this. Raises
-    Unavailable."""
+    """Return a listening Unix socket at a path, which only this user can open (mode 0600). The
+    socket of an earlier gateway at that path is replaced. This is safe, because the caller holds
+    the lock that allows only one gateway. Raises Unavailable."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,7 +77,8 @@ def open_socket(path: str) -> socket.socket:
 
 
 def prepare(listener: socket.socket, backlog: int) -> None:
-    """Set the send buffer, which asyncio leaves alone, and the backlog, which it overwrites."""
+    """Set the send buffer and the backlog of a listening socket. Call this again after asyncio's
+    `create_server`, which overwrites the backlog."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     listener.listen(backlog)
 

@@ -1,6 +1,7 @@
-"""The OpenAPI document, made from a table of routes and the models that parse their bodies.
+"""Builds the OpenAPI document from the table of routes and from the pydantic models that parse the
+bodies.
 
-Pure. The application comes from the same table, so the document states only what the code checks.
+Pure. The application is built from the same table, so the document cannot differ from the code.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ from gateway.dialects.registry import DEFAULT_ENVELOPE
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
 Keyless = Literal["anyone", "pulls", "owner"]
-"""Users who need no key for a route. `anyone`: every user of this machine. `pulls`: the same with
-`http_anyone_pulls`, else only the node's owner. `owner`: only the node's owner."""
+"""The users who need no key for a route. `anyone`: every user of this machine. `pulls`: every user
+of this machine if `http_anyone_pulls` is set, else only the node's owner. `owner`: only the node's
+owner."""
 
 PARAMETER = re.compile(r"{(\w+)(?::\w+)?}")
-"""A parameter in a path, as the router writes it."""
+"""Matches a parameter in a path of the router, such as `{id:path}`."""
 _REFERENCE = "#/components/schemas/{model}"
 
 Mode = Literal["validation", "serialization"]
-"""`validation`: schema of input. `serialization`: schema of output, which always has the fields
-that have a default."""
+"""pydantic's mode of a schema. `validation`: the schema of input. `serialization`: the schema of
+output, in which fields with a default are always present."""
 Types = Mapping[tuple[Any, Mode], Any]
 _UNSAID = "An object; see the documentation for its fields."
 _TEXT: Mapping[str, Any] = {"type": "string"}
@@ -37,7 +39,8 @@ _UNTYPED: Mapping[str, Mapping[str, Any]] = {
     "application/json": {"type": "object", "description": _UNSAID},
     "application/gzip": {"type": "string", "format": "binary"},
 }
-"""Schemas of untyped answers, by content type; any other content type is text."""
+"""Schemas of untyped answers, by content type. Answers of any other content type are described as
+text."""
 
 _ERROR_TEXTS: Mapping[int, str] = {
     400: "Invalid body; the message names the field.",
@@ -56,7 +59,7 @@ _ERROR_TEXTS: Mapping[int, str] = {
     507: "Not enough memory.",
 }
 GENERATION_ERRORS = (400, 401, 404, 413, 429, 500, 502, 503, 504, 507)
-"""Error statuses of every route that generates text."""
+"""Error statuses that every route that generates text can answer with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def document(routes: Sequence[Route], *, title: str, version: str) -> dict[str, 
 
 
 def _kinds(route: Route) -> Iterator[tuple[Any, Mode]]:
-    """Yield the types of a route's schemas: of its body, its answer, its events and its errors."""
+    """Yield the types that need a schema: those of a route's body, answer, events and errors."""
     if route.body is not None:
         yield route.body, "validation"
     for kind in (route.answer, route.event, route.envelope.shape):

@@ -1,4 +1,4 @@
-"""Reads typed parameters from the query of a URL."""
+"""Reads parameters from the query string of a URL, and checks their types."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _YES_NO = {"true": True, "1": True, "false": False, "0": False}
 
 
 def number_of(req: Request, name: str, default: float, *, least: float, most: float) -> float:
-    """Return a number of the query, or `default`. Raises BadRequest for other text, and outside of
-    [`least`, `most`]."""
+    """Return the number that a query parameter has, or `default` if the parameter is missing.
+    Raises BadRequest if the value is no number or lies outside of [`least`, `most`]."""
     text = req.get_param(name)
     if text is None:
         return default
@@ -27,8 +27,8 @@ def number_of(req: Request, name: str, default: float, *, least: float, most: fl
 
 
 def is_yes(req: Request, name: str, *, default: bool = False) -> bool:
-    """Return whether a parameter is true (`true`, `1`), not false (`false`, `0`). Raises BadRequest
-    for any other value."""
+    """Return True for a parameter of `true` or `1`, False for `false` or `0`, and `default` if the
+    parameter is missing. Raises BadRequest for any other value."""
     text = req.get_param(name)
     if text is None:
         return default

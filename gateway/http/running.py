@@ -1,7 +1,10 @@
-"""Talks to the service and a client's connection: a running exchange, until its record.
+"""Talks to the service and to a client's connection: handles one exchange (a request and its
+answer) from its submission until it is recorded.
 
-An exchange counts as running, stores its answer if the client asked for that, and is recorded once
-however it ends. An exchange that a shortened one replaces is not recorded.
+While an exchange runs, it counts as running, so that the process waits for it at shutdown. At its
+end, the answer is stored if the client asked for that. Each exchange is recorded exactly once,
+however it ends. One exception: if the conversation is too long, the exchange is replaced by one
+with fewer turns, and only the second one is recorded.
 """
 
 from __future__ import annotations
@@ -40,15 +43,15 @@ from gateway.service import HttpService
 
 CLOSED_REQUEST = 499
 ATTEMPT = "shoal.attempt"
-"""Scope key: the `Attempt` of a request that tries one candidate of a task."""
+"""Scope key: the `Attempt`, present if this request tries one candidate model of a task."""
 LET_IN = "shoal.let_in"
-"""Scope key: true once the client's limits were checked."""
+"""Scope key: true once the limits of the client have been checked for this request."""
 
 
 def asked_over(
     service: HttpService, kind: Kind, dialect: WholeDialect, req: Request, resp: Response
 ) -> AskedOver:
-    """Return the details of a request before its body is read."""
+    """Return the details of a request that are known before its body is read."""
     return AskedOver(
         kind=kind,
         dialect=dialect.name,
@@ -65,7 +68,8 @@ def asked_over(
 def of_client(
     service: HttpService, req: Request, details: AskedOver, extras: Extras
 ) -> ClientProfile:
-    """Update the client and its cooldown from a parsed body; return the client's profile."""
+    """Set the client and its cooldown in `details`, because a parsed body can name the client.
+    Return the client's profile."""
     clients = service.clients
     details.client = clients.named(sharer_of(req, service.options, extras.client_id))
     profile = clients.profile(details.client)
@@ -75,30 +79,31 @@ def of_client(
 
 
 def let_in(service: HttpService, req: Request, details: AskedOver) -> None:
-    """Raise HttpFaultRaised (429) for a client in its cooldown, or with too many waiting requests.
-    It checks once per request, not once per candidate of a task."""
+    """Raise HttpFaultRaised (429) if the client is in its cooldown or has too many waiting
+    requests. A request is checked only once, even if it tries several candidates of a task."""
     if _is_bounded(details) and not req.scope.get(LET_IN):
         service.clients.check(details.client)
         req.scope[LET_IN] = True
 
 
 def _is_bounded(details: AskedOver) -> bool:
-    """Return whether client limits apply. They do not apply to a job, which was checked at
-    submission, nor to a question about a prompt, which generates nothing."""
+    """Return whether the limits of clients apply to a request. They do not apply to a job, which
+    was checked at submission. They do not apply to a request that only examines a prompt, because
+    it generates nothing."""
     return details.run is None and details.kind != "ask"
 
 
 async def hung_up(receive: Receive) -> None:
-    """Wait until the client of a connection disconnects. Call it only after the body was read."""
+    """Wait until the client disconnects. Call this function only after the body was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class ClientHangUp:
-    """Watches a client's connection once its body was read; a hang-up calls `abandon(inbox)`.
+    """Waits for the client to disconnect, once its body was read, and then calls `abandon(inbox)`.
 
-    One watcher listens for the whole request, because a connection cannot be listened to a second
-    time. The inbox to abandon may be replaced.
+    One watcher serves the whole request, because only one task can call a connection's `receive`.
+    If the exchange is replaced, `watch` replaces the inbox.
     """
 
     def __init__(self, receive: Receive, abandon: Callable[[EntryInbox], None]) -> None:
@@ -108,11 +113,12 @@ class ClientHangUp:
         self._task = asyncio.ensure_future(self._watch())
 
     def watch(self, inbox: EntryInbox) -> None:
-        """Abandon this inbox at the hang-up, in place of the previous inbox."""
+        """Abandon this inbox, instead of the previous one, when the client disconnects."""
         self._inbox = inbox
 
     def leave(self, inbox: EntryInbox) -> None:
-        """Stop listening, unless another inbox is watched before the loop's next iteration."""
+        """Stop watching, unless `watch` gets another inbox before the next iteration of the event
+        loop."""
         asyncio.get_running_loop().call_soon(self._stop_for, inbox)
 
     def _stop_for(self, inbox: EntryInbox) -> None:
@@ -127,7 +133,7 @@ class ClientHangUp:
 
 @dataclass(slots=True)
 class RunningExchange:
-    """One running exchange and the data of its record."""
+    """A running exchange, and the data that is recorded at its end."""
 
     service: HttpService
     asked: AskedOver
@@ -137,7 +143,7 @@ class RunningExchange:
     owner: str
     over: bool = False
     settle: Callable[[], None] | None = None
-    """Charges the used tokens to the API key; None before the exchange begins."""
+    """A function that charges the used tokens to the API key; None before `begin`."""
 
     @property
     def keeps(self) -> bool:
@@ -146,8 +152,8 @@ class RunningExchange:
 
     @property
     def writes(self) -> bool:
-        """Return whether something is written before the client reads the end: the answer, or new
-        items of a conversation."""
+        """Return whether the answer or new items of a conversation must be stored before the client
+        reads the end of the answer."""
         to_keep = self.parsed.to_keep
         return to_keep is not None and (to_keep.keep or to_keep.turn is not None)
 
@@ -172,9 +178,10 @@ class RunningExchange:
             raise HttpFaultRaised(inbox.early_fault)
 
     async def in_time(self) -> None:
-        """Wait for the first token if this is an attempt of a task, at most for its budget.
+        """If this request tries a candidate of a task, wait for the first token, at most for the
+        candidate's time budget. Otherwise return immediately.
 
-        Raises HttpFaultRaised without a token in time, so that the next candidate can answer.
+        Raises HttpFaultRaised if no token comes in time, so that the next candidate is tried.
         """
         attempt, inbox = self.asked.attempt, self.exchange.inbox
         if attempt is None:
@@ -186,20 +193,21 @@ class RunningExchange:
         attempt.began = True
 
     def gave_way(self, fault: HttpFault | None) -> Parsed | None:
-        """If the conversation did not fit and may be shortened, end this exchange and return the
-        body with fewer turns. Else return None."""
+        """If `fault` says that the conversation is too long, and the client allows shorter ones,
+        end this exchange and return the body with fewer turns. Otherwise return None."""
         shorter = None if fault is None else shortened(self.parsed, fault)
         if shorter is not None:
             self.give_way()
         return shorter
 
     def stay_warm(self) -> None:
-        """Request the model's keep-alive time from the body."""
+        """Request the keep-alive time that the body sets for the model."""
         extras = self.parsed.extras
         self.service.keep_alive(self.exchange.model, extras.wish_s, self.asked.client)
 
     def tell_unheeded(self, resp: Response) -> None:
-        """Add request fields that the model ignores, as far as they are known, to the header."""
+        """Add the request fields that the model ignores to the answer's header. Fields that the
+        runner has not reported yet are missing."""
         names = self.exchange.inbox.take_unheeded()
         tell_ignored(self.service, resp, self.asked.dialect, names)
 
@@ -214,10 +222,11 @@ class RunningExchange:
             self.service.answers.begin(self.owner, self.parsed.requests[0].request_id)
 
     async def keep(self, answer: bytes | None) -> str:
-        """Store the answer and the new items of its conversation, if the request wants that.
+        """Store the answer and the new items of its conversation, if the request asks for that.
 
-        It happens before the client reads the end, because the client may continue from the answer
-        at once. Return the reason for a failure, else "".
+        The answer is stored before the client reads its end, because the client may immediately
+        send a request that continues from this answer. Return the reason if storing failed, else
+        "".
         """
         to_keep = self.parsed.to_keep
         if to_keep is None or answer is None or not self.writes:
@@ -243,7 +252,8 @@ class RunningExchange:
         )
 
     async def keep_streamed(self, renderer: StreamRenderer) -> bytes:
-        """Store a stream's answer like `keep`; return an SSE comment if that fails, else b""."""
+        """Store the answer of a stream, as `keep` does. Return an SSE comment with the reason if
+        that fails, else b""."""
         why = await self.keep(cast(KeepingStream, renderer).answer) if self.writes else ""
         return sse.comment(f"not kept: {why}") if why else b""
 
@@ -256,8 +266,8 @@ class RunningExchange:
             )
 
     def give_way(self) -> None:
-        """End the exchange without a record, because another one replaces it; cancel its open
-        requests."""
+        """End the exchange without recording it, because another exchange replaces it. Cancel its
+        open requests."""
         self.over = True
         self.service.running -= 1
         if self.settle is not None:
@@ -268,12 +278,14 @@ class RunningExchange:
         self.service.dispatcher.abandon(self.exchange.inbox)
 
     def _spent(self) -> int:
-        """Return how many tokens its requests have used so far, without questions about prompts."""
+        """Return how many tokens the requests of this exchange have used so far. A request that
+        only examines a prompt uses none."""
         return sum(request.spent_tokens for request in self.exchange.requests)
 
     @contextmanager
     def recorded_if_it_fails(self) -> Generator[None]:
-        """Record the exchange if it fails before its stream begins."""
+        """Record the exchange if the code in this context raises, which means that no stream has
+        begun."""
         try:
             yield
         except HttpFaultRaised as error:
@@ -286,7 +298,8 @@ class RunningExchange:
 
 @contextmanager
 def refusals_recorded(service: HttpService, details: AskedOver) -> Generator[None]:
-    """Record a request that is refused before its exchange exists."""
+    """Record the request if the code in this context raises, which means that no exchange has
+    begun."""
     try:
         yield
     except Exception as error:
@@ -295,8 +308,8 @@ def refusals_recorded(service: HttpService, details: AskedOver) -> Generator[Non
 
 
 async def comments_before(inbox: EntryInbox) -> AsyncGenerator[bytes]:
-    """Yield progress as SSE comments until the request begins or fails; then a comment with ignored
-    fields that were not known in time for the header."""
+    """Yield progress as SSE comments until every request is accepted or the exchange fails. Then
+    yield a comment with the ignored fields that came too late for the header."""
     if not inbox.settled:
         yield sse.KEEP_ALIVE
     while not inbox.settled:

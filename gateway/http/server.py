@@ -1,9 +1,10 @@
-"""Talks to gunicorn: its master process and its HTTP processes, as we need them.
+"""Talks to gunicorn: extends its master process and its HTTP processes (workers).
 
-Stock gunicorn (27.0, measured) has three faults. asyncio's `create_server` undoes the backlog. At
-SIGTERM, idle connections block the process until it is killed, and the application is not notified.
-An orphaned worker waits as long. Here an HTTP process lets streams finish for a while, ends the
-others with an error, and exits.
+This module works around three faults of gunicorn (27.0, measured). First, asyncio's `create_server`
+overwrites the backlog that gunicorn has set. Second, after SIGTERM idle connections block the
+worker until it is killed, and the application is not notified. Third, a worker whose master process
+has died waits as long. With this module, an HTTP process lets streams finish for a while, ends the
+remaining streams with an error, and exits.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -40,21 +41,26 @@ from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
 
 KEPT_S = 7
-"""Seconds that an idle connection stays open: longer than httpx's 5 s. If both sides close at the
-same moment, a request under way fails."""
+"""Seconds that an idle connection stays open. This is longer than the 5 s of the client library
+httpx, so the client closes first. If the server closed a connection while a request was arriving,
+the request would fail."""
 GRACE_S = 3.0
-"""Time between the end of all streams and gunicorn's own kill."""
+"""Seconds between the end of the drain time (`drain_s`) and the moment when gunicorn kills the
+process."""
 STOOD_STILL_S = 1.0
-"""If the master process checks later than this, it was halted meanwhile."""
+"""If two checks of the master process are further apart than this, the process was suspended
+between them."""
 LINGER_S = 0.3
-"""Once no request is open, sockets have this long to send their last bytes."""
+"""Once no request is open, the process waits this long before it exits, so that sockets can send
+their last bytes."""
 
 
 setattr(gasgi, "ASGIProtocol", Connection)  # noqa: B010 - the class of a worker's connections; gunicorn has no setting for it
 
 
 class HttpProcess(gasgi.ASGIWorker):
-    """gunicorn's ASGI worker, with the backlog, a drain and a clean exit."""
+    """An HTTP process: gunicorn's ASGI worker, which also keeps the backlog, drains open requests
+    and exits cleanly."""
 
     _looking: asyncio.Future[None] | None = None
 
@@ -64,8 +70,8 @@ class HttpProcess(gasgi.ASGIWorker):
         """The open connections."""
 
     def _get_ssl_context(self) -> None:
-        """Replace the servers by `Door`s if this gateway serves TLS. gunicorn calls this before it
-        creates its servers."""
+        """If this gateway serves TLS, create a `Door` for each listener instead of gunicorn's
+        servers. The base class calls this method before it creates its servers."""
         app = cast(_Gunicorn, self.app)
         if app.served is not None:
             for listener in cast(list[Any], self.sockets):
@@ -75,7 +81,8 @@ class HttpProcess(gasgi.ASGIWorker):
             self.sockets = []
 
     def notify(self) -> None:
-        """Send the heartbeat, each second; watch the TLS files; correct the listeners once."""
+        """Send the heartbeat, which gunicorn does each second. Also check the TLS files, and
+        restore the backlog of the listeners at the first call."""
         served = cast(_Gunicorn, self.app).served
         if served is not None and (self._looking is None or self._looking.done()):
             self._looking = asyncio.get_running_loop().run_in_executor(None, served.look)
@@ -86,12 +93,12 @@ class HttpProcess(gasgi.ASGIWorker):
         super().notify()
 
     def handle_exit_signal(self) -> None:
-        """Drain on SIGTERM: refuse new requests from now on."""
+        """Begin to drain on SIGTERM: from now on, new requests are refused."""
         super().handle_exit_signal()
         self._tell("on_drain")
 
     def handle_quit_signal(self) -> None:
-        """End open requests with an error now, on SIGINT and SIGQUIT."""
+        """End open requests with an error immediately, on SIGINT and SIGQUIT."""
         self._tell("on_end")
         super().handle_quit_signal()
 
@@ -126,7 +133,7 @@ class HttpProcess(gasgi.ASGIWorker):
 
 
 class GunicornLog(Logger):
-    """gunicorn's messages, as lines of our log."""
+    """Writes gunicorn's messages to our log."""
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
@@ -149,7 +156,8 @@ class GunicornLog(Logger):
         """Drop the message."""
 
     def exception(self, msg: Any, *args: Any, **kwargs: Any) -> None:
-        """Write an error with the current exception. `args` are dropped, because they quote it."""
+        """Log an error with the current exception. `args` are dropped, because they would repeat
+        the exception."""
         error = sys.exc_info()[1]
         text = msg if isinstance(msg, str) else type(msg).__name__
         self._lines.error(text.partition(": %")[0], error="" if error is None else story_of(error))
@@ -179,7 +187,7 @@ class _Gunicorn(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Set our values; all others stay at gunicorn's defaults."""
+        """Set the values that differ from gunicorn's defaults."""
         options = self.options
         settings: dict[str, Any] = {
             "bind": [f"fd://{listener.fileno()}" for listener in self._listeners],
@@ -203,15 +211,17 @@ class _Gunicorn(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:
-        """Return the application. Called after the fork, because sockets must not be older."""
+        """Build the application. The worker calls this method after the fork, so that all sockets
+        are created after the fork."""
         return self._build(self.options)
 
 
 class _Arbiter(Arbiter):
-    """gunicorn's master process. Each second it also checks the TLS files and its role's lock.
+    """gunicorn's master process. Each second it also checks the TLS files and the lock that allows
+    only one gateway per node.
 
-    If it was halted itself (the node was stopped, the machine slept), its HTTP processes could not
-    send heartbeats either, so they get their whole timeout again."""
+    If the master process was suspended (the node was halted, the machine slept), its HTTP processes
+    could not send heartbeats either. So their timeout starts again."""
 
     def __init__(self, app: Any, role: RoleLock) -> None:
         super().__init__(app)
@@ -220,7 +230,7 @@ class _Arbiter(Arbiter):
         self._spares_until = 0.0
 
     def murder_workers(self) -> None:
-        """Kill HTTP processes that hang; check the lock and the TLS files."""
+        """Kill HTTP processes whose heartbeats are late; check the lock and the TLS files."""
         now = clock_now()
         if self._lost.pass_by(now) > STOOD_STILL_S:
             self._spares_until = now + self.timeout
@@ -233,8 +243,8 @@ class _Arbiter(Arbiter):
 
 
 def serve(options: Options, role: RoleLock) -> None:
-    """Serve until a signal stops the gateway; hold `role` meanwhile. Raises Unavailable if the port
-    is taken, ConfigError if the TLS files are invalid."""
+    """Serve until a signal stops the gateway; hold the lock `role` until then. Raises Unavailable
+    if the port is in use, ConfigError if the TLS files are invalid."""
     served = served_pair(options)
     go_on(Path(options.metrics_folder), options.version)
     listeners = (
@@ -248,8 +258,9 @@ def serve(options: Options, role: RoleLock) -> None:
 
 
 def _imported_app() -> Callable[[Options], Any]:
-    """Import the application once for all HTTP processes, before the fork. It is not imported at
-    the top, because supervisord imports this module before it starts the runners."""
+    """Import the application before the fork, so that all HTTP processes share its memory. The
+    import is not at the top of the file, because supervisord imports this module before it starts
+    the runners."""
     gc.disable()
     from gateway.http.app import build_app
 
@@ -259,7 +270,8 @@ def _imported_app() -> Callable[[Options], Any]:
 
 
 def served_pair(options: Options) -> ServedPair | None:
-    """Return the certificate and key for HTTPS; None for plain HTTP. Raises ConfigError."""
+    """Return the certificate and key for HTTPS; None if the gateway serves plain HTTP. Raises
+    ConfigError if the files are invalid."""
     folder = options.endpoints.folder
     if options.tls is None:
         forget_served(folder)
@@ -272,7 +284,7 @@ def _log_of(options: Options) -> Log:
 
 
 def _end_workers(arbiter: Any) -> None:
-    """End the HTTP processes and this one at once: the supervisor is gone."""
+    """End the HTTP processes and this process immediately, because the supervisor has ended."""
     for pid in list(arbiter.WORKERS):
         try:
             os.kill(pid, signal.SIGQUIT)
