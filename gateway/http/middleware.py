@@ -1,6 +1,6 @@
-"""Talks to clients at the edge of HTTP: body limits, access control, error answers.
+"""Talks to clients around each resource: limits bodies, checks access, writes error answers.
 
-All error answers (400 and above) are made here, in the error envelope of the path's dialect.
+All error answers (status 400 and above) are made here, in the error format of the path's dialect.
 """
 
 from __future__ import annotations
@@ -49,24 +49,25 @@ Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _T = TypeVar("_T")
 BODY_SILENCE_S = 30.0
 COMMAND_BYTES = 1 << 20
-"""The body limit of commands; bodies of generation requests may be larger."""
+"""Size limit for the bodies of commands. Bodies of generation requests can be larger."""
 TRUNCATED_HEADER = "x-shoal-truncated"
 NOT_KEPT_HEADER = "x-shoal-not-kept"
 TRUNCATED_TOLD = 128
 RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
-"""Scope keys: the connection's `receive`, a callback for the end, a body that was already read."""
+"""Scope keys: the connection's `receive`; a function to call after the answer; a body that was
+already read."""
 CUT = "shoal.cut"
-"""Scope key: true if the connection ended before the body was complete."""
+"""Scope key: true if the client disconnected before its body was complete."""
 _READ = "shoal.read"
 _PULLS = (
     "; with `http_anyone_pulls = true` in that user's shoal.toml every user of "
     "this machine can pull"
 )
 ASIDE_BYTES = 128 << 10
-"""Longer bodies are parsed in a thread, so that other streams continue."""
+"""Bodies of at least this size are parsed in a thread, so that the event loop stays free."""
 LEFT_BYTES = 16 << 10
-"""A shorter body usually arrives with its headers. Its connection stays open even if the body was
-not read."""
+"""A shorter body usually arrives together with its headers, so the connection stays open even if
+the body was not read."""
 _CORS = (
     ("access-control-allow-methods", "GET, POST, PUT, DELETE, HEAD, OPTIONS"),
     ("access-control-max-age", "600"),
@@ -75,13 +76,14 @@ _CORS = (
 
 
 def receive_of(req: Request) -> Receive:
-    """Return the connection's `receive`. Call it only after the body was read."""
+    """Return the `receive` of the connection. Call the returned function only after the body was
+    read."""
     return req.scope[RECEIVE]
 
 
 @dataclass(frozen=True)
 class Resource:
-    """Base of the resources: falcon's handlers of one path, with the service of their process."""
+    """Base class of the falcon resources; gives them the service of this process."""
 
     handle: ServiceHandle
 
@@ -91,11 +93,11 @@ class Resource:
         return self.handle.service
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
-        """Return the request's body (at most `COMMAND_BYTES`), parsed as `body`.
+        """Return the request's body (at most `COMMAND_BYTES`), parsed as the model `body`.
 
-        A missing body counts as `empty`. Our own `x_*` fields are ignored. Any other unknown field
-        is refused, so that no command runs half understood. Raises HttpFaultRaised (408, 413) and
-        BadRequest.
+        If the body is missing, `empty` is parsed. Our own `x_*` fields are ignored. Any other
+        unknown field is refused, because the command may mean something else without it. Raises
+        HttpFaultRaised (408, 413) and BadRequest.
         """
         options = self.service.options
         read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
@@ -105,7 +107,7 @@ class Resource:
 
 
 def answer_json(resp: Response, value: Any) -> None:
-    """Answer with a value as JSON."""
+    """Set the answer's body to `value` as JSON; the status stays unchanged."""
     resp.data = json_bytes(value)
 
 
@@ -119,8 +121,8 @@ def tell_ignored(
 
 
 def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
-    """List the indexes of truncated inputs in the answer's header: at most `TRUNCATED_TOLD`, then
-    `+more`."""
+    """List the indexes of truncated inputs in `x-shoal-truncated`: at most `TRUNCATED_TOLD` of
+    them, then `+more`."""
     if numbers:
         more = ["+more"] if len(numbers) > TRUNCATED_TOLD else []
         indexes = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
@@ -128,30 +130,30 @@ def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
 
 
 def tell_not_kept(resp: Response, why: str) -> None:
-    """Put the reason why an answer was not stored into its header. `why` is "" if it was."""
+    """Put the reason why an answer was not stored into `x-shoal-not-kept` ("": it was stored)."""
     if why:
         resp.set_header(NOT_KEPT_HEADER, one_line(why))
 
 
 def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
-    """Name the nodes that are missing from a list, each with a reason, in the answer's header."""
+    """List the nodes missing from an answer, with reasons, in `x-shoal-missing-nodes`."""
     if nodes:
         resp.set_header("x-shoal-missing-nodes", one_line(", ".join(nodes)))
 
 
 def one_line(text: str) -> str:
-    """Return a text as a header value: one line of ASCII, `?` for other characters."""
+    """Return a text as a header value: one line of ASCII, with `?` for every other character."""
     return " ".join(text.encode("ascii", "replace").decode().split())
 
 
 async def read_body(
     req: Request, limit_bytes: int, whole_s: float, budget: BodyBudget | None = None
 ) -> bytes:
-    """Return the whole body. Its bytes stay reserved in `budget`.
+    """Read the whole body. Its bytes stay reserved in `budget` until the caller frees them.
 
-    Raises HttpFaultRaised: 413 too large; 415 compressed; 408 a pause of `BODY_SILENCE_S`, or more
-    than `whole_s` in all; 400 the connection ended early; 503 the budget is full. Then nothing
-    stays reserved.
+    Raises HttpFaultRaised: 413 too large; 415 compressed; 408 after a pause of `BODY_SILENCE_S`, or
+    after `whole_s` in all; 400 if the client disconnected early; 503 if the budget is full. After
+    an error, no bytes stay reserved.
     """
     if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
         return ahead
@@ -194,17 +196,17 @@ async def read_body(
 
 
 async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
-    """Return the result of `read`; run it in a thread for at least `ASIDE_BYTES`."""
+    """Call `read` and return its result; for at least `ASIDE_BYTES`, call `read` in a thread."""
     if size_bytes < ASIDE_BYTES:
         return read()
     return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
 class AccessControl:
-    """Middleware: checks Host, Origin and API key; starts and stops the process's service.
+    """falcon middleware: checks Host, Origin and API key; starts and stops the process's service.
 
-    Every answer has an `x-request-id`, numbered per process until the request has its own id.
-    `rows` are the routes by (method, path), with the path in the router's form.
+    Every answer has an `x-request-id`: a number of this process until the request has its own id.
+    `rows` has the routes by (method, path), with the path in the router's form.
     """
 
     def __init__(self, handle: ServiceHandle, rows: Mapping[tuple[str, str], Route]) -> None:
@@ -213,7 +215,7 @@ class AccessControl:
         self._count = itertools.count(1)
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
-        """Build the service at lifespan startup; give its callbacks to the gunicorn worker."""
+        """Build the service at lifespan startup; give the worker the functions to drain it."""
         service = self._handle.start()
         if isinstance(state := scope.get("state"), dict):
             state["on_drain"] = service.drain
@@ -225,7 +227,7 @@ class AccessControl:
         await self._handle.stop()
 
     async def process_request(self, req: Request, resp: Response) -> None:
-        """Refuse foreign pages and unknown callers before the body is read; answer preflights."""
+        """Refuse pages of other sites and unknown callers before the body; answer preflights."""
         options = self._handle.options
         resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
         host, origin = req.get_header("host"), req.get_header("origin")
@@ -262,7 +264,7 @@ class AccessControl:
     async def process_response(
         self, req: Request, resp: Response, resource: object, req_succeeded: bool
     ) -> None:
-        """Copy the request id to the header that clients of this API read."""
+        """Copy the request id to the header in which clients of this API expect it."""
         api = api_of(req.path, lambda header: req.get_header(header) is not None)
         request_id = resp.get_header("x-request-id")
         if api is not None and api.id_header and request_id is not None:
@@ -271,9 +273,9 @@ class AccessControl:
     async def process_resource(
         self, req: Request, resp: Response, resource: object, params: Any
     ) -> None:
-        """Refuse a caller whose scope or budget does not suffice; count the request for its key.
+        """Refuse an API key without the needed scope or budget; else count the request for the key.
 
-        The body is not read yet. A path without a row is for the owner only.
+        The body has not been read yet. A path without a row is only for the node's owner.
         """
         caller = caller_of(req)
         row = self._rows.get((req.method, req.uri_template or ""))
@@ -321,7 +323,7 @@ class AccessControl:
 
 def _leaves_body(req: Request) -> bool:
     """Return whether a refused request has an unread body that may still be arriving. The server
-    then closes the connection, and the answer has to announce that."""
+    then closes the connection, and the answer must announce that."""
     length = req.content_length
     chunked = req.get_header("transfer-encoding") is not None
     is_long = chunked if length is None else length > LEFT_BYTES
@@ -329,7 +331,7 @@ def _leaves_body(req: Request) -> bool:
 
 
 class ErrorHandlers:
-    """Turns exceptions into error answers; `install` registers it for all of them."""
+    """Turns exceptions of resources into error answers."""
 
     def __init__(self, handle: ServiceHandle) -> None:
         self._handle = handle

@@ -1,9 +1,11 @@
-"""Talks to the disk and to the gateways of other nodes: a gateway's stored records.
+"""Talks to the disk and to the gateways of other nodes: stores a gateway's records (the request
+log, traces, jobs, answers).
 
-Each node has one SQLite file (`records.sqlite` in the state folder). Each HTTP process opens it in
-a thread of its own, never on an event loop. It holds the request log, traces, jobs and client
-counts. It also holds stored answers and conversations, which later requests with the same API key
-can continue. Records of another node are requested from that node.
+Each node has one SQLite file (`records.sqlite` in the state folder). Every HTTP process of the node
+opens this file, in a separate thread, so that the event loop never waits for the disk. The file has
+the request log, traces, jobs and the usage of each client. It also has stored answers and
+conversations, which later requests with the same API key can continue. To read a record of another
+node, a gateway asks that node's gateway.
 """
 
 from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent

@@ -1,10 +1,11 @@
-"""The clock that determines the age of records: a wall clock that no jump can carry far.
+"""A clock for the age of records: it follows the wall clock, but slowly, so that a wrong wall clock
+does little harm.
 
-Pure: SQL and its values. Rows have wall-clock stamps, so their age needs a wall clock. But a clock
-that jumps 400 days ahead must not delete all records. The file's own clock (`age_clock`) follows
-the wall clock, in either direction, at most `RATE` times as fast as time passes while the node
-runs. Rows are deleted by the earlier of the two clocks. Time while the node was off is caught up at
-that rate.
+Pure: returns SQL and its values. Rows have wall-clock times, so their age needs a wall clock. But
+if the wall clock jumps 400 days ahead, not all records may be deleted as too old. The table
+`age_clock` has a slow clock. It moves towards the wall clock, forwards or backwards, at most `RATE`
+times as fast as time passes while the node runs. The age of a row is computed with the earlier of
+the two clocks. After a time in which the node was off, the slow clock catches up at the same rate.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from __future__ import annotations
 from gateway.records.statements import Statement
 
 RATE = 4.0
-"""At this rate a node that runs six hours a day keeps up."""
+"""With this rate, the slow clock keeps up on a node that runs only six hours a day."""
 MOST_S = 120.0
-"""Limit of the time counted between two updates: while the node was off there were none."""
+"""At most this much time counts between two updates, because a longer gap means that the node was
+off."""
 
 NOW = "(SELECT min({now}, coalesce(now_s, {now})) FROM age_clock)"
-"""SQL for the time that row ages are compared to; `{now}` is the parameter with the wall clock."""
+"""SQL expression for the current time, from which the ages of rows are computed; `{now}` is the
+parameter with the wall clock."""
 
 
 def followed(wall_s: float, monotonic_s: float) -> Statement:
-    """Return the statement that moves the file's clock towards the wall clock. All processes of a
-    node pass the same monotonic clock, so that time counts once. After a restart of the machine no
-    time counts."""
+    """Return the statement that moves the slow clock towards the wall clock. All processes of a
+    node pass the machine's monotonic clock, so time is counted only once. The first update after a
+    restart of the machine counts no time, because the monotonic clock began anew."""
     passed = f"min({MOST_S}, max(0.0, :at - noted_at))"
     step = f"{RATE} * {passed}"
     return Statement(

@@ -1,8 +1,9 @@
-"""Talks to this node's records and to the gateways of other nodes: stored answers.
+"""Talks to this node's records and to the gateways of other nodes: stores, finds, deletes and stops
+answers.
 
-An answer is stored on the node whose gateway made it, which its id names; every gateway asks that
-node. The HTTP processes of a node share one file. Only stopping an answer in progress needs the
-process that makes it.
+An answer is stored on the node whose gateway made it. Its id names that node, so any gateway can
+ask that node for it. All HTTP processes of a node share one file, so each of them can read and
+delete an answer. To stop an answer in progress, a gateway must reach the process that makes it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _LIST = "answer.list"
 
 
 class AnswersSilent(ShoalError):
-    """The HTTP process of an answer did not reply within `waited_s` whether it stops."""
+    """The HTTP process that makes an answer did not reply within `waited_s` to the request to
+    stop."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"HTTP process {number} of this node did not answer within {ANSWER_S:g} s")
@@ -39,7 +41,7 @@ class AnswersSilent(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class AnswersListed:
-    """Answers of a list, by their request ids, and the nodes whose answers are missing, with the
+    """A list of answers, as request ids, and the nodes whose answers are missing, each with a
     reason."""
 
     requests: tuple[RequestId, ...]
@@ -52,16 +54,16 @@ def _nothing() -> Sequence[Statement]:
 
 @dataclass(frozen=True, slots=True)
 class HowKept:
-    """The function that makes an answer's statements, or `why` it is not stored."""
+    """Either the function that makes the SQL statements that store an answer, or the reason `why`
+    it is not stored."""
 
     make: Make = _nothing
     why: str = ""
 
 
 class AnswerRecords:
-    """The stored answers, by the requests that made them.
-
-    `stop` stops a request of this process; `processes` is the node's number of HTTP processes.
+    """Stores and finds answers; each is known by the id of the request that made it. `stop` stops a
+    request of this process. `processes` is the number of HTTP processes of this node.
     """
 
     def __init__(
@@ -92,11 +94,11 @@ class AnswerRecords:
     # --- answers of this process -----------------------------------------------------------------
 
     def begin(self, owner: str, request: RequestId) -> None:
-        """Note that an answer in progress is to be stored."""
+        """Note that the answer to a running request will be stored."""
         self._open[request] = owner
 
     def end(self, request: RequestId) -> None:
-        """Note that an answer has ended, stored or not."""
+        """Note that the answer has ended, whether it was stored or not."""
         self._open.pop(request, None)
 
     @property
@@ -105,7 +107,7 @@ class AnswerRecords:
         return self._bounds.rows > 0
 
     async def keep(self, owner: str, request: RequestId, answer: KeptAnswer) -> str:
-        """Store an answer durably; return why that failed, or ""."""
+        """Store an answer durably. Return the reason if that failed, else ""."""
         how = self.how_to_keep(owner, request, answer)
         why = how.why
         if not why:
@@ -116,8 +118,8 @@ class AnswerRecords:
         return why and self.tell_lost(request, why)
 
     def how_to_keep(self, owner: str, request: RequestId, answer: KeptAnswer | None) -> HowKept:
-        """Return how to store an answer, or why it is not stored. Without an answer there are no
-        statements."""
+        """Return how to store an answer, or the reason why it is not stored. If `answer` is None,
+        there are no statements."""
         if answer is None:
             return HowKept()
         size_bytes = kept_answers.size_of(answer)
@@ -128,18 +130,20 @@ class AnswerRecords:
         return HowKept(partial(kept_answers.added, owner, request, answer, wall()))
 
     def tell_lost(self, request: RequestId, why: str) -> str:
-        """Log why a part of an answer is not stored, and return the reason."""
+        """Log the reason why an answer or a part of it is not stored, and return this reason."""
         self._lost.add(request=request, why=why)
         return why
 
     def stop_here(self, request: RequestId, owner: str) -> bool:
-        """Stop an answer in progress in this process; return False if there is none."""
+        """Stop an answer that this process is making. Return False if this process makes no such
+        answer."""
         return self._open.get(request) == owner and self._stop(request)
 
     # --- answers of any node ---------------------------------------------------------------------
 
     async def find(self, owner: str, request: RequestId) -> KeptAnswer | None:
-        """Return an answer of this owner, or None. Raises RecordsUnavailable, RecordsElsewhere."""
+        """Return a stored answer of this owner, or None. Raises RecordsUnavailable,
+        RecordsElsewhere."""
         reply = await self._ask_home("find", request, owner)
         if reply is None:
             return None
@@ -147,17 +151,18 @@ class AnswerRecords:
         return KeptAnswer(answer, tuple(items), listed, labels)
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
-        """Replace the labels of this owner's answer; return False if there is none. Raises as
-        `find`."""
+        """Replace the labels of an answer of this owner. Return False if no such answer is stored.
+        Raises RecordsUnavailable, RecordsElsewhere."""
         return await self._ask_home("label", request, owner, labels) is True
 
     async def remove(self, owner: str, request: RequestId) -> bool:
-        """Delete this owner's answer; return False if there is none. Raises as `find`."""
+        """Delete an answer of this owner. Return False if no such answer is stored. Raises
+        RecordsUnavailable, RecordsElsewhere."""
         return await self._ask_home("remove", request, owner) is True
 
     async def stop(self, owner: str, request: RequestId) -> bool:
-        """Stop this owner's answer in progress; return False if there is none. Raises
-        AnswersSilent, RecordsElsewhere."""
+        """Stop an answer of this owner that is being made. Return False if none is in progress.
+        Raises AnswersSilent, RecordsElsewhere."""
         return await self._ask_home("stop", request, owner) is True
 
     async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
@@ -172,14 +177,15 @@ class AnswerRecords:
     # --- internals -------------------------------------------------------------------------------
 
     async def _ask_home(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
-        """Return the reply of the node that a request id names; None if there is no such node."""
+        """Return the reply of the node that the request id names; None if the cluster has no such
+        node."""
         return await ask_home(
             self._far.questions, request, f"answer.{verb}", [request, owner, given]
         )
 
     def _answered(self, verb: str) -> Callable[[Any], Any]:
         async def answered(arguments: Any) -> Any:
-            """Answer one of the verbs for any gateway."""
+            """Answer a call of another gateway."""
             match arguments:
                 case [str(request), str(owner), bytes(given)]:
                     return await self._here(verb, RequestId(request), owner, given)

@@ -1,8 +1,9 @@
-"""Usage of each client at one HTTP process: counts in memory, and the rows that preserve them.
+"""Counts the usage of each client at one HTTP process, in memory, and makes the rows that preserve
+these counts.
 
-Pure: SQL and its values out, rows in. Each HTTP process has its own rows under its number, with its
-totals since the first start, so that no process adds to another's rows. A process keeps the
-`MOST_CLIENTS` clients seen last.
+Pure: takes rows, and returns SQL and its values. Each HTTP process has its own rows, which contain
+its number and its totals since the first start of the node. So no two processes write the same row.
+A process counts only the `MOST_CLIENTS` clients that it has seen last.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ MOST_CLIENTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ClientTotals:
-    """A client's usage. `requests` were accepted, `failed` of them did not finish; `refused` were
-    not accepted. `first_at_s` and `seen_at_s` are wall-clock."""
+    """The total usage of a client. `requests` counts accepted requests, `failed` those of them that
+    did not finish, and `refused` requests that were not accepted. `first_at_s` and `seen_at_s` are
+    wall-clock."""
 
     requests: int = 0
     refused: int = 0
@@ -46,14 +48,14 @@ class ClientTotals:
 
 
 def seen_now(totals: ClientTotals, wall_s: float) -> ClientTotals:
-    """Return totals first and last seen at this time."""
+    """Return `totals` with this time as its first and last time."""
     return replace(totals, first_at_s=wall_s, seen_at_s=wall_s)
 
 
 COLUMNS = tuple(field.name for field in fields(ClientTotals))
 NOTHING = ClientTotals()
 ClientRow = Sequence[Any]
-"""A client as plain values: kind, name, and its totals in order."""
+"""A client as plain values: its kind, its name, and the fields of its `ClientTotals` in order."""
 _REPLACE = (
     f"INSERT OR REPLACE INTO client (process, kind, name, {', '.join(COLUMNS)}) "
     f"VALUES ({', '.join('?' * (len(COLUMNS) + 3))})"
@@ -67,8 +69,8 @@ _ALL = f"SELECT process, kind, name, {', '.join(COLUMNS)} FROM client"
 
 
 class ClientUse:
-    """The clients of one HTTP process, ordered by when they were last seen. `loaded`: the counts of
-    an earlier process of this number are included."""
+    """The clients of one HTTP process, ordered by when they were last seen. `loaded`: the counts
+    that an earlier process with this number stored are included."""
 
     def __init__(self) -> None:
         self.loaded = False
@@ -76,7 +78,7 @@ class ClientUse:
         self._changed: set[ClientName] = set()
 
     def add(self, client: ClientName, totals: ClientTotals) -> None:
-        """Add to a client's usage."""
+        """Add `totals` to the usage of a client, who is now the last one seen."""
         self._totals[client] = self._totals.pop(client, NOTHING) + totals
         self._changed.add(client)
         if len(self._totals) > MOST_CLIENTS:
@@ -97,8 +99,8 @@ class ClientUse:
         return [(*client, *astuple(totals)) for client, totals in self._totals.items()]
 
     def take_unwritten(self, process: int) -> list[Statement]:
-        """Return the statements for the clients that changed since the last call; empty if none
-        did."""
+        """Return the statements that store the clients whose usage has changed since the last call.
+        The list is empty if no usage has changed."""
         changed, self._changed = self._changed, set()
         written = [
             Statement(_REPLACE, (process, *client, *astuple(self._totals[client])))
@@ -114,12 +116,13 @@ class ClientUse:
 
 
 def kept_clients() -> Statement:
-    """Return the query for all rows: the number of a process, then a `ClientRow`."""
+    """Return the query for the stored usage of all processes. Each row has the number of a process,
+    then a `ClientRow`."""
     return Statement(_ALL)
 
 
 def summed_clients(parts: Iterable[Iterable[ClientRow]]) -> dict[ClientName, ClientTotals]:
-    """Return each client's usage over several processes."""
+    """Return the usage of each client, summed over several processes."""
     usage: dict[ClientName, ClientTotals] = {}
     for kind, name, *totals in (row for rows in parts for row in rows):
         client = ClientName(kind, name)
@@ -128,7 +131,7 @@ def summed_clients(parts: Iterable[Iterable[ClientRow]]) -> dict[ClientName, Cli
 
 
 class ClientFigures(TypedDict):
-    """A client's usage."""
+    """The usage of a client, in the form of the API."""
 
     requests: int
     refused: int
@@ -142,7 +145,8 @@ class ClientFigures(TypedDict):
 
 
 def client_told(totals: ClientTotals) -> ClientFigures:
-    """Return totals in the API's form, with the mean tokens of a request."""
+    """Return the usage of a client in the form of the API, with the mean number of tokens per
+    request."""
     taken = max(1, totals.requests)
     return {
         "requests": totals.requests,

@@ -1,6 +1,8 @@
-"""Talks to the log: the health of a node's records, as one HTTP process sees it.
+"""Talks to the log: knows whether the records of a node can be written, as far as one HTTP process
+sees.
 
-Each change is logged once; a problem is listed as long as it lasts.
+The beginning and the end of each problem are logged once. `problems` lists a problem as long as it
+lasts.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ class RecordsCondition:
 
     @property
     def problems(self) -> list[str]:
-        """Return the current problems as messages to users; empty if the file is healthy."""
+        """Return the current problems as messages to users. The list is empty if the file is
+        healthy."""
         problems: list[str] = []
         if why := self._why:
             text = "cannot write records, so answers are not stored and jobs wait"
@@ -48,7 +51,8 @@ class RecordsCondition:
         self._why = why or "without a reason"
 
     def worked(self, not_logged: int) -> None:
-        """Note that a write succeeded; `not_logged`: requests dropped so far for lack of memory."""
+        """Note that a write succeeded. `not_logged` is the number of requests dropped so far,
+        because too many rows waited."""
         if self._why:
             self._why = ""
             self._log.info("writing records again", not_logged=not_logged)

@@ -1,11 +1,12 @@
-"""Talks to SQLite and the disk: one records file, as one HTTP process has it open.
+"""Talks to SQLite and the disk: opens, repairs, reads and writes the records file for one HTTP
+process.
 
-The only module that imports sqlite3. Several processes open one file. A process holds the lock
-beside the file while it creates, migrates or moves it. A file that is broken, of a later version or
-not writable is moved aside under another name, and a new one takes its place. Other processes
-notice by the file's identity at their next access. A read error without a faulty statement means
-that the file is broken. `write` has committed when it returns: the rows survive a crash of the
-process, and with `durable` a power failure.
+This is the only module that imports sqlite3. Several processes open the same file. A process holds
+a lock file while it creates, migrates or renames the records file. If the file is broken, has a
+later version, or cannot be written, it is renamed and a new file is created. Other processes notice
+at their next access, because the inode has changed. A read error that no statement of ours has
+caused means that the file is broken. When `write` returns, it has committed: the rows survive a
+crash of the process and, with `durable`, a power failure.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ LOOK_S = 0.02
 BUSY_S = 5.0
 """How long a write waits for writes of other processes."""
 CHECKPOINT_BYTES = 4 << 20
-"""The write-ahead log is cut to this size once its content is in the file."""
+"""The write-ahead log is truncated to this size once its content has been moved to the file."""
 FREE_PAGES = 1024
-"""With more unused pages than this the file is shrunk."""
+"""If the file has more unused pages than this, it is shrunk."""
 ASIDE_AT_MOST = 4
-"""Limit of broken files; beyond it the oldest is deleted."""
+"""At most this many broken files are kept; the oldest are deleted."""
 PRIVATE = 0o600
 
 Flaw = Literal["broken", "newer", "unwritable"]
@@ -53,7 +54,8 @@ _DEFECTS = (
     sqlite3.NotSupportedError,
     sqlite3.ProgrammingError,
 )
-"""Errors of our own statements; passed on unchanged."""
+"""Errors that a faulty statement of ours causes. They are raised unchanged, and the file is not
+renamed."""
 _UNREADABLE = (UnicodeDecodeError, SystemError)
 """Errors that Python raises if SQLite's message quotes a broken schema."""
 _T = TypeVar("_T")
@@ -64,9 +66,8 @@ class RecordsUnavailable(ShoalError):
 
 
 class RecordsFile:
-    """One records file, for use in one thread. It is opened at the first access.
-
-    `max_pages` limits the file, for tests of a full disk; 0: no limit.
+    """A records file, for use in one thread. The file is opened at the first access. `max_pages`
+    limits its size, for tests of a full disk; 0: no limit.
     """
 
     def __init__(self, path: Path, log: Log, *, max_pages: int = 0) -> None:
@@ -77,8 +78,8 @@ class RecordsFile:
         self._identity: tuple[int, int] | None = None
 
     def write(self, statements: Sequence[Statement], *, durable: bool = False) -> list[int]:
-        """Run statements, all or none; committed when this returns. Return how many rows each
-        changed. Raises RecordsUnavailable."""
+        """Run statements in one transaction, which is committed when this method returns. Return
+        how many rows each statement changed. Raises RecordsUnavailable."""
 
         def run(connection: sqlite3.Connection) -> list[int]:
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -93,7 +94,8 @@ class RecordsFile:
         return self._with_connection(run)
 
     def read(self, statements: Sequence[Statement]) -> list[list[Sequence[Any]]]:
-        """Return the rows of each query, all from one moment. Raises RecordsUnavailable."""
+        """Run queries in one transaction, and return the rows of each query. Raises
+        RecordsUnavailable."""
 
         def rows(connection: sqlite3.Connection) -> list[list[Sequence[Any]]]:
             connection.execute("BEGIN")
@@ -107,7 +109,8 @@ class RecordsFile:
         return self._with_connection(rows)
 
     def shrink(self) -> None:
-        """Return some long-unused pages to the disk. Raises RecordsUnavailable."""
+        """Return some pages that have been unused for long to the file system. Raises
+        RecordsUnavailable."""
 
         def shrunk(connection: sqlite3.Connection) -> None:
             (free,) = connection.execute("PRAGMA freelist_count").fetchone()
@@ -126,8 +129,8 @@ class RecordsFile:
     # --- internals -----------------------------------------------------------------------------
 
     def _with_connection(self, act: Callable[[sqlite3.Connection], _T]) -> _T:
-        """Return the result of `act` on the open file. If the file is broken, retry once with a new
-        file."""
+        """Call `act` with the open file, and return its result. If the file is broken, create a new
+        file and retry once."""
         try:
             return self._acted(act)
         except _DEFECTS:
@@ -159,8 +162,8 @@ class RecordsFile:
                     connection.execute("ROLLBACK")
 
     def _open(self, distrusted: tuple[tuple[int, int] | None, Flaw, str] | None = None) -> None:
-        """Open and migrate the file. Move it aside first if it is unusable or is the `distrusted`
-        file. Raises RecordsUnavailable."""
+        """Open and migrate the file. Rename it first, and create a new one, if it is unusable or is
+        the file `distrusted`. Raises RecordsUnavailable."""
         try:
             with _locked(self._path):
                 if distrusted is not None and distrusted[0] == _identity(self._path):
@@ -176,7 +179,7 @@ class RecordsFile:
         self._connection, self._identity = opened, _identity(self._path)
 
     def _opened(self) -> sqlite3.Connection | tuple[Flaw, str]:
-        """Return the connection to a sound file, or its flaw."""
+        """Open the file. Return the connection, or the flaw that makes the file unusable."""
         if _identity(self._path) is None:
             # sqlite3 would let others read the file; files beside it get the same permissions
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
@@ -201,8 +204,8 @@ class RecordsFile:
         return connection
 
     def _set_aside(self, flaw: Flaw, why: str) -> None:
-        """Rename the file and those beside it. The write-ahead log goes first: without its file it
-        means nothing, and beside another file SQLite would take it for that file's log."""
+        """Rename the file and SQLite's extra files. The write-ahead log is renamed first. If it
+        were left behind, SQLite would take it for the log of the new file."""
         stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         there = set(self._path.parent.glob(f"{self._path.name}.*"))
         names = (f"{self._path.name}.{flaw}-{stamp}-{number}" for number in range(len(there) + 1))
@@ -222,8 +225,8 @@ class RecordsFile:
 
 
 def _migrated(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str] | None:
-    """Check a file and migrate it to the current version; return its flaw, or None. Raises
-    sqlite3.Error."""
+    """Check a file and migrate it to the current version. Return the flaw that makes it unusable,
+    or None. Raises sqlite3.Error."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > VERSION:
         return "newer", f"its version is {version}; this shoal supports up to {VERSION}"
@@ -254,7 +257,7 @@ def _migrated(connection: sqlite3.Connection, max_pages: int) -> tuple[Flaw, str
 
 @functools.cache
 def _tables() -> frozenset[tuple[str, str]]:
-    """Return the tables, indexes and triggers of the current version, each (name, SQL)."""
+    """Return the name and the SQL of each table, index and trigger of the current version."""
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         for statement in statements_from(0):
             connection.execute(statement)
@@ -273,8 +276,8 @@ def _words_of(error: Exception) -> str:
 
 
 def _flaw_of(error: Exception) -> Flaw | None:
-    """Return the flaw that an error proves. A short read means that the file was cut off. None if
-    the cause is the disk, the folder or another process."""
+    """Return the flaw of the file that an error proves. A short read means that the file was
+    truncated. None if the disk, the folder or another process causes the error."""
     if isinstance(error, _UNREADABLE):
         return "broken"
     code = getattr(error, "sqlite_errorcode", 0)
@@ -285,7 +288,7 @@ def _flaw_of(error: Exception) -> Flaw | None:
 
 
 def _text_of(data: bytes) -> str:
-    """Decode a text of the file; flipped bits become replacement characters."""
+    """Decode a text from the file. Bytes that are invalid UTF-8 become replacement characters."""
     return data.decode(errors="replace")
 
 
@@ -299,8 +302,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Hold the lock beside a file. Raises OSError if the lock is not free in time or cannot be
-    taken."""
+    """Hold the lock file of a records file while the context is open. Raises OSError if the lock is
+    not free in time or cannot be taken."""
     held = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE)
     try:
         give_up_at = now() + LOCK_S
