@@ -98,7 +98,7 @@ def options_of(settings: Settings) -> Options:
 
 
 def _secret_files(settings: Settings) -> tuple[str, ...]:
-    """Return the paths of keys and tokens; the files may be absent."""
+    """Return the paths of the files with keys and tokens. The files may not exist."""
     paths, tls = settings.paths, settings.tls
     files = (settings.cluster_key, paths.machine_key, paths.state / TOKEN_FILE)
     return (*map(str, files), *(() if tls is None else (tls.key,)))

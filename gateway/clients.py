@@ -1,8 +1,10 @@
-"""Talks to the disk, and to the gateway's other HTTP processes: clients, their limits and usage.
+"""Talks to the disk, and to the gateway's other HTTP processes: knows clients, their limits and
+their usage.
 
-It names the client of a request, has its profile (`clients.toml`), counts its usage and checks its
-limits. Usage is counted in memory and written to the records at most once in `FLUSH_S`. A cooldown
-is reported to the other processes at once, so that it applies at all of them.
+This module finds out which client sent a request, reads the client's profile (`clients.toml`),
+counts the client's usage and checks its limits. Usage is counted in memory and written to the
+records at most once in `FLUSH_S`. A cooldown is immediately reported to the other processes, so
+that they apply it as well.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ from gateway.requests.tasks import open_profiles
 
 FLUSH_S = 60.0
 TELL_S, REPEAT_S = 0.25, 1.0
-"""Shortest time between changed reports to other processes, and between unchanged ones."""
+"""A changed report is sent to the other processes after `TELL_S` at the earliest; an unchanged
+report is repeated after `REPEAT_S`."""
 
 
 class ClientTold(records.ClientFigures):
-    """A client. `known_by` is null if it has a profile but has sent no request. `rests_s` is its
-    remaining cooldown."""
+    """A client. `known_by` is null if the client has a profile but has sent no request. `rests_s`
+    is the remaining cooldown in seconds."""
 
     client: str
     known_by: str | None
@@ -46,7 +49,7 @@ class ClientTold(records.ClientFigures):
 
 
 class AskingClients:
-    """The clients of one HTTP process."""
+    """Knows the clients of one HTTP process: names, profiles, limits and usage."""
 
     def __init__(
         self,
@@ -77,7 +80,8 @@ class AskingClients:
     # --- clients and limits ----------------------------------------------------------------------
 
     def named(self, sharer: Sharer) -> ClientName:
-        """Return the client of a request: by its API key, else its client id, else its address."""
+        """Return the client that sent a request. A client is known by its API key; without a key by
+        its client id, else by its address."""
         key, client_id, address, *_ = sharer
         if key:
             record = self._keys.book.keys.get(key)
@@ -92,8 +96,8 @@ class AskingClients:
         return self.book.table.profile(client)
 
     def stays_s(self, client: ClientName, card: ModelCard | None, wish_s: float) -> float:
-        """Return a client's keep-alive time for a model: `wish_s`, at most its limit. Below 0 means
-        for ever."""
+        """Return how many seconds a model stays loaded for a client: the requested `wish_s`, but at
+        most the limit of the client's profile. Below 0 means forever."""
         most_s = self.profile(client).keep_alive_most_s
         if most_s is None:
             most_s = self._options.keep_alive_most_s["text" if card is None else card.makes]
@@ -114,7 +118,7 @@ class AskingClients:
     # --- usage -----------------------------------------------------------------------------------
 
     def rests(self, client: ClientName, cooldown_s: float) -> None:
-        """Start a client's cooldown, at each process of this gateway; 0: none."""
+        """Start a client's cooldown at all processes of this gateway. 0 starts none."""
         if cooldown_s > 0:
             self._rests.rest(client, self._now() + cooldown_s)
             self._tell()
@@ -124,10 +128,9 @@ class AskingClients:
         self._use.add(client, records.seen_now(totals, wall()))
 
     def own_rows(self) -> list[Any]:
-        """Return this process's part for the other processes.
-
-        It is a list of: whether its stored usage is loaded; the usage of its clients; the number of
-        waiting requests per client.
+        """Return the report of this process for the other processes. It is a list of: whether the
+        stored usage is loaded; the usage of each client; the number of waiting requests of each
+        client.
         """
         waiting = [[*client, count] for client, count in self._waiting().items()]
         return [self._use.loaded, self._use.rows(), waiting]
@@ -137,8 +140,8 @@ class AskingClients:
         self._rests.heard(process, rows, self._now())
 
     async def told(self) -> list[ClientTold]:
-        """Return all clients of this gateway, the latest request first; then clients that have a
-        profile and sent no request."""
+        """Return all clients of this gateway, the latest request first. Clients that have a profile
+        but have sent no request come last."""
         parts = await self._near.client_rows(self._options.processes)
         totals_by_client = await self._summed(parts)
         now, waiting = self._now(), Counter[ClientName]()
@@ -186,8 +189,8 @@ class AskingClients:
     async def _summed(
         self, parts: Mapping[int, list[Any]]
     ) -> dict[ClientName, records.ClientTotals]:
-        """Return each client's usage, summed over all processes. For a process that did not report,
-        its stored usage counts."""
+        """Return the usage of each client, summed over all processes. If a process did not report,
+        its stored usage is used."""
         rows = [own for _, own, _ in parts.values()]
         whole = {number for number, (loaded, *_) in parts.items() if loaded}
         stored: Sequence[Sequence[Any]] = ()

@@ -1,7 +1,8 @@
-"""Talks to the log, the metrics and the records: reports ended requests.
+"""Talks to the log, the metrics and the records: reports each request when it has ended.
 
-Each request is reported once, also a refused one. Reports never contain text of prompts or answers.
-Callers without access are not reported: a stranger could push all other entries out of the log.
+Each request is reported exactly once, also if it was refused. Reports never contain text of prompts
+or answers. Requests without access rights are not reported, because a stranger could send so many
+that all other entries are deleted from the log.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from gateway.requests.tracing import (
 
 FINISHED = "finished"
 RANKS_S = 1.0
-"""A trace is stored after this time, even if ranks have not reported."""
+"""A trace is stored after this time, even if some ranks have not reported their timings."""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class AskedOver:
         return self.parsed is not None and self.parsed.stream
 
     def place(self, request: str) -> TracePlace:
-        """Return the place of one of its runner requests in their trace."""
+        """Return the trace and span ids for one of the runner requests of this HTTP request."""
         parsed = self.parsed
         first = request if parsed is None or not parsed.requests else parsed.requests[0].request_id
         return place_of(request, first, self.parent)
@@ -81,9 +82,9 @@ class AskedOver:
 
 @dataclass(slots=True)
 class ProvidedAnswer:
-    """A provider's answer. `model` is the model's name here, `counted_as` its name in the metrics.
-
-    `began_at` is when the first bytes arrived, `finish` the finish reason.
+    """The facts of an answer that a provider made. `model` is the model's name in this cluster,
+    `counted_as` its name in the metrics. `began_at` is when the first bytes arrived, `finish` the
+    finish reason.
     """
 
     request: RequestId
@@ -97,7 +98,7 @@ class ProvidedAnswer:
 
 
 class EndedRequests:
-    """Reports the ended requests of one HTTP process."""
+    """Reports the ended requests of one HTTP process to the log, the metrics and the records."""
 
     def __init__(
         self,
@@ -120,9 +121,8 @@ class EndedRequests:
         self._exporter = open_exporter(options, log, metrics.exported)
 
     def tell(self, exchange: Exchange, details: AskedOver, *, outcome: str, status: int) -> None:
-        """Report an exchange: for each of its requests metrics, a log line and a row.
-
-        `outcome` is `FINISHED` or an error code."""
+        """Report an exchange: update the metrics, write a log line and write a row for each of its
+        requests. `outcome` is `FINISHED` or an error code."""
         now = self._reactor.now()
         requests = exchange.requests
         prompts = [request for request in requests if request.wire.question is None]
@@ -140,7 +140,7 @@ class EndedRequests:
                 self._keep_trace(request, request.trace, details, row, now)
 
     async def stop(self) -> None:
-        """Export the remaining traces; it takes a moment at most."""
+        """Export the remaining traces; the exporter limits how long this takes."""
         if self._exporter is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._exporter.close)
 
@@ -172,7 +172,8 @@ class EndedRequests:
         self._tell_row(row, provided.counted_as, usage.prompt_tokens)
 
     def tell_refused(self, details: AskedOver, fault: HttpFault) -> None:
-        """Count a request that was refused before its exchange existed, and write its row."""
+        """Report a request that was refused before its exchange existed: count it and write its
+        row."""
         self._clients.ended(details.client, ClientTotals(refused=1))
         if not self._records.logs_requests:
             return
@@ -196,8 +197,8 @@ class EndedRequests:
         )
 
     def _tell_row(self, row: RequestRow, model: str, read_tokens: int) -> None:
-        """Count an answered request; write its log line and its row. `model` is its name in the
-        metrics. `read_tokens`: prompt tokens, counted once per prompt (`n > 1` shares it)."""
+        """Count an answered request; write its log line and its row. `model` is the model's name in
+        the metrics. `read_tokens`: prompt tokens, counted once per prompt (`n > 1` shares it)."""
         outcome = row.error or FINISHED
         self._metrics.ended(model, outcome, read_tokens, row.ttft_s, row.seconds)
         self._log.info(
@@ -261,8 +262,8 @@ class EndedRequests:
         self._clients.rests(details.client, details.cooldown_s)
 
     def _model_of(self, name: str) -> str | None:
-        """Return the model of a name. An unknown name is returned if it has the form of a model id,
-        else None, because it may be any text."""
+        """Return the model that a name means. If no model matches, return the name itself if it has
+        the form of a model id, else None, because such a name can be any text."""
         try:
             return str(self._models.named(name))
         except HttpFaultRaised:
@@ -270,8 +271,8 @@ class EndedRequests:
 
 
 def _queued_s(request: ClientRequest, details: AskedOver) -> float | None:
-    """Return how long a request waited, in the gateway and at the runner, before a runner began it.
-    None without a runner's report."""
+    """Return how long a request waited, in the gateway and at the runner, before the runner began
+    it. None if the runner did not report its part."""
     usage, submitted_at = request.usage, request.submitted_at
     if usage is None or submitted_at is None or not usage.prefill_s + usage.decode_s:
         return None

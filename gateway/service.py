@@ -1,4 +1,5 @@
-"""Talks to the event loop, the bus and the runners: all parts of one HTTP process except HTTP.
+"""Talks to the event loop, the bus and the runners: builds all parts of one HTTP process except
+HTTP.
 
 It is built after the fork, in lifespan startup, because neither an event loop nor a ZeroMQ context
 survives a fork. `start` returns when the process may serve. `drain` lets open answers finish for a
@@ -63,7 +64,7 @@ NOTICED_S, NOTICED_LOOK_S = 5.0, 0.01
 
 
 class HttpService:
-    """The running parts of one HTTP process."""
+    """All parts of one HTTP process that resources use."""
 
     def __init__(
         self, options: Options, loop: asyncio.AbstractEventLoop, application: records.Asgi
@@ -186,7 +187,7 @@ class HttpService:
     # --- life ------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Refuse new requests (SIGTERM). Open requests have `drain_s`, then get an error."""
+        """Refuse new requests (SIGTERM). After `drain_s`, open requests get an error."""
         if self.dispatcher.draining:
             return
         self.dispatcher.draining = True
@@ -240,8 +241,8 @@ class HttpService:
         )
 
     async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Send a command to the leader and wait for its answer; a cancelled wait withdraws it.
-        Raises HttpFaultRaised with the leader's refusal."""
+        """Send a command to the leader and wait for the answer. If the wait is cancelled, the
+        command is withdrawn. Raises HttpFaultRaised with the leader's refusal."""
         waiting: asyncio.Future[Acknowledged | CommandRefused] = (
             asyncio.get_running_loop().create_future()
         )
@@ -260,14 +261,14 @@ class HttpService:
         return answer
 
     async def noticed(self, answer: Acknowledged) -> None:
-        """Wait until this process's state has the acknowledged change, for `NOTICED_S` at most."""
+        """Wait until the state of this process has the acknowledged change, at most `NOTICED_S`."""
         give_up_at = self.reactor.now() + NOTICED_S
         while self.bus.state.index < answer.index and self.reactor.now() < give_up_at:
             await asyncio.sleep(NOTICED_LOOK_S)
 
     def keep_alive(self, model: ModelId, seconds: float | None, client: ClientName) -> None:
-        """Request a keep-alive time for a model's instances, at most the client's limit. None: no
-        request. It does not wait."""
+        """Request a keep-alive time for a model's instances, at most the client's limit; do nothing
+        if `seconds` is None. Does not wait."""
         if seconds is None:
             return
         seconds = self.clients.stays_s(client, self.catalog.cards().get(model), seconds)
@@ -284,7 +285,7 @@ class HttpService:
         return self._own_cancels.cancel(request_id)
 
     def ignored(self, dialect: str, fields: Sequence[str]) -> None:
-        """Count ignored fields of a body. Unpublished names count as `other`."""
+        """Count the ignored fields of a body. Names that no API publishes count as `other`."""
         self.metrics.ignored(dialect, labels_of(fields))
         self.log.debug("fields without effect", dialect=dialect, fields=len(fields))
 

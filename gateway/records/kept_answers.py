@@ -1,10 +1,11 @@
-"""Stored answers, which later requests can continue: the statements and queries.
+"""The SQL statements and queries for stored answers, which later requests can continue.
 
-Pure: SQL and its values. An answer belongs to one owner; no other owner finds it. An item that
-several answers share is stored once and deleted with the last of them. Answers, bytes and age are
-limited. Beyond the limits, the oldest answers of the owner with the most are deleted. So an owner's
-answers never displace those of an owner with fewer. Conversations count as answers, each as old as
-its last use.
+Pure: returns SQL and its values. Each answer belongs to one owner (an API key), and no other owner
+can find it. If several answers share an item of a conversation, the item is stored once; it is
+deleted together with the last of these answers. The number, the bytes and the age of answers are
+limited. If the number or the bytes exceed the limit, the oldest answers of the owner with the most
+are deleted. So an owner with many answers never displaces those of an owner with few. A
+conversation counts as an answer whose age begins at its last use.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ from gateway.records.statements import Statement
 LARGEST_BYTES = 8 << 20
 """Limit of an answer with its items; a larger one is not stored."""
 ROW_BYTES, ITEM_BYTES, PLACE_BYTES = 200, 100, 24
-"""Bytes of an answer, of an item, and of an item's place in an answer, beside their content."""
+"""Estimated overhead in bytes, in addition to the content: of an answer, of an item, and of an
+item's place in an answer."""
 PRUNED_ROWS = 512
-"""Limit of rows that one pruning deletes for each bound, so that none takes long."""
+"""For each limit, one pruning deletes at most this many rows, so that it does not take long."""
 PRUNINGS = 3
-"""Byte prunings per round: shared items free fewer bytes than estimated."""
+"""Prunings by bytes in one round. One may not suffice, because an item that other answers share
+frees no bytes."""
 
 
 NEXT_USE = (
     "(SELECT 1 + max(coalesce((SELECT max(id) FROM answer), 0), "
     "coalesce((SELECT max(used) FROM conversation), 0)))"
 )
-"""The next number of the sequence that orders answers and conversations by age, whatever the
-clock."""
+"""SQL for the next number of a sequence. The numbers order answers and conversations by age, even
+if the clock was wrong."""
 _KEPT = ("answer", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerBounds:
-    """Limits of the answers of all owners together, and of their age."""
+    """Limits for the number, the bytes and the age of answers; number and bytes are those of all
+    owners together."""
 
     rows: int
     bytes: int
@@ -51,8 +55,8 @@ class AnswerBounds:
 
 @dataclass(frozen=True, slots=True)
 class ListedQuery:
-    """Filter for a list of answers: at most `limit`, those after the answer `after` (its `listed`
-    bytes), of this model, and with all these labels."""
+    """Filter and order for a list of answers: at most `limit` answers that follow the answer
+    `after` (its `listed` bytes), were made by this model, and have all these labels."""
 
     limit: int
     descends: bool
@@ -62,7 +66,7 @@ class ListedQuery:
 
 
 def answer_bounds(options: Options) -> AnswerBounds:
-    """Return the limits of a node's stored answers from its options."""
+    """Return the limits that a node's options set for stored answers."""
     return AnswerBounds(
         rows=options.answer_rows,
         bytes=options.answer_bytes,
@@ -71,13 +75,13 @@ def answer_bounds(options: Options) -> AnswerBounds:
 
 
 def size_of(answer: KeptAnswer) -> int:
-    """Return the bytes of an answer with its items."""
+    """Return how many bytes an answer and its items take."""
     beside = len(answer.listed) + len(answer.labels)
     return len(answer.answer) + beside + sum(map(len, answer.items))
 
 
 def added(owner: str, request: RequestId, answer: KeptAnswer, now_s: float) -> list[Statement]:
-    """Return the statements that store an answer, replacing one of the same request."""
+    """Return the statements that store an answer. They replace an answer of the same request."""
     order = [blake2b(item, digest_size=16).hexdigest() for item in answer.items]
     items = dict(zip(order, answer.items, strict=True))
     row_bytes = size_of(answer) - sum(map(len, answer.items)) + ROW_BYTES + PLACE_BYTES * len(order)
@@ -109,8 +113,8 @@ def added(owner: str, request: RequestId, answer: KeptAnswer, now_s: float) -> l
 
 
 def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
-    """Return the statements that delete answers and conversations beyond the limits, some at a
-    time."""
+    """Return the statements that delete answers and conversations beyond the limits. Each run
+    deletes only some of them."""
     before, values = f"{age.NOW.format(now=':now')} - :age", {"now": now_s, "age": bounds.age_s}
     rows = f"(SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM {_lead('rows')})"
     some = f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')})"
@@ -152,7 +156,7 @@ def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
 
 
 def _oldest(measure: str, most: str) -> str:
-    """Return the query for the oldest rows of the owner with the most, at most `most`."""
+    """Return the query for at most `most` of the oldest rows of the owner who has the most."""
     owner = _most(measure)
     return (
         f"SELECT 'answer' AS kind, id, id AS used, size_bytes FROM answer WHERE owner = {owner} "
@@ -162,12 +166,13 @@ def _oldest(measure: str, most: str) -> str:
 
 
 def _most(measure: str) -> str:
-    """Return the query for the owner with the most."""
+    """Return the query for the owner who has the most, by number or by bytes."""
     return f"(SELECT owner FROM answer_tally ORDER BY {measure} DESC, owner LIMIT 1)"
 
 
 def _lead(measure: str) -> str:
-    """Return the query for the total of all owners, and the lead of the first over the second."""
+    """Return the query for two values: the total of all owners, and by how much the owner with the
+    most exceeds the next one."""
     second = f"SELECT {measure} FROM answer_tally ORDER BY {measure} DESC LIMIT 1 OFFSET 1"
     return (
         f"(SELECT coalesce(sum({measure}), 0) AS total, "
@@ -194,7 +199,7 @@ def find(owner: str, request: RequestId) -> list[Statement]:
 
 
 def answer_in(answers: Sequence[Sequence[Sequence[Any]]]) -> KeptAnswer | None:
-    """Return the answer from the rows of `find`; None if there is none."""
+    """Return the answer that the rows of `find` contain; None if no answer was found."""
     rows, items = answers
     if not rows:
         return None

@@ -1,7 +1,9 @@
-"""Talks to this node's records and to the gateways of other nodes: stored traces.
+"""Talks to this node's records and to the gateways of other nodes: lists, finds and deletes stored
+traces.
 
-A trace is stored on the node whose gateway had the request, which its id names; every gateway asks
-that node. Any HTTP process of a node reads and deletes the node's traces.
+A trace is stored on the node whose gateway received the request. The request's id names that node,
+so any gateway can ask that node for it. All HTTP processes of a node share one file, so each of
+them can read and delete the node's traces.
 """
 
 from __future__ import annotations
@@ -22,16 +24,16 @@ _FIND, _REMOVE, _LATEST = "trace.find", "trace.remove", "trace.latest"
 
 @dataclass(frozen=True, slots=True)
 class TracesListed:
-    """Traces of all nodes, latest first, each with its `node`, and the nodes whose traces are
-    missing, with the reason."""
+    """Traces of all nodes, latest first, each with its `node`. `missing` has the nodes whose traces
+    are missing, each with a reason."""
 
     traces: tuple[dict[str, Any], ...]
     missing: tuple[str, ...]
 
 
 class TraceRecords:
-    """The traces of all nodes; `node` is this one. Methods raise RecordsUnavailable for this node's
-    traces and RecordsElsewhere for another node's."""
+    """Finds the traces of all nodes; `node` is this node. Methods raise RecordsUnavailable if this
+    node's records cannot be read, and RecordsElsewhere if another node's cannot."""
 
     def __init__(self, records: NodeRecords, far: RecordLists, node: NodeId) -> None:
         self._records = records
@@ -42,8 +44,8 @@ class TraceRecords:
         far.questions.answer(_LATEST, self._latest_here)
 
     async def latest(self, limit: int, model: str | None) -> dict[str, Any]:
-        """Return this node's last traces of a model or of all, latest first, and the number and
-        bytes of all its traces."""
+        """Return this node's last traces, latest first, of one model or of all models. Also return
+        the number and the bytes of all traces of this node."""
 
         def ask(file: RecordsFile) -> dict[str, Any]:
             rows, [(count, total_bytes)] = file.read([traces.listed(limit, model), traces.KEPT])
@@ -53,15 +55,15 @@ class TraceRecords:
         return await self._records.ask(ask)
 
     async def latest_of_all(self, limit: int, model: str | None) -> TracesListed:
-        """Return the last traces of all nodes, ordered by their wall clocks."""
+        """Return the last traces of all nodes, ordered by the wall clock of each node."""
         replies = await self._far.ask(_LATEST, [limit, model])
         listed = [trace for rows in replies.answers for trace in cast(list[dict[str, Any]], rows)]
         listed.sort(key=lambda trace: trace["ended_at_s"], reverse=True)
         return TracesListed(tuple(listed[:limit]), replies.missing)
 
     async def stats(self, window_s: float, model: str | None) -> dict[str, Any]:
-        """Return statistics of this node's traced requests that ended in the last `window_s`, and
-        of their parts."""
+        """Return statistics of this node's traced requests that ended in the last `window_s`
+        seconds, and of the parts of these requests."""
         question = traces.summed(wall() - window_s, model)
 
         def ask(file: RecordsFile) -> dict[str, Any]:
@@ -71,12 +73,12 @@ class TraceRecords:
         return await self._records.ask(ask)
 
     async def find(self, request: RequestId) -> bytes | None:
-        """Return the trace of a request as JSON; None if none is stored."""
+        """Return the stored trace of a request as JSON; None if the request has no stored trace."""
         trace = await ask_home(self._far.questions, request, _FIND, [request])
         return cast(bytes | None, trace)
 
     async def remove(self, request: RequestId) -> bool:
-        """Delete the trace of a request; return False if none is stored."""
+        """Delete the trace of a request. Return False if the request has no stored trace."""
         return await ask_home(self._far.questions, request, _REMOVE, [request]) is True
 
     # --- for the gateways of other nodes ---------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Talks to the records file, in a thread of its own: the writes and queries of one HTTP process.
+"""Talks to the records file, in a separate thread: runs the writes and queries of one HTTP process.
 
 The event loop never waits for the file. Log rows wait in a bounded queue and are written in
 batches; a row that finds the queue full is dropped and counted. An acknowledged write is on the

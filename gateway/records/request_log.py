@@ -1,9 +1,10 @@
-"""The request log: a row for each ended request, and the queries for the rows.
+"""The request log: one row for each ended request, and the SQL that writes, deletes and queries
+these rows.
 
-Pure: SQL and its values in, rows out. A row holds no word of a prompt, an answer or a tool: only
-names, codes and numbers. Names have at most `NAME_CHARS`. Rows are ordered by write, not by the
-clock, which may be set. A percentile is the smallest value that at least that share of values does
-not exceed.
+Pure: returns SQL with its values, and reads the resulting rows. A row has only names, codes and
+numbers, and no text of a prompt, an answer or a tool. Names are cut to `NAME_CHARS` characters.
+Rows are ordered by the time of writing and not by the wall clock, because the wall clock can be set
+back. The p-th percentile is the smallest value that at least p percent of the values do not exceed.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ from gateway.records.statements import Statement
 
 NAME_CHARS = 200
 ROW_BYTES = 200
-"""Bytes of a row beside its names, its index entry included."""
+"""Estimated bytes of a row and its index entry, without the names."""
 PRUNED_ROWS = 512
-"""Limit of rows that one pruning deletes for each bound, so that none takes long."""
+"""For each limit, one pruning deletes at most this many rows, so that it does not take long."""
 MOST_GROUPS = 100
-"""Models or clients in statistics: those with the most requests."""
+"""Statistics have at most this many models and clients: those with the most requests."""
 
 Kind = Literal["generate", "embed", "ask"]
-"""The request's product: text, vectors, or a fact about a prompt."""
+"""The product of a request: text, vectors, or a fact about a prompt, such as its token count."""
 Group = Literal["model", "client"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One ended request. Unknown values are None.
-
-    `ended_at_s` is wall-clock. `load_s` is the wait for its model, `queue_s` the wait at the
-    runner; `ttft_s` and `seconds` count from its arrival. `node` is the lead's. `finish` lists the
-    distinct finish reasons of its choices. `error` is a code, None if it finished.
+    """One ended request. Unknown values are None. `ended_at_s` is wall-clock. `load_s` is how long
+    the request waited for its model to load, `queue_s` how long it waited at the runner. `ttft_s`
+    and `seconds` are counted from the arrival. `node` is the node of the instance's rank 0.
+    `finish` lists the distinct finish reasons of the choices. `error` is an error code, or None if
+    the request finished.
     """
 
     request: str
@@ -73,7 +74,7 @@ _INSERT = (
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Limits of the log."""
+    """Limits of the request log: rows, bytes and age."""
 
     rows: int
     bytes: int
@@ -105,13 +106,14 @@ def _bounded(value: Any) -> Any:
 
 
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that delete the rows beyond the bounds, oldest first, at most
-    `PRUNED_ROWS` for each bound."""
+    """Return the statements that delete the oldest rows if the log exceeds its limits, at most
+    `PRUNED_ROWS` for each limit."""
     return pruned_from("request", bounds, now_s)
 
 
 def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return the same as `pruned` for any table that has a tally table."""
+    """Return the same statements as `pruned`, for any table that has a tally table (its number of
+    rows and bytes)."""
     return (
         Statement(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < "
@@ -135,7 +137,7 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
 
 
 def beyond(bounds: LogBounds, now_s: float) -> Statement:
-    """Return the query whether rows are left to prune (1, else 0)."""
+    """Return a query that yields 1 if the log still exceeds its limits, else 0."""
     return Statement(
         "SELECT rows > :rows OR bytes > :bytes OR EXISTS (SELECT 1 FROM request "
         f"WHERE ended_at_s < {age.NOW.format(now=':now')} - :age) FROM request_tally",
@@ -161,11 +163,11 @@ def recent(query: RecentQuery) -> Statement:
 
 
 LATEST = Statement("SELECT max(ended_at_s) FROM request")
-"""The query for the latest logged end."""
+"""The query for the latest end of a request in the log."""
 
 
 def shown(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a row of `recent` by column names."""
+    """Return a row of the query `recent` as a dict by column names."""
     row = dict(zip(COLUMNS, values, strict=True))
     row["streamed"] = bool(row["streamed"])
     return row
@@ -183,7 +185,8 @@ MEASURES: Mapping[str, str] = {
         "THEN (completion_tokens - 1) / decode_s END"
     ),
 }
-"""The measures with percentiles, each as SQL over a finished row; null if the row lacks it."""
+"""The measures for which percentiles are computed. Each is an SQL expression over the row of a
+finished request; null if the row does not have the values."""
 PERCENTS = (50, 95)
 _IN_WINDOW = "ended_at_s BETWEEN :since AND :until AND kind != 'ask'"
 _COUNTS = (
@@ -195,7 +198,7 @@ COUNTED = ("requests", "finished", "prompt_tokens", "cached_tokens", "completion
 
 @dataclass(frozen=True, slots=True)
 class StatsQuestion:
-    """The queries for the statistics of a window, all to be read at one moment."""
+    """The queries for the statistics of a time window. They must be run in one transaction."""
 
     statements: tuple[Statement, ...]
     window_s: float
@@ -203,8 +206,8 @@ class StatsQuestion:
 
 
 def stats(window_s: float, now_s: float) -> StatsQuestion:
-    """Return the queries for the requests that ended in the last `window_s`, without questions
-    about prompts."""
+    """Return the queries for the requests that ended in the last `window_s` seconds. Requests that
+    only examined a prompt are left out."""
     texts = [
         f"SELECT {_COUNTS} FROM request WHERE {_IN_WINDOW}",
         f"SELECT error, count(*) FROM request WHERE {_IN_WINDOW} AND error IS NOT NULL "
@@ -225,7 +228,8 @@ def stats(window_s: float, now_s: float) -> StatsQuestion:
 
 
 def _in_top_groups(group: Group) -> str:
-    """Return the condition that a row's group is among those with the most requests."""
+    """Return the SQL condition that a row's model or client is among those with the most
+    requests."""
     name = f"coalesce({group}, '')"  # null matches no list
     return (
         f"{name} IN (SELECT {name} FROM request WHERE {_IN_WINDOW} GROUP BY {group} "
@@ -266,8 +270,8 @@ class Percentiles(TypedDict):
 
 
 class GroupTold(Counted):
-    """The requests of a model or a client (null: no name), with percentiles of its finished
-    requests; null if no row has the measure."""
+    """The requests of one model or one client, with percentiles over the finished requests. A null
+    name means that the requests named none. A percentile is null if no row has the measure."""
 
     name: str | None
     ttft_s: Percentiles | None
@@ -278,7 +282,7 @@ class GroupTold(Counted):
 
 
 class StatsTold(Counted):
-    """The requests that ended in a window of seconds."""
+    """Statistics of the requests that ended in a time window, whose length is in seconds."""
 
     window_s: float
     until_s: float
@@ -316,7 +320,8 @@ def _counted(counts: Iterable[Any]) -> dict[str, int]:
 
 
 def _of(name: str | None, rows: Sequence[Sequence[Any]]) -> dict[str, float] | None:
-    """Return a group's percentiles of one measure; None if no row of it has the measure."""
+    """Return the percentiles of one measure for one model or client; None if none of its rows has
+    the measure."""
     for of, *values in rows:
         if of == name:
             return {f"p{percent}": value for percent, value in zip(PERCENTS, values, strict=True)}

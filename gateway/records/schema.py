@@ -1,7 +1,7 @@
-"""The tables of the records file, version by version.
+"""The tables of the records file, as SQL statements for each version of the file.
 
-Pure. A released version never changes; a later change is a new row in `MIGRATIONS`. `PRAGMA
-user_version` is the number of rows that a file has had.
+Pure. A released version is never changed. Each later change adds an entry to `MIGRATIONS`. `PRAGMA
+user_version` of a file is the number of entries that have been applied to it.
 """
 
 from __future__ import annotations
@@ -332,7 +332,8 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
     _CLIENTS,
     _AGE,
 )
-"""The statements that each version adds to the one before, starting with an empty file."""
+"""The statements of each version, which migrate a file from the version before. The first entry
+starts from an empty file."""
 VERSION = len(MIGRATIONS)
 
 

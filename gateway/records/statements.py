@@ -1,4 +1,5 @@
-"""A SQL statement and its values, as pure modules hand it to the thread that runs it."""
+"""The type of an SQL statement with its values. Pure modules return it, and the records thread runs
+it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement. Its values fill its question marks in order, or its parameters by name."""
+    """An SQL statement and its values: a sequence for question marks, or a mapping for named
+    parameters."""
 
     text: str
     values: Sequence[Any] | Mapping[str, Any] = ()

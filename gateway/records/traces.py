@@ -1,7 +1,9 @@
-"""Stored traces: a row for each traced request that has ended, and the queries for them.
+"""Stored traces: one row for each traced request that has ended, and the SQL that writes, deletes
+and queries these rows.
 
-Pure: SQL and its values in, rows out. A row holds the trace as JSON, without a word of a prompt or
-an answer, and the seconds of its parts by name, for statistics. The oldest rows are deleted first.
+Pure: returns SQL with its values, and reads the resulting rows. A row has the trace as JSON,
+without any text of a prompt or an answer. For statistics, it also has the seconds of each part of
+the request, by name. The oldest rows are deleted first.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from gateway.records.request_log import LogBounds, pruned_from
 from gateway.records.statements import Statement
 
 ROW_BYTES = 200
-"""Bytes of a row beside its texts."""
+"""Estimated bytes of a row without its texts."""
 MOST_SUMMED = 2000
-"""Limit of traces in statistics: the latest."""
+"""Statistics use at most this many traces: the latest."""
 
 
 class TraceRow(NamedTuple):
@@ -50,7 +52,8 @@ def inserted(row: TraceRow) -> Statement:
 
 
 def pruned(bounds: LogBounds, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that delete traces beyond the bounds, some at a time, oldest first."""
+    """Return the statements that delete the oldest traces if they exceed the limits. Each run
+    deletes only some of them."""
     return pruned_from("trace", bounds, now_s)
 
 
@@ -63,7 +66,7 @@ def listed(limit: int, model: str | None) -> Statement:
 
 
 def shown(values: Sequence[Any]) -> dict[str, Any]:
-    """Return a row of `listed` by column names."""
+    """Return a row of the query `listed` as a dict by column names."""
     return dict(zip(LISTED, values, strict=True))
 
 
@@ -84,7 +87,8 @@ KEPT = Statement("SELECT rows, bytes FROM trace_tally")
 
 
 def summed(since_s: float, model: str | None) -> Statement:
-    """Return the query for the sums of the last traces since `since_s`, at most `MOST_SUMMED`."""
+    """Return the query for the `sums` of the traces since `since_s`, at most the last
+    `MOST_SUMMED`."""
     where, values = ("", ()) if model is None else ("AND model = ? ", (model,))
     return Statement(
         f"SELECT seconds, sums FROM trace WHERE ended_at_s >= ? {where}ORDER BY id DESC LIMIT ?",

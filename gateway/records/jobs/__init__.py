@@ -1,8 +1,9 @@
-"""Talks to the records file and the application: requests that run without their clients.
+"""Talks to the records file and the application: stores and runs jobs, which are requests that
+continue when their client has disconnected.
 
-A job is a row of the node's file, with all its events. Any HTTP process of the node takes jobs and
-runs them as requests of its own. If a process dies, the others notice; its jobs are run again or
-ended with a reason.
+A job and its events (the output) are rows in the records file of a node. Every HTTP process of the
+node claims jobs and runs them as its own requests. If a process dies, the other processes notice.
+They run its jobs again, or end them with a reason.
 """
 
 from gateway.records.jobs.anywhere import JobsAnywhere

@@ -1,7 +1,8 @@
-"""Talks to the gateways of other nodes: the jobs of the cluster, for clients of any node.
+"""Talks to the gateways of other nodes: finds, reads and stops the jobs of all nodes.
 
-A job stays on the node that took it, which its name says. Its owner may ask any gateway, by the
-same calls as for a local job. A job is submitted only to this node; a list covers all nodes.
+A job stays on the node that accepted it, and its name contains that node. So its owner can ask any
+gateway for it, with the same calls as for a local job. A new job is always stored on this node. A
+list has the jobs of all nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ STOP, REMOVE, LIST = "job.stop", "job.remove", "job.list"
 
 @dataclass(frozen=True, slots=True)
 class ListedJobs:
-    """The latest jobs of all nodes, and the nodes whose jobs are missing, with the reason."""
+    """The latest jobs of all nodes, and the nodes whose jobs are missing, each with a reason."""
 
     jobs: tuple[Job, ...]
     missing: tuple[str, ...]
@@ -58,16 +59,17 @@ class JobsAnywhere:
         return home is not None and home[0] == self.node
 
     async def find(self, request: RequestId, owner: str | None) -> Job | None:
-        """Return a job of this owner (None: of any owner); None if there is no such job or node."""
+        """Return a job of this owner (None: of any owner). None if the job or its node does not
+        exist."""
         row = await self._ask_home(FIND, request, owner)
         return None if row is None else _job(row)
 
     async def body(self, request: RequestId, owner: str) -> bytes | None:
-        """Return the body of this owner's job; None if there is no such job or node."""
+        """Return the body of this owner's job. None if the job or its node does not exist."""
         return await self._ask_home(BODY, request, owner)
 
     async def position(self, job: Job) -> int | None:
-        """Return how many jobs are before a queued one; None for other states."""
+        """Return how many jobs are ahead of `job` in the queue; None if `job` is not queued."""
         return await self._ask_home(POSITION, job.request, job.owner)
 
     async def more(self, request: RequestId, owner: str, first: int) -> tuple[Job | None, Events]:
@@ -79,8 +81,8 @@ class JobsAnywhere:
         return _job(job), [(number, data) for number, data in events]
 
     async def listed(self, owner: str | None, limit: int, after: Job | None) -> ListedJobs:
-        """Return the latest jobs of this owner (None: of all) on all nodes, those before
-        `after`."""
+        """Return the latest jobs of this owner (None: of all owners) on all nodes, at most `limit`,
+        that were submitted before the job `after`."""
         place = None if after is None else table.place_of(after)
         replies = await self._far.ask(LIST, [owner, limit, place])
         jobs = [_job(row) for answer in replies.answers for row in answer]
@@ -98,7 +100,8 @@ class JobsAnywhere:
     # --- internals -------------------------------------------------------------------------------
 
     async def _ask_home(self, verb: str, request: RequestId, *more: Any) -> Any:
-        """Return the reply of the node in a job's name; None if there is none."""
+        """Return the reply of the node that a job's name contains; None if the cluster has no such
+        node."""
         name = job_of_run(request)
         return await ask_home(self._far.questions, name, verb, [request, *more])
 

@@ -1,7 +1,7 @@
-"""Cuts the output of a run into events, and tells how the run ended.
+"""Cuts the output of a run of a job into events, and decides how the run ended.
 
-Pure. The bytes of a stream come in pieces of any size; an event counts once it is whole. Comments
-are not events. A non-streamed answer is one event: the body.
+Pure. The bytes of a stream come in pieces of any size, so an event is returned once its last byte
+has come. Comments are not events. An answer that is no stream has one event: its body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gateway.records.jobs.job import Signal, error_text
 
 LINES = "application/x-ndjson"
 RETRIED = (429, 503)
-"""Statuses that ask the client to retry."""
+"""HTTP statuses after which a request is worth a retry."""
 _DONE = b"[DONE]"
 
 
@@ -49,7 +49,7 @@ class EventCutter:
 
 
 def event_payload(event: bytes) -> dict[str, Any]:
-    """Return the JSON object of an event, a line or a body; empty if it has none."""
+    """Return the JSON object in an event, a line or a body; an empty object if it contains none."""
     data = event
     if b"data: " in event[:256] and not event.startswith(b"{"):
         data = event.partition(b"data: ")[2]
@@ -67,22 +67,21 @@ def is_end_mark(event: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended. `retry`: the job may be run again."""
+    """The end of a run. `retry`: the job is allowed to run again."""
 
     signal: Signal
     error: str | None = None
     retry: bool = False
     answer: bytes | None = None
-    """The whole answer from the last event of a named answer."""
+    """The whole answer, which the last event of a stream contains; empty if it does not."""
 
 
 def ending_of(
     status: int | None, content_type: str, last: bytes, *, stopped: bool, lost: bool = False
 ) -> Ending:
-    """Return how a run ended.
-
-    `status`: None if it did not answer. `last`: its last event that is no end mark. `stopped`: the
-    stop was requested. `lost`: its runner ended before it did.
+    """Return how a run ended. `status` is the HTTP status, or None if the run sent no answer.
+    `last` is the last event that is no end mark. `stopped`: the owner requested the stop. `lost`:
+    the model's runner ended before the run did.
     """
     ending = _ending_of(status, content_type, last, stopped=stopped)
     cut = lost and not stopped and ending.signal == "fail"
@@ -123,7 +122,7 @@ def _ending_of_named(answer: Mapping[str, Any], *, stopped: bool) -> Ending:
 
 
 def _error_of(payload: Mapping[str, Any], status: int | None) -> str:
-    """Convert a failure in any dialect's envelope to a job's error."""
+    """Convert an error in the format of any dialect to the error of a job."""
     error: Any = payload.get("error")
     if isinstance(error, dict):
         fields = cast(dict[str, Any], error)

@@ -1,8 +1,8 @@
-"""A job: a request that runs without its client, and its life.
+"""A job (a request that runs without a connection to its client), its states and their transitions.
 
-Pure. A job is in one state, and ends once. Each run is an attempt with its own request id, so that
-runs are never confused. A cut is a run whose process died; `MOST_CUTS` of them end the job. Events
-of a job are numbered across its attempts.
+Pure. A job is in one state at a time, and ends exactly once. Each run of a job has its own request
+id, so that runs are never confused. If the process of a run dies, the run counts as cut; a job with
+`MOST_CUTS` cut runs fails. The numbers of a job's events continue from one run to the next.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
     "failed": {},
     "cancelled": {},
 }
-"""The next state for each signal; `again`: the job is to be run again."""
+"""The next state for each signal. The signal `again` means that the job will be run again."""
 OPEN: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if signals)
 HELD: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if "again" in signals)
 """States in which a process runs the job."""
@@ -40,17 +40,16 @@ MOST_CUTS = 3
 JOB_PREFIX = "job_"
 
 Kind = Literal["job", "response"]
-"""How it was submitted: as a job, or as a background answer with a name of its own."""
+"""The way a job was submitted: as a job, or as a background answer, which has its own name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """A job to submit. `request` is the id of its first run; the job's name derives from it.
-
-    `body` is the JSON body for `path`. `owner` is the id of an API key, or "" for the node's owner
-    and for the key of its settings. `client` and `address` identify the caller. `shown` is the
-    answer before it is made, if it has a name; else empty. Times are wall-clock; `ttl_s` counts
-    from its end.
+    """A job to submit. `request` is the request id of its first run, from which the job's name is
+    made. `body` is the JSON body for `path`. `owner` is the id of an API key, or "" for the node's
+    owner and for the only key of its settings. `client` and `address` identify the caller. `shown`
+    is the unfinished answer that a background answer shows until it is made, else empty. Times are
+    wall-clock; `ttl_s` counts from the end of the job.
     """
 
     request: RequestId
@@ -69,11 +68,10 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job's row, without its body and events.
-
-    `events` is their number; `told` is how many of them a reader has received. `runner` names the
-    process that runs it; `beat` counts while that process lives. A non-streamed answer is the last
-    event.
+    """The row of a job, without its body and its events. `events` is the number of events; `told`
+    is how many of them a reader has received. `runner` is the name of the process that runs the
+    job. `beat` is a counter that this process increments while it lives. If the answer is no
+    stream, it is the last event.
     """
 
     number: int
@@ -106,22 +104,24 @@ class Job:
 
     @property
     def is_open(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the job has not ended."""
         return self.state in OPEN
 
     @property
     def run_id(self) -> RequestId:
-        """Return the request id of its latest run."""
+        """Return the request id of the latest run."""
         return run_id(self.request, self.attempts)
 
 
 def run_id(request: RequestId, attempt: int) -> RequestId:
-    """Return the request id of a run: the first has the job's own, each other a numbered one."""
+    """Return the request id of a run. The first run has the request id of the job; later runs have
+    this id with a number."""
     return request if attempt < 2 else RequestId(f"{request}.{attempt}")
 
 
 def job_of_run(request: RequestId) -> RequestId:
-    """Return the job's request id for a run's; any other id is returned unchanged."""
+    """Return the request id of the job to which the run `request` belongs. Any other id is returned
+    unchanged."""
     head, dash, count = request.rpartition("-")
     return RequestId(f"{head}{dash}{count.partition('.')[0]}") if dash else request
 
@@ -147,8 +147,8 @@ class JobError(TypedDict):
 
 
 class JobTold(TypedDict):
-    """A job without its result; times are whole seconds since 1970. `position`: how many jobs are
-    before it. `key`: the id of its API key."""
+    """A job without its result. Times are whole seconds since 1970. `position`: how many jobs are
+    ahead of this one. `key`: the id of the API key that submitted the job."""
 
     id: str
     object: Literal["job"]
@@ -170,8 +170,8 @@ class JobTold(TypedDict):
 
 
 def job_told(job: Job, position: int | None = None) -> JobTold:
-    """Return a job in the API's form, without its result. `position`: how many jobs are before
-    it."""
+    """Return a job in the form of the API, without its result. `position` is how many jobs are
+    ahead of this one."""
     expires_at_s = None if job.ended_at_s is None else job.ended_at_s + job.ttl_s
     document: JobTold = {
         "id": f"{JOB_PREFIX}{job.request}",

@@ -1,8 +1,9 @@
-"""Finds dead processes that run jobs.
+"""Finds out which processes that run jobs have died.
 
-Pure. A process beats in the file while it runs jobs. Without a new beat for `LEASE_S` of our own
-monotonic time it counts as dead; wall clocks play no part. An earlier process of our own number is
-dead at once, because only one process has a number.
+Pure. While a process runs jobs, it increments a counter (its beat) in the records file. If a
+process's beat has not changed for `LEASE_S`, by the monotonic clock of the process that watches, it
+counts as dead. Wall clocks play no part. Each process has a number, and only one living process has
+each number. So an earlier process with our number counts as dead immediately.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LEASE_S = 10.0
-"""Longer than the records thread of a living process may wait for the disk."""
+"""This is longer than the records thread of a living process ever waits for the disk."""
 
 
 def runner_name(number: int, boot: str) -> str:
@@ -19,14 +20,15 @@ def runner_name(number: int, boot: str) -> str:
 
 
 class LeaseWatch:
-    """The last beats that one process, `name`, has seen of all job runners."""
+    """The last beats of all job runners that the process `name` has seen."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._seen: dict[str, tuple[int, float]] = {}
 
     def dead(self, running: Iterable[tuple[str, int]], now: float) -> list[str]:
-        """Return the dead runners. `running` holds (runner, beat) of each running job."""
+        """Return the names of the job runners that have died. `running` has (runner, beat) of each
+        running job."""
         beats: dict[str, int] = {}
         for runner, beat in running:
             beats[runner] = beats.get(runner, 0) + beat

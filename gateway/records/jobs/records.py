@@ -1,7 +1,7 @@
-"""Talks to the records file, in its thread: the jobs of this node, for any HTTP process.
+"""Talks to the records file, in the records thread: stores and changes the jobs of this node.
 
-Every method is one or two transactions, and raises RecordsUnavailable while the file cannot be
-used. A submitted job survives a power failure, and so does its end.
+Every method runs one or two transactions, and raises RecordsUnavailable while the file cannot be
+used. When `submit` or `end` returns, the job or its end survives a power failure.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gateway.records.node_records import NodeRecords
 from gateway.records.statements import Statement
 
 READ_BYTES = 1 << 20
-"""Bytes of events read at a time."""
+"""At most this many bytes of events are read in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobsFull:
-    """A refused job: the current counts, to compare with the limits."""
+    """The current counts when a job was refused, to compare with the limits."""
 
     open_of_client: int
     kept: int
@@ -36,8 +36,8 @@ class JobsFull:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A run's output since the last write, and its progress. `first` is the number of its first
-    event here."""
+    """The output of a run since the last write, and the progress of the run. `first` is the number
+    of the first event in this output."""
 
     name: RunName
     first: int
@@ -72,7 +72,7 @@ class JobRecords:
         return await self._records.ask(ask)
 
     async def find(self, request: RequestId, owner: str | None) -> Job | None:
-        """Return a job of this owner (None: of any owner), or None."""
+        """Return a job of this owner (None: of any owner). None if no job matches."""
         rows = await self._rows(table.find(request, owner))
         return table.row(rows[0]) if rows else None
 
@@ -82,22 +82,23 @@ class JobRecords:
         return rows[0][0] if rows else None
 
     async def position(self, job: Job) -> int | None:
-        """Return how many jobs are before a queued one; None for other states."""
+        """Return how many jobs are ahead of `job` in the queue; None if `job` is not queued."""
         if job.state != "queued":
             return None
         [[count]] = await self._rows(table.before(job))
         return count
 
     async def listed(self, owner: str | None, limit: int, before: JobPlace | None) -> list[Job]:
-        """Return the latest jobs of this owner (None: of all), those before a place in the list."""
+        """Return the latest jobs of this owner (None: of all owners), at most `limit`, that come
+        after the place `before` in the list."""
         return [table.row(row) for row in await self._rows(table.listed(owner, limit, before))]
 
     async def more(
         self, request: RequestId, owner: str, first: int
     ) -> tuple[Job | None, list[tuple[int, bytes]]]:
-        """Return a job, and some of its events with their numbers, from `first` on. Events of a
-        named answer in progress are noted as read before they are returned, because another run
-        would differ."""
+        """Return a job, and some of its events with their numbers, from number `first` on. Events
+        of an unfinished background answer are marked as read before they are returned. Such an
+        answer is not run again, because a second run would give other events."""
 
         def ask(file: RecordsFile) -> tuple[Job | None, list[tuple[int, bytes]]]:
             """Read events; after noting them as read, check that they are still there."""
@@ -117,7 +118,7 @@ class JobRecords:
         return await self._records.ask(ask)
 
     async def stop(self, request: RequestId, owner: str) -> None:
-        """Request the end of this owner's job; a queued job has ended when this returns."""
+        """Request that this owner's job stops. A queued job has ended when this method returns."""
         await self._write(*table.stopped(request, owner, self._wall_s()), durable=True)
 
     async def remove(self, request: RequestId, owner: str) -> None:
@@ -127,7 +128,8 @@ class JobRecords:
     # --- for the processes that run them ---------------------------------------------------------
 
     async def claim(self, runner: str) -> None:
-        """Give the next queued job to a runner, if another job may run."""
+        """Assign the next queued job to `runner`, unless the node already runs as many jobs as it
+        is allowed to."""
         await self._write(table.claimed(runner, self.bounds.running, self._wall_s()))
 
     async def jobs_of(self, runner: str) -> list[tuple[Job, bytes]]:
@@ -143,8 +145,8 @@ class JobRecords:
     async def advance(
         self, runner: str, runs: Sequence[RunProgress]
     ) -> dict[tuple[RequestId, int], bool]:
-        """Write the progress of runs and a beat of their runner. Return the runs that still belong
-        to it, by job and attempt, and whether each is to be stopped."""
+        """Write the progress of runs, and increment the beat of their runner. Return the runs that
+        still belong to this runner, by job and attempt, each with whether it must be stopped."""
         statements = [table.beaten(runner)]
         for run in runs:
             statements += table.progressed(
@@ -178,7 +180,7 @@ class JobRecords:
         )
 
     async def again(self, name: RunName, wait_s: float) -> None:
-        """Requeue a run's job, to be run again after `wait_s`."""
+        """Queue the job of a run again; the next run begins after `wait_s` at the earliest."""
         now_s = self._wall_s()
         await self._write(*table.again(name, now_s + wait_s, now_s), durable=True)
 
@@ -187,11 +189,11 @@ class JobRecords:
         return [(runner, beat) for _, runner, beat in await self._rows(table.BEATS)]
 
     async def take_from(self, runner: str) -> None:
-        """Requeue the jobs of a dead runner, or end them if they are not retried."""
+        """Queue the jobs of a dead runner again. Jobs that cannot be retried end with an error."""
         await self._write(*table.take_over(runner, self._wall_s()), durable=True)
 
     async def prune(self) -> None:
-        """Delete jobs whose storage time is over."""
+        """Delete ended jobs whose storage time is over."""
         now_s = self._wall_s()
         await self._write(age.followed(now_s, now()), table.pruned(now_s))
 

@@ -1,8 +1,9 @@
-"""A job's request as an ASGI scope for the application of this process, with its owner.
+"""Makes the ASGI scope in which the application of this process runs a job's request.
 
-Pure. The mark in the scope identifies a run of a job. Its key was checked at submission, its first
-request has the run's id, and its answer has the job's name. Clients cannot set the mark, because a
-server makes scopes from bytes alone.
+Pure. A mark in the scope tells the application that the request is a run of a job. The API key of a
+job was checked at submission, so a run needs no key. The first request of a run has the run's
+request id, and its answer has the job's name. Clients cannot set the mark, because the server
+builds the scopes of their requests only from the bytes that they send.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from gateway.records.jobs.job import Job
 
 MARK = "shoal.job"
 LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
-"""Failures of requests whose runner or node vanished."""
+"""Reasons of failure that mean that the model's runner or its node vanished."""
 
 
 class Computed(Protocol):
-    """A request of a run: its tokens, whether a runner computes it, and how it failed."""
+    """A request of a run: its tokens, whether a runner has begun it, and the reason if it
+    failed."""
 
     begun: bool
     failed: FailReason | None
 
     @property
     def answered_tokens(self) -> int:
-        """Return the tokens of its answer so far."""
+        """Return the number of tokens of the answer so far."""
         ...
 
 
 @dataclass(slots=True)
 class JobRun:
-    """A run of a job: its owner, the request ids of the job and of this run, and its requests once
-    it has any. `counted`: the request already counted for its key when the job was submitted."""
+    """A run of a job. It has the owner, the request ids of the job and of this run, and the runner
+    requests once they exist. `counted`: the job already counted towards its key's budget when it
+    was submitted."""
 
     owner: str
     request: RequestId
@@ -48,26 +51,27 @@ class JobRun:
 
     @property
     def tokens(self) -> int:
-        """Return the tokens of its requests together."""
+        """Return the sum of the tokens of all requests of this run."""
         return sum(request.answered_tokens for request in self.computed)
 
     @property
     def begun(self) -> bool:
-        """Return whether a runner has begun any of them."""
+        """Return whether a runner has begun any request of this run."""
         return any(request.begun for request in self.computed)
 
     @property
     def lost(self) -> bool:
-        """Return whether any of them failed because its runner vanished."""
+        """Return whether any request of this run failed because its runner or node vanished."""
         return any(request.failed in LOST for request in self.computed)
 
     def context(self, context: ParseContext) -> ParseContext:
-        """Return a parse context that gives the request the run's id and the job's time."""
+        """Return a copy of a parse context that gives the request the id of this run and the time
+        of the job."""
         ids = itertools.chain((self.run,), context.ids)
         return replace(context, ids=ids, now_s=self.created_at_s)
 
     def named(self, parsed: Parsed) -> Parsed:
-        """Return a body whose answer has the job's name."""
+        """Return a copy of a parsed body whose answer will have the job's name."""
         return replace(parsed, answer_id=parsed.answer_id.replace(self.run, self.request))
 
 

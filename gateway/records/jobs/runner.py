@@ -1,9 +1,9 @@
-"""Talks to the application, in process: runs the jobs that this HTTP process has taken.
+"""Talks to the application, without a connection: runs the jobs that this HTTP process has claimed.
 
-A round writes the output of all runs, learns which to stop and which are lost, takes over jobs of
-dead processes, and claims new ones. A run is a request like any client's, so that every dialect,
-share and log includes it. If a run no longer belongs to this process, it is stopped and writes
-nothing more.
+At regular intervals (rounds), the runner writes the output of all its runs and reads which of them
+must stop. In the same round, it takes over the jobs of dead processes and claims new jobs. The
+application handles a run like a client's request, so all dialects, fair shares and logs apply to
+runs. If another process has taken over a run, this process stops it and writes nothing more for it.
 """
 
 from __future__ import annotations
@@ -25,31 +25,32 @@ from gateway.records.jobs.run_scope import mark_of, scope_of
 from gateway.records.jobs.table import RunName
 
 ROUND_S = 0.25
-"""Between two rounds while jobs run."""
+"""Time between two rounds while jobs run."""
 IDLE_S = 1.0
-"""Between two rounds while no job runs."""
+"""Time between two rounds while no job runs."""
 PRUNE_S = 30.0
 FAILED_S = 2.0
-"""Pause after a round that the file refused."""
+"""Pause after a round in which the records file could not be used."""
 AGAIN_S = 2.0
-"""Pause before a job is run again."""
+"""Time before a failed job is run again."""
 MOST_TRIES = 3
 """Attempts of a job before it fails. A full queue (429) is retried without limit."""
 RESULT_BYTES = 8 << 20
 """Limit of a job's output."""
 UNWRITTEN_BYTES = 1 << 20
-"""A run with more unwritten output than this waits."""
+"""A run that has more unwritten output than this is paused until the output is written."""
 STOPPED_S = 3.0
-"""How long the end of this process waits for its jobs to be requeued."""
+"""At shutdown, this process waits at most this long until its jobs are queued again."""
 
 Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
 
 
 class OpenRequests(Protocol):
-    """The open requests of this process, those of runs included."""
+    """The open requests of this process, including those of runs."""
 
     def cancel(self, request_id: RequestId) -> bool:
-        """Stop a request in an orderly way; return False if none is open under that id."""
+        """Stop a request so that its client gets an ordinary end. Return False if no request with
+        this id is open."""
         ...
 
 
@@ -68,13 +69,13 @@ class RunUnderWay:
         self.last = b""
         """The last event other than the end mark of a stream."""
         self.gone = asyncio.Event()
-        """Set to make the request see its client disconnect."""
+        """When this event is set, the request sees that its client has disconnected."""
         self._body = body
         self._body_sent = False
         self._cutter = EventCutter("")
         self._waiting: list[bytes] = []
         self._whole = b""
-        """A non-streamed answer."""
+        """The body of an answer that is no stream."""
         self._waiting_bytes = self._output_bytes = 0
         self._written = job.events
         self._drained = asyncio.Event()
@@ -83,7 +84,8 @@ class RunUnderWay:
             self._waiting.append(restarted.encode())
 
     async def receive(self) -> dict[str, Any]:
-        """Return the body, then the client's disconnect once `gone` is set."""
+        """ASGI `receive`: return the body; later, once `gone` is set, return the disconnect of the
+        client."""
         if not self._body_sent:
             self._body_sent = True
             return {"type": "http.request", "body": self._body, "more_body": False}
@@ -91,7 +93,7 @@ class RunUnderWay:
         return {"type": "http.disconnect"}
 
     async def send(self, event: dict[str, Any]) -> None:
-        """Take a piece of the answer; wait while too much of it is unwritten."""
+        """ASGI `send`: take a piece of the answer, and wait while too much output is unwritten."""
         if event["type"] == "http.response.start":
             self.status = int(event["status"])
             headers = {bytes(k).lower(): bytes(v) for k, v in event.get("headers", ())}
@@ -125,7 +127,7 @@ class RunUnderWay:
         return RunProgress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
 
     def wrote(self, progress: RunProgress) -> None:
-        """Note that this progress is written."""
+        """Note that `progress` has been written to the file."""
         count = len(progress.events)
         self._written = progress.first + count
         del self._waiting[:count]
@@ -133,8 +135,8 @@ class RunUnderWay:
         self._drained.set()
 
     def ending(self) -> Ending:
-        """Return how the run ended, after its request has. A successful non-streamed answer becomes
-        an event."""
+        """Return how the run ended, once its request has ended. If the answer is no stream and
+        succeeded, add it to the output as an event."""
         ending = self._ending()
         if ending.signal != "fail" and self.job.kind == "job" and self._whole:
             self._add_events([self._whole])
@@ -175,7 +177,7 @@ class JobRunner:
         self._port = port
         self._watch = LeaseWatch(name)
         self._runs: dict[RequestId, tuple[RunUnderWay, asyncio.Task[None]]] = {}
-        """By the id of the run's request."""
+        """The runs by their request ids."""
         self._left: list[RunUnderWay] = []
         self._wake = asyncio.Event()
         self._ending = False
@@ -185,12 +187,12 @@ class JobRunner:
         self._task = asyncio.ensure_future(self._go_on())
 
     def wake(self) -> None:
-        """Check for jobs now: one was submitted or is to be stopped."""
+        """Begin a round now, because a job was submitted or must be stopped."""
         self._wake.set()
 
     def leave(self) -> None:
-        """Take no more jobs, and cancel the running ones: the later output of their requests is
-        ignored. `stop` requeues them."""
+        """Claim no more jobs, and cancel the running ones. Further output of their requests is
+        ignored. Later, `stop` queues these jobs again."""
         if self._ending:
             return
         self._ending = True
@@ -201,7 +203,7 @@ class JobRunner:
             task.cancel()
 
     async def stop(self) -> None:
-        """Requeue the jobs that run here, for `STOPPED_S` at most."""
+        """Queue the jobs that run here again; this takes at most `STOPPED_S`."""
         self.leave()
         left, self._left = self._left, []
         with contextlib.suppress(TimeoutError, RecordsUnavailable):
@@ -244,7 +246,7 @@ class JobRunner:
         await self._claim()
 
     async def _claim(self) -> None:
-        """Take as many queued jobs as may run on the node."""
+        """Claim queued jobs until the node runs as many jobs as it is allowed to."""
         while not self._ending and len(self._runs) < self._jobs.bounds.running:
             if not await self._jobs.is_waiting():
                 return
@@ -253,7 +255,7 @@ class JobRunner:
                 return
 
     async def _start(self) -> bool:
-        """Run this process's jobs that do not run yet; return whether there were any."""
+        """Start the claimed jobs that do not run yet. Return whether any job was started."""
         own = await self._jobs.jobs_of(self._name)
         fresh = [(job, body) for job, body in own if job.run_id not in self._runs]
         if self._ending:
@@ -264,7 +266,8 @@ class JobRunner:
         return bool(fresh)
 
     async def _advance(self) -> None:
-        """Write the output of runs, and learn which to stop and which are lost."""
+        """Write the output of all runs. Stop the runs whose end is requested or that belong to
+        another process now."""
         runs = [run for run, _ in self._runs.values() if not run.lost]
         progress = [run.unwritten() for run in runs]
         left = await self._jobs.advance(self._name, progress)
@@ -306,7 +309,7 @@ class JobRunner:
             self._wake.set()
 
     async def _end(self, run: RunUnderWay) -> None:
-        """Write a run's end, or requeue its job. Raises RecordsUnavailable."""
+        """Write the end of a run, or queue its job again. Raises RecordsUnavailable."""
         ending = run.ending()
         is_full = run.status == 429
         if ending.retry and (is_full or run.job.attempts < MOST_TRIES):
