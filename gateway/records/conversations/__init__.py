@@ -1,7 +1,9 @@
-"""Talks to the records file and to the gateways of other nodes: stored conversations.
+"""Talks to the records file and to the gateways of other nodes: stores conversations and their
+items.
 
-A conversation is on the node that took it, which its id names, within the limits of stored answers.
-An answer and the items that it adds to a conversation of its node are written in one transaction.
+A conversation stays on the node where it was created, and its id contains that node. The limits of
+stored answers also apply to conversations. If an answer adds items to a conversation on the same
+node, answer and items are written in one transaction.
 """
 
 from gateway.records.conversations.anywhere import (

@@ -1,8 +1,10 @@
-"""Talks to this node's records and to the gateways of other nodes: conversations of the cluster.
+"""Talks to this node's records and to the gateways of other nodes: reads and changes the
+conversations of all nodes.
 
-A conversation is stored on the node whose gateway took it, which its id names; every gateway asks
-that node. An acknowledged item is on the disk. Two requests may continue one conversation at a
-time. Each sees the conversation as it was at its start, and adds its items together at its end.
+A conversation is stored on the node whose gateway created it. Its id contains that node, so any
+gateway can ask that node for it. An acknowledged item is on the disk. Two requests can continue the
+same conversation at the same time. Each of the two reads the conversation when it begins, and adds
+all its items when it ends.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ _FIND, _ITEMS, _PAGE, _NAMED, _LABEL, _REMOVE, _DROP, _ADD, _END = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation without its items: their number and bytes. `labels` are the client's, as a
-    JSON object."""
+    """A conversation without its items, but with their number and bytes. `labels` are the labels
+    that the client set, as a JSON object."""
 
     request: RequestId
     created_at_s: float
@@ -43,7 +45,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class FewItems:
-    """Some items of a conversation in order, and whether more follow."""
+    """Some consecutive items of a conversation, and whether more items follow."""
 
     items: tuple[bytes, ...]
     has_more: bool
@@ -51,8 +53,9 @@ class FewItems:
 
 @dataclass(frozen=True, slots=True)
 class EndedTurn:
-    """An ended answer: the items that it adds to a conversation, and the answer itself if it is
-    stored. `run` is the request that made it; `answer` is the id by which clients find it."""
+    """An ended answer that continues a conversation: the items that it adds, and the answer itself
+    if the client wants it stored. `run` is the request that made the answer; `answer` is the id by
+    which clients find the answer."""
 
     owner: str
     conversation: RequestId
@@ -63,10 +66,9 @@ class EndedTurn:
 
 
 class ConversationRecords:
-    """The conversations of every node, for one HTTP process of `node`.
-
-    Methods raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if
-    another node does not reply; `end` returns the reason instead.
+    """Reads and changes the conversations of every node, for one HTTP process of `node`. Methods
+    raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if another
+    node does not reply. Only `end` does not raise; it returns the reason.
     """
 
     def __init__(
@@ -108,19 +110,19 @@ class ConversationRecords:
         return Conversation(request, now_s, labels, len(items), size_bytes)
 
     async def find(self, owner: str, request: RequestId) -> Conversation | None:
-        """Return this owner's conversation; None if there is none."""
+        """Return a conversation of this owner. None if it does not exist."""
         row = await self._ask_home(_FIND, owner, request)
         return None if row is None else Conversation(request, *row)
 
     async def items(self, owner: str, request: RequestId, job: RequestId) -> list[bytes] | None:
-        """Return all items in order, without those added by runs of `job`."""
+        """Return all items in order, except items that runs of `job` added."""
         return await self._ask_home(_ITEMS, owner, request, job)
 
     async def page(
         self, owner: str, request: RequestId, limit: int, after: str, *, descends: bool
     ) -> FewItems | None:
-        """Return at most `limit` items after the item named `after`. None if the conversation or
-        that item is missing."""
+        """Return at most `limit` items after the item `after`. None if the conversation or the item
+        `after` does not exist."""
         contents = await self._ask_home(_PAGE, owner, request, limit, after, descends)
         return (
             None if contents is None else FewItems(tuple(contents[:limit]), len(contents) > limit)
@@ -131,29 +133,29 @@ class ConversationRecords:
         return contents[0] if contents else None
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
-        """Replace a conversation's labels; return False if there is none."""
+        """Replace the labels of a conversation. Return False if it does not exist."""
         return await self._ask_home(_LABEL, owner, request, labels) is True
 
     async def remove(self, owner: str, request: RequestId) -> bool:
-        """Delete a conversation and its items; return False if there is none."""
+        """Delete a conversation and its items. Return False if it does not exist."""
         return await self._ask_home(_REMOVE, owner, request) is True
 
     async def drop(self, owner: str, request: RequestId, name: str) -> bool:
-        """Delete an item; return False if there is none of that name."""
+        """Delete the item `name`. Return False if it does not exist."""
         return await self._ask_home(_DROP, owner, request, name) is True
 
     async def add(
         self, owner: str, request: RequestId, items: Sequence[NamedItem], by: RequestId
     ) -> Added:
-        """Add items of the request `by`, all or none. To another node's conversation at most
-        `FAR_BYTES` are added."""
+        """Add the items of the request `by`, all or none. If the conversation is on another node,
+        at most `FAR_BYTES` can be added."""
         added: Added | None = await self._ask_home(_ADD, owner, request, list(items), by)
         return added or "gone"
 
     async def end(self, turn: EndedTurn) -> str:
-        """Add the items of an answer, and store the answer. Both share a transaction if the
-        conversation is on this node; else the items go first. Return why one of them failed, or
-        ""."""
+        """Add the items of an answer to its conversation, and store the answer. If the conversation
+        is on this node, this is one transaction. Otherwise the items are added first, then the
+        answer is stored. Return the reason if a step failed, else ""."""
         if not self.is_here(turn.conversation):
             return await self._end_elsewhere(turn)
         how = self._answers.how_to_keep(turn.owner, turn.answer, turn.kept)
@@ -190,7 +192,8 @@ class ConversationRecords:
         return why
 
     async def _ask_home(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
-        """Return the reply of the node that a conversation's id names; None if there is none."""
+        """Return the reply of the node that a conversation's id contains; None if the cluster has
+        no such node."""
         return await ask_home(self._far, request, verb, [owner, request, *more])
 
 
@@ -199,7 +202,7 @@ GONE = "the conversation was deleted in the meantime"
 
 def _answered(by: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
     async def answered(arguments: Any) -> Any:
-        """Answer a verb for any gateway."""
+        """Answer a call of another gateway."""
         owner, request, *more = arguments
         return await by(OfOwner(str(owner), RequestId(request)), *more)
 

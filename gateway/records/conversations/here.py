@@ -1,8 +1,9 @@
-"""Talks to the records file, in its thread: the conversations of this node, for any gateway.
+"""Talks to the records file, in the records thread: reads and changes the conversations of this
+node.
 
 Arguments are plain data, because the gateways of other nodes call the same methods. Every method
-raises RecordsUnavailable while the file cannot be used. Added items are on the disk when it
-returns.
+raises RecordsUnavailable while the file cannot be used. When a method that adds items returns, the
+items are on the disk.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from gateway.records.node_records import NodeRecords
 from gateway.records.statements import Statement
 
 Added = Literal["added", "gone", "full", "there"]
-"""The fate of items. `gone`: no such conversation. `full`: it has no room. `there`: a name is
-taken."""
+"""The result of adding items. `gone`: the conversation does not exist. `full`: it would exceed its
+limits. `there`: it already has an item of the same name."""
 
 
 class ConversationsHere:
@@ -35,15 +36,15 @@ class ConversationsHere:
         return list(rows[0]) if rows else None
 
     async def items(self, which: OfOwner, job: str) -> list[bytes] | None:
-        """Return all items in order, without those added by runs of `job`."""
+        """Return all items in order, except items that runs of `job` added."""
         there, rows = await self._read(table.find(which), table.contents(which, job))
         return [content for (content,) in rows] if there else None
 
     async def page(
         self, which: OfOwner, limit: int, after: str, descends: bool
     ) -> list[bytes] | None:
-        """Return up to `limit` + 1 items after the item named `after`. None if the conversation or
-        that item is missing."""
+        """Return up to `limit` + 1 items after the item `after`. None if the conversation or the
+        item `after` does not exist."""
         there, at, rows = await self._read(
             table.find(which),
             table.named(which, [after]),
@@ -52,20 +53,20 @@ class ConversationsHere:
         return [content for (content,) in rows] if there and (at or not after) else None
 
     async def named(self, which: OfOwner, name: str) -> list[bytes]:
-        """Return the item of that name in a list; an empty list without it."""
+        """Return a list with the item `name`, or an empty list if it does not exist."""
         [rows] = await self._read(table.named(which, [name]))
         return [content for content, _ in rows]
 
     async def label(self, which: OfOwner, labels: bytes) -> bool:
-        """Replace a conversation's labels; return False if there is none."""
+        """Replace the labels of a conversation. Return False if it does not exist."""
         return (await self._records.write(table.labelled(which, labels, wall())))[0] > 0
 
     async def remove(self, which: OfOwner) -> bool:
-        """Delete a conversation and its items; return False if there is none."""
+        """Delete a conversation and its items. Return False if it does not exist."""
         return (await self._records.write([table.removed(which)]))[0] > 0
 
     async def drop(self, which: OfOwner, name: str) -> bool:
-        """Delete an item; return False if there is none of that name."""
+        """Delete the item `name`. Return False if it does not exist."""
         return (await self._records.write(table.item_removed(which, name, wall())))[0] > 0
 
     async def add(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str) -> Added:
@@ -86,7 +87,7 @@ class ConversationsHere:
         return "added" if changed[0] else "gone"
 
     async def end(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str, job: str) -> bool:
-        """Add the items of a run of `job`; return False if there is no such conversation."""
+        """Add the items of a run of `job`. Return False if the conversation does not exist."""
         given = [(str(name), bytes(content)) for name, content in items]
         added = table.added(which, given, wall(), run=RequestId(run), job=RequestId(job))
         return (await self._records.write(added))[0] > 0

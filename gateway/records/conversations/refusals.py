@@ -10,8 +10,8 @@ from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEM
 
 
 def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
-    """Return the 404 for a conversation that is not stored, named in a path or in a body's
-    `field`."""
+    """Return the 404 error for a conversation that is not stored. `field` is the field of the body
+    that names the conversation, or empty if the path names it."""
     text = (
         f"Conversation with id '{conversation_id[:200]}' not found: it is stored on the node that "
         "created it, for the API key of its request, until newer ones replace it"
@@ -20,7 +20,7 @@ def conversation_not_found(conversation_id: str, field: str | None = None) -> Ht
 
 
 def conversation_full(field: str) -> HttpFault:
-    """Return the 400 for a conversation that would exceed its limits."""
+    """Return the 400 error for items with which a conversation would exceed its limits."""
     text = (
         f"the conversation is full; the limits are {MOST_ITEMS} items and {MOST_BYTES} "
         "bytes: start "
@@ -31,7 +31,7 @@ def conversation_full(field: str) -> HttpFault:
 
 
 def conversation_too_far(field: str) -> HttpFault:
-    """Return the 413 for too many bytes at once for another node's conversation."""
+    """Return the 413 error for too many bytes in one addition to a conversation of another node."""
     text = (
         f"too much at once for a conversation of another node; the limit is {FAR_BYTES} "
         "bytes; ask the node "
@@ -41,6 +41,6 @@ def conversation_too_far(field: str) -> HttpFault:
 
 
 def no_such_item(conversation_id: str, item_id: str) -> HttpFault:
-    """Return the 404 for a missing item of a conversation."""
+    """Return the 404 error for an item that a conversation does not have."""
     text = f"Item with id '{item_id[:200]}' not found in conversation '{conversation_id[:200]}'"
     return HttpFault(404, "not_found", text)

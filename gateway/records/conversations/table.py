@@ -1,8 +1,9 @@
-"""Statements and queries for the tables of conversations, as SQL.
+"""The SQL statements and queries for the tables of conversations.
 
-Pure. A conversation belongs to one owner; no other owner finds it. Its items have distinct names
-and are listed in the order in which they were added. If a job is run again, its new items replace
-those of its earlier runs. A run's id is the job's id, or the job's id with a number appended.
+Pure. Each conversation belongs to one owner (an API key), and no other owner can find it. Its items
+have distinct names and are listed in the order in which they were added. If a job runs again, the
+items of the new run replace those of its earlier runs. The id of a run is the id of the job, or
+that id with a number appended.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from gateway.records.kept_answers import ITEM_BYTES, NEXT_USE
 from gateway.records.statements import Statement
 
 ROW_BYTES = 200
-"""Bytes of a conversation beside its labels and items."""
+"""Estimated bytes of a conversation without its labels and items."""
 MOST_ITEMS = 4096
 MOST_BYTES = 8 << 20
-"""Limits of a conversation: a request that continues it reads all of its items."""
+"""Limits of one conversation, because each request that continues it reads all its items."""
 FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
 """Limit of one addition to a conversation of another node."""
 
@@ -32,7 +33,7 @@ _OF_JOB = "(run = :job OR substr(run, 1, length(:job) + 1) = :job || '.')"
 
 @dataclass(frozen=True, slots=True)
 class OfOwner:
-    """A conversation, by its owner and the request that made it."""
+    """Identifies a conversation by its owner and by the request that created it."""
 
     owner: str
     request: RequestId
@@ -64,11 +65,10 @@ def added(
     run: RequestId,
     job: RequestId | None = None,
 ) -> list[Statement]:
-    """Return the statements that add items of the request `run`; items with a taken name are
-    skipped.
-
-    The first statement changes a row only if the conversation exists; without it nothing changes.
-    If `run` is a run of `job`, the items of the job's other runs are deleted.
+    """Return the statements that add the items of the request `run`. Items whose name the
+    conversation already has are skipped. The first statement changes a row only if the conversation
+    exists; if not, the others change nothing either. If `run` is a run of `job`, the items of the
+    job's other runs are deleted.
     """
     statements = [used(which, now_s)]
     if job is not None:
@@ -83,7 +83,7 @@ def added(
 
 
 def used(which: OfOwner, now_s: float) -> Statement:
-    """Return the statement that makes a conversation the last one used."""
+    """Return the statement that marks a conversation as the most recently used."""
     return Statement(
         f"UPDATE conversation SET changed_at_s = :now, used = {NEXT_USE} "
         "WHERE request = :request AND owner = :owner",
@@ -133,8 +133,8 @@ def find(which: OfOwner) -> Statement:
 
 
 def contents(which: OfOwner, job: str) -> Statement:
-    """Return the query for all items in order, without those of `job`'s runs; with an empty `job`,
-    for all."""
+    """Return the query for all items in order, except items that runs of `job` added. An empty
+    `job` excludes none."""
     return Statement(
         "SELECT item.content FROM conversation_item JOIN item ON item.id = conversation_item.item "
         f"WHERE conversation = {_MINE} AND NOT (:job != '' AND {_OF_JOB}) ORDER BY place",
@@ -143,8 +143,8 @@ def contents(which: OfOwner, job: str) -> Statement:
 
 
 def page(which: OfOwner, limit: int, after: str, *, descends: bool) -> Statement:
-    """Return the query for some items after the item named `after`; empty: from the first. There
-    are none after a missing name."""
+    """Return the query for some items after the item `after`, or from the first item if `after` is
+    empty. The query yields nothing if the item `after` does not exist."""
     sign, order = ("<", "DESC") if descends else (">", "ASC")
     return Statement(
         "SELECT item.content FROM conversation_item JOIN item ON item.id = conversation_item.item "
@@ -166,8 +166,8 @@ def named(which: OfOwner, names: Sequence[str]) -> Statement:
 
 
 def labelled(which: OfOwner, labels: bytes, now_s: float) -> list[Statement]:
-    """Return the statements that replace a conversation's labels; the first changes a row only if
-    the conversation exists."""
+    """Return the statements that replace a conversation's labels. The first statement changes a row
+    only if the conversation exists."""
     return [
         Statement(
             "UPDATE conversation SET labels = :labels, "
@@ -180,7 +180,7 @@ def labelled(which: OfOwner, labels: bytes, now_s: float) -> list[Statement]:
 
 
 def item_removed(which: OfOwner, name: str, now_s: float) -> list[Statement]:
-    """Return the statements that delete an item; the first changes a row only if the item
+    """Return the statements that delete an item. The first statement changes a row only if the item
     exists."""
     return [
         Statement(

@@ -73,7 +73,7 @@ class Ending:
     error: str | None = None
     retry: bool = False
     answer: bytes | None = None
-    """The whole answer, which the last event of a stream contains; empty if it does not."""
+    """The whole background answer, which its last event contains; None for other jobs."""
 
 
 def ending_of(

@@ -189,7 +189,8 @@ class JobRecords:
         return [(runner, beat) for _, runner, beat in await self._rows(table.BEATS)]
 
     async def take_from(self, runner: str) -> None:
-        """Queue the jobs of a dead runner again. Jobs that cannot be retried end with an error."""
+        """Queue the jobs of a dead runner again. A job that was being stopped, or that was cut too
+        often, ends instead."""
         await self._write(*table.take_over(runner, self._wall_s()), durable=True)
 
     async def prune(self) -> None:

@@ -1,7 +1,8 @@
-"""Statements and queries for the tables of jobs, as SQL.
+"""The SQL statements and queries for the tables of jobs.
 
-Pure. Each change names the state that it starts from; a change by a run also names the run. So a
-process that lost a job changes nothing of it. Bounds are checked in the statement that inserts.
+Pure. Each statement that changes a job has a condition on the job's current state; a change by a
+run also has a condition on the run. So a process whose job was taken over can no longer change that
+job. The statement that inserts a job also checks the limits.
 """
 
 from __future__ import annotations
@@ -19,17 +20,20 @@ from gateway.records.statements import Statement
 COLUMNS = tuple(field.name for field in fields(Job))
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM job"
 _AHEAD_S = 60.0
-"""A due time further ahead than this comes from a clock that was set back."""
+"""If a job's next run is further in the future than this, the clock was set back, and the job
+counts as due."""
 PRUNED = 256
 
 JobPlace = tuple[float, RequestId]
-"""When a job was submitted, and its request id: the order of lists over all nodes."""
+"""The time when a job was submitted, and its request id. Lists over all nodes are ordered by these
+two values."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobBounds:
-    """Limits: open jobs of one client, stored jobs of all clients, bytes of all bodies and results,
-    and running jobs of the node. `ttl_s`: maximum and default storage time of a result."""
+    """Limits for the jobs of a node: open jobs of one client, stored jobs of all clients, bytes of
+    all bodies and results, and running jobs. `ttl_s` is the maximum and the default storage time of
+    a result."""
 
     per_client: int = 100
     kept: int = 10_000
@@ -50,7 +54,7 @@ def job_bounds(options: Options) -> JobBounds:
 
 
 def _from(signal: Signal) -> str:
-    """Return the condition that a job's state accepts `signal`."""
+    """Return the SQL condition that a job is in a state that accepts `signal`."""
     return _among("state", [state for state, signals in NEXT.items() if signal in signals])
 
 
@@ -72,7 +76,8 @@ def row(values: Sequence[Any]) -> Job:
 
 
 def added(new: NewJob, bounds: JobBounds) -> Statement:
-    """Return the statement that inserts a job; at a limit it inserts none (see `room`)."""
+    """Return the statement that inserts a job. At a limit it inserts nothing; `room` then tells the
+    current counts."""
     names = (*(field.name for field in fields(NewJob)), "state", "bytes")
     return Statement(
         f"INSERT INTO job ({', '.join(names)}) SELECT {', '.join(f':{name}' for name in names)} "
@@ -91,7 +96,8 @@ def added(new: NewJob, bounds: JobBounds) -> Statement:
 
 
 def room(new: NewJob) -> Statement:
-    """Return the query for the current counts: open jobs of the client, all jobs, all bytes."""
+    """Return the query for the counts that are limited: open jobs of the client, all jobs, all
+    bytes."""
     return Statement(
         f"SELECT (SELECT count(*) FROM job WHERE {_OF_CLIENT}), count(*), "
         "coalesce(sum(bytes), 0) FROM job",
@@ -112,7 +118,7 @@ def body_of(request: RequestId, owner: str) -> Statement:
 
 
 def before(job: Job) -> Statement:
-    """Return the query how many queued jobs are before this one."""
+    """Return the query for the number of queued jobs that are ahead of this one."""
     return Statement(
         "SELECT count(*) FROM job WHERE state = 'queued' AND (priority, number) < (?, ?)",
         (job.priority, job.number),
@@ -120,8 +126,8 @@ def before(job: Job) -> Statement:
 
 
 def listed(owner: str | None, limit: int, before: JobPlace | None) -> Statement:
-    """Return the query for the latest jobs of an owner (None: of all), those before a place in the
-    list."""
+    """Return the query for the latest jobs of an owner (None: of all owners) that were submitted
+    before the place `before`."""
     at_s, request = (None, None) if before is None else before
     return Statement(
         f"{_SELECT} WHERE {_OWNED} AND "
@@ -137,8 +143,8 @@ def place_of(job: Job) -> JobPlace:
 
 
 def events_from(job: int, first: int, limit_bytes: int) -> Statement:
-    """Return the query for a job's events (number, data) from number `first`, within `limit_bytes`
-    but at least one."""
+    """Return the query for a job's events (number, data) from number `first` on. It yields about
+    `limit_bytes`, but at least one event."""
     return Statement(
         "SELECT number, data FROM (SELECT number, data, sum(length(data)) OVER (ORDER BY number) "
         "- length(data) AS so_far FROM (SELECT number, data FROM job_event WHERE job = :job AND "
@@ -148,7 +154,7 @@ def events_from(job: int, first: int, limit_bytes: int) -> Statement:
 
 
 def note_read(job: int, events: int) -> Statement:
-    """Return the statement that notes how many events a reader has received."""
+    """Return the statement that stores how many events of a job a reader has received."""
     return Statement("UPDATE job SET told = max(told, ?) WHERE number = ?", (events, job))
 
 
@@ -161,8 +167,8 @@ def removed(request: RequestId, owner: str) -> Statement:
 
 
 def stopped(request: RequestId, owner: str, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that stop this owner's job: a queued one ends, a running one is
-    marked."""
+    """Return the statements that stop this owner's job. A queued job ends; a running job is marked,
+    so that its process stops it."""
     values = {"request": request, "owner": owner, "now": now_s}
     return (
         Statement(
@@ -181,8 +187,9 @@ def stopped(request: RequestId, owner: str, now_s: float) -> tuple[Statement, ..
 
 
 def claimed(runner: str, running: int, now_s: float) -> Statement:
-    """Return the statement that gives the next queued job to a process while fewer than `running`
-    run on the node. The client with the fewest running jobs goes first, then priority, then age."""
+    """Return the statement that assigns the next queued job to a process, if fewer than `running`
+    jobs run on the node. The next job is one of the client with the fewest running jobs; among
+    these, priority decides, then age."""
     return Statement(
         "UPDATE job SET state = 'loading', runner = :runner, attempts = attempts + 1, "
         "beat = 0, tokens = 0, started_at_s = coalesce(started_at_s, :now), "
@@ -198,7 +205,7 @@ def claimed(runner: str, running: int, now_s: float) -> Statement:
 
 
 def jobs_of(runner: str) -> Statement:
-    """Return the query for all jobs that a process runs, with their bodies in the last column."""
+    """Return the query for all jobs that a process runs. The last column has the body."""
     return Statement(
         f"SELECT {', '.join(COLUMNS)}, body FROM job WHERE runner = ? AND {_HELD}",
         (runner,),
@@ -225,7 +232,7 @@ def mine(runner: str) -> Statement:
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """A run: its job, the number of its attempt, and its process."""
+    """Identifies a run: its job, the number of the attempt, and the process that runs it."""
 
     request: RequestId
     attempt: int
@@ -274,8 +281,8 @@ def ended(
     error: str | None,
     shown: bytes | None,
 ) -> Statement:
-    """Return the statement that ends a run's job. `shown` is its answer, if it has a name of its
-    own."""
+    """Return the statement that ends the job of a run. `shown` is the answer of a background
+    answer."""
     return Statement(
         "UPDATE job SET state = :state, ended_at_s = :now, status = :status, "
         "content_type = :content_type, error = :error, runner = NULL, "
@@ -292,7 +299,8 @@ def ended(
 
 
 def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that requeue a run's job at its process's request; not a cut."""
+    """Return the statements that queue the job of a run again at the request of its own process.
+    Such a run does not count as cut."""
     values = run.values(ready_at_s=ready_at_s, now=now_s, told=INTERRUPTED_TOLD)
     return (
         *_begun_anew(_MINE, values, "ended_at_s = :now"),
@@ -321,10 +329,9 @@ INTERRUPTED_TOLD = error_text(
 
 
 def _begun_anew(which: str, values: Mapping[str, Any], ends: str) -> tuple[Statement, ...]:
-    """Return the statements that prepare jobs for another run.
-
-    Readers get a named answer from its first event. If a reader already has events of it, it fails;
-    else its events are deleted. Events of a plain job stay, and those of the next run follow them.
+    """Return the statements that prepare jobs for another run. The events of a plain job are kept,
+    and those of the next run follow them. A background answer must have the events of only one run.
+    If a reader has already received some, the answer fails; otherwise its events are deleted.
     """
     return (
         Statement(
@@ -346,8 +353,8 @@ def _begun_anew(which: str, values: Mapping[str, Any], ends: str) -> tuple[State
 
 
 def take_over(runner: str, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements for the jobs of a dead process: stopped if that was requested, failed
-    after too many cuts, else queued again."""
+    """Return the statements for the jobs of a dead process. A job ends as stopped if its stop was
+    requested, and as failed after too many cut runs. Any other job is queued again."""
     held = f"runner = :runner AND {_HELD}"
     values = {"runner": runner, "now": now_s, "error": INTERRUPTED, "told": INTERRUPTED_TOLD}
     ends = "runner = NULL, cuts = cuts + 1, ended_at_s = :now"
@@ -370,7 +377,8 @@ def take_over(runner: str, now_s: float) -> tuple[Statement, ...]:
 
 
 def pruned(now_s: float) -> Statement:
-    """Return the statement that deletes jobs whose storage time is over, some at a time."""
+    """Return the statement that deletes jobs whose storage time is over. Each run deletes only some
+    of them."""
     return Statement(
         f"DELETE FROM job WHERE number IN (SELECT number FROM job WHERE NOT {_OPEN} "
         f"AND ended_at_s + ttl_s < {age.NOW.format(now=':now')} LIMIT {PRUNED})",

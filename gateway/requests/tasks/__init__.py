@@ -1,7 +1,8 @@
-"""Talks to the disk: the tables of tasks and client profiles of this process, and the order of a
-task's candidates.
+"""Talks to the disk: has the tables of tasks and client profiles, and decides in which order the
+candidates of a task are tried.
 
-`order` and `attempt` decide, and are pure; `book` reads the files.
+A task is a name that clients use instead of a model; its candidates are models that can answer. The
+modules `order` and `attempt` are pure; `book` reads the files.
 """
 
 from gateway.requests.tasks.attempt import Attempt, leads_on

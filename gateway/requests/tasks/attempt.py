@@ -1,6 +1,6 @@
-"""One attempt of a task's candidate: when it must begin, and which faults pass on to the next.
-
-Pure. After its first token no other candidate can answer.
+"""The attempt to answer a request by one candidate of a task: its time limit, and the faults after
+which the next candidate is tried. Pure. Once a candidate has sent its first token, no other
+candidate is tried.
 """
 
 from __future__ import annotations
@@ -12,22 +12,23 @@ from gateway.dialects.faults import HttpFault
 OF_THE_MODEL = frozenset(
     {"model_not_found", "unsupported", "context_length_exceeded", "provider_refused"}
 )
-"""Codes below 500 that blame the model and not the request."""
+"""Error codes with a status below 500 that are the fault of the model and not of the request."""
 OF_THIS_GATEWAY = frozenset({"draining", "overloaded", "client_cooldown", "client_queue_full"})
-"""Codes that every other candidate would get as well."""
+"""Error codes that every other candidate would cause as well."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """A candidate's limits. `budget_s`: None for no limit. `began`: its first token came."""
+    """The limits of one candidate. `budget_s` is the time until the first token; None for no limit.
+    `began` is true once the first token has come."""
 
     task: str
     budget_s: float | None
     began: bool = False
 
     def too_late(self, candidate: str, progress: str) -> HttpFault:
-        """Return the fault of a candidate that did not begin in time; `progress`: how far it was,
-        or ""."""
+        """Return the fault of a candidate that sent no token in time. `progress` is its last
+        progress message, or ""."""
         detail = f" ({progress})" if progress else ""
         return HttpFault(
             504,
@@ -40,7 +41,7 @@ class Attempt:
 
 
 def leads_on(fault: HttpFault) -> bool:
-    """Return whether another candidate may succeed after this fault."""
+    """Return whether another candidate could succeed after this fault."""
     if fault.code in OF_THIS_GATEWAY:
         return False
     return fault.status == 429 or fault.status >= 500 or fault.code in OF_THE_MODEL

@@ -1,8 +1,8 @@
 """Talks to the disk: `tasks.toml` and `clients.toml`, checked each second, off the event loop.
 
-The last valid version is in force. An invalid file changes nothing: its error is logged once and
-stands in `trouble`. A change counts once two checks have seen the same file, because a file may be
-seen half written. A deleted file counts as empty.
+The last valid version of a file is in force. An invalid file changes nothing; its error is logged
+once and is in `trouble`. A changed file is read only after two checks have seen the same version,
+because the first check may see a file that is still being written. A deleted file counts as empty.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Book = TypeVar("Book", "TaskBook", "ClientBook")
 
 
 class FileBook(Generic[Read]):
-    """An operator's file as it is in force in this process. `empty`: the table without a file.
-    `trouble`: the error of the current file, or "". `changed_at_s`: when the table in force was
-    written."""
+    """A settings file of the operator, and the table from it that is in force in this process.
+    `empty` is the table if the file does not exist. `trouble` is the error in the current file, or
+    "". `changed_at_s` is when the table in force was written."""
 
     def __init__(
         self, file: str, empty: Read, read: Callable[[str], Read], tell: Callable[[str], None]
@@ -46,7 +46,8 @@ class FileBook(Generic[Read]):
             self.look()
 
     def look(self) -> None:
-        """Read the file if it has changed and is stable. Waits for the disk."""
+        """Read the file if it has changed since the last version and is the same as at the previous
+        check. Blocks on the disk."""
         if self.file is None:
             return
         seen, before = _stamp(self.file), self._seen
@@ -60,7 +61,7 @@ class FileBook(Generic[Read]):
         self.trouble = trouble
 
     def _take(self, file: Path) -> str:
-        """Read the table; return the error, or ""."""
+        """Read the table from the file. Return the error, or ""."""
         try:
             with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as opened:
                 data = opened.read(MOST_BYTES + 1)
@@ -96,13 +97,14 @@ class ClientBook(FileBook[ClientTable]):
 
 
 def open_tasks(file: str, reactor: Reactor, log: Log, *, tells: bool) -> TaskBook:
-    """Return the tasks of a file ("" for none), checked again each second. One of a gateway's
-    processes `tells` errors in the log."""
+    """Return the tasks of a file ("": no file), and check the file each second from now on. Only
+    the process with `tells` logs errors, so that each error is logged once per gateway."""
     return _followed(TaskBook(file, log.warning if tells else _nothing), reactor)
 
 
 def open_profiles(file: str, reactor: Reactor, log: Log, *, tells: bool) -> ClientBook:
-    """Return the profiles of a file, as `open_tasks` does tasks."""
+    """Return the client profiles of a file, which is checked each second from now on. Only the
+    process with `tells` logs errors."""
     return _followed(ClientBook(file, log.warning if tells else _nothing), reactor)
 
 
@@ -110,7 +112,7 @@ def _followed(book: Book, reactor: Reactor) -> Book:
     looking: list[asyncio.Future[None]] = []
 
     def look() -> None:
-        """Check in a thread, unless the last check still runs."""
+        """Check the file in a thread, unless the last check still runs."""
         if not looking or looking[0].done():
             looking[:] = [asyncio.get_running_loop().run_in_executor(None, book.look)]
 

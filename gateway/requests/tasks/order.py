@@ -1,9 +1,11 @@
-"""The order in which a task's candidates are asked, and why the first is first.
+"""Decides the order in which the candidates of a task are tried, and gives the reason for the first
+one.
 
-Pure. The order is that of `tasks.toml`, except that a loaded model goes before a primary that is
-not loaded, unless the primary is pinned. A provider's model is never moved forward for being
-available: it is asked as the primary, or after those before it failed. If fallback to providers is
-not allowed they are left out, except a primary, which the operator chose.
+Pure. The order is that of `tasks.toml`, with one exception: if the primary (the first candidate) is
+not loaded and not pinned, a loaded model is tried first. A provider's model is never moved forward.
+It is tried if it is the primary, or after all candidates before it have failed. If fallback to
+providers is not allowed, providers' models are left out, except a primary, which the operator
+chose.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ PRIMARY = "primary"
 
 @dataclass(frozen=True, slots=True)
 class CandidateChoice:
-    """A candidate that may be asked, and why it has its place. `provided` is None for a model of
-    the cluster."""
+    """A candidate that is tried, and the reason for its place in the order. `provided` is None for
+    a model of the cluster."""
 
     candidate: str
     why: str
@@ -28,7 +30,8 @@ class CandidateChoice:
 
 @dataclass(frozen=True, slots=True)
 class CandidateOrder:
-    """The candidates to ask one after the other until one answers, and those left out."""
+    """The candidates that are tried one after the other until one answers, and the candidates that
+    are left out."""
 
     choices: tuple[CandidateChoice, ...]
     left_out: tuple[str, ...] = ()
