@@ -1,10 +1,10 @@
 """Talks to the records file, in a separate thread: runs the writes and queries of one HTTP process.
 
 The event loop never waits for the file. Log rows wait in a bounded queue and are written in
-batches; a row that finds the queue full is dropped and counted. An acknowledged write is on the
-disk; writes that arrive during another one share a transaction. Queries return futures. While the
-file cannot be written, rows wait as long as there is room. The failure and the recovery are logged
-once. Nothing else waits for the file.
+batches; if the queue is full, a row is dropped and counted. An acknowledged write is on the disk.
+Writes that arrive during another write share a transaction. Queries return futures. While the file
+cannot be written, rows wait in the queue until it is full. The failure and the recovery are logged
+once.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from gateway.records.statements import Statement
 from gateway.records.traces import TraceRow
 
 MOST_ROWS_WAITING = 8192
-"""Rows waiting to be written: some seconds of a busy node, or the reserve for a full disk."""
+"""The queue has at most this many rows: some seconds of a busy node, or a reserve while the disk is
+full."""
 MOST_BEFORE_A_TRACE = 512
-"""With more waiting rows than this a trace is dropped: it is about a hundred times as large as a
-row."""
+"""If more rows than this wait, a trace is dropped, because it is about a hundred times as large as
+a row."""
 MOST_QUESTIONS = 512
 MOST_WRITES = 512
 TOGETHER = 64
-"""Writes acknowledged together, in one transaction."""
+"""At most this many acknowledged writes share one transaction."""
 BATCH_ROWS = 256
 BATCH_S = 0.25
 """How long the first row of a batch waits for others."""
@@ -55,13 +56,14 @@ Make = Callable[[], Sequence[Statement]]
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A call in an event loop that waits for this thread."""
+    """A call of an event loop that waits for a result from this thread."""
 
     loop: asyncio.AbstractEventLoop
     answer: asyncio.Future[Any]
 
     def say(self, value: Any, error: BaseException | None) -> None:
-        """Deliver the answer in its loop, if both still exist."""
+        """Deliver the result to the event loop, unless the loop is closed or the caller was
+        cancelled."""
 
         def deliver() -> None:
             if self.answer.done():
@@ -88,10 +90,10 @@ class _Write(_Waiting):
 
 
 class NodeRecords:
-    """The records of a node, as one HTTP process has them.
+    """Reads and writes the records of a node for one HTTP process.
 
-    Without a `path`, or with a limit of 0 rows, nothing is logged. `upkeep` returns the deletions
-    that accompany writes and run from time to time, for a wall-clock time. `retry_s` is the pause
+    Without a `path`, or with a limit of 0 rows, nothing is logged. `upkeep` takes the wall-clock
+    time and returns deletions, which run with writes and from time to time. `retry_s` is the pause
     after a failure of the file.
     """
 
@@ -181,8 +183,9 @@ class NodeRecords:
         return await self._waited(question, self._questions, MOST_QUESTIONS, ANSWER_S)
 
     async def write(self, statements: Sequence[Statement]) -> list[int]:
-        """Run statements, all or none; they are on the disk when this returns. Return how many rows
-        each changed. Raises RecordsUnavailable; even then they may have been written."""
+        """Run statements in one transaction, which is on the disk when this method returns. Return
+        how many rows each changed. Raises RecordsUnavailable; even then they may have been
+        written."""
         return await self.write_made(lambda: statements)
 
     async def write_made(self, make: Make) -> list[int]:
@@ -344,8 +347,8 @@ class NodeRecords:
         return len(rows)
 
     def _look(self, file: RecordsFile) -> None:
-        """Return unused pages to the disk, and note rows dated in the future. If one pruning does
-        not delete all surplus rows, the next check comes soon."""
+        """Return unused pages to the disk, and check for rows dated in the future. If one pruning
+        does not delete all surplus rows, the next check comes soon."""
         file.shrink()
         now_s = self._wall_s()
         [[(latest_s,)], [(is_beyond,)]] = file.read(

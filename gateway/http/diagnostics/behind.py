@@ -1,9 +1,10 @@
-"""Finds the ranks that block their groups, with reasons.
+"""Finds the ranks that block the other ranks of their instance, and gives the reason for each.
 
-Pure. Most reasons need no common clock: how long a runner has been silent to its worker, the state
-of its process, and whether an ended runner had shut down cleanly. A hung engine in a live process
-shows in the flight recorders of all ranks, in one clock. The group makes no progress; this engine
-does its own work, and others wait for a device, for other ranks, or for a plan.
+Pure. Most reasons need no common clock: how long a runner has sent nothing to its worker, the state
+of its process, and whether an ended runner shut down cleanly. To find a hung engine in a live
+process, the flight recorders of all ranks are compared in one clock. An engine is hung if it does
+its own work and no rank of its group makes progress. Meanwhile, other engines of the group wait for
+a device, for other ranks, or for a plan.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 SILENT_S = 2.5
-"""Limit of silence; a runner sends a message each second."""
+"""A runner that has been silent for longer than this blocks its group. Runners send a message each
+second."""
 SILENT_LOADING_S = 15.0
-"""Limit of silence while a runner starts or loads, which may block the interpreter for longer."""
+"""The same limit while a runner starts or loads, because loading can block the Python interpreter
+for longer."""
 HANGS_S = 2.5
-"""Limit without progress; ranks check their engines four times a second."""
+"""An engine without progress for longer than this is hung. Ranks check their engines four times a
+second."""
 LOADS = ("idle", "loading", "warming")
 LEFT = "shutdown_cleanup"
 STEPS = "steps"
 OWN_WORK = "host"
-"""The state of an engine that waits for nothing."""
+"""The state of an engine that does its own work and waits for nothing."""
 OF_RANKS = (
     "instance",
     "model",
@@ -34,14 +38,15 @@ OF_RANKS = (
     "pid",
     "ended_at_s",
 )
-"""Fields of a blocking rank in the answer."""
+"""The fields that describe a blocking rank in the answer."""
 Row = Mapping[str, Any]
-"""A runner in its node's answer, or an entry of its recorder."""
+"""A JSON object: a runner in the answer of its node, or an entry of a flight recorder."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRunners:
-    """The runners of a node; or `why` it was not reached (a code) and the `message`."""
+    """The runners of a node. If the node was not reached, `why` is an error code and `message` a
+    text."""
 
     node: str
     name: str
@@ -77,7 +82,7 @@ def behind(
     now_s: float,
 ) -> list[dict[str, Any]]:
     """Return the ranks that block or blocked their groups, each with a reason. Instants of
-    `runners` are in the clock of `now_s`. Instances with a single rank are left out."""
+    `runners` are in the clock of `now_s`. Instances with only one rank are left out."""
     rows: list[dict[str, Any]] = []
     of_groups = {rank.instance for rank in placed if rank.rank} | {
         runner["instance"] for runner in runners if runner["rank"]
@@ -109,7 +114,8 @@ def _named(runner: Row, why: str) -> dict[str, Any]:
 
 
 def _why(runner: Row) -> str:
-    """Return why a rank blocks its group, judged by this rank alone; "" if it does not."""
+    """Return the reason why a rank blocks its group, as far as this rank alone shows it; "" if it
+    does not."""
     silent_s = float(runner["silent_s"])
     if runner["ended_at_s"] is not None:
         if any(entry["phase"] == LEFT for entry in runner["recorder"]):
@@ -147,6 +153,7 @@ def _hangs(mark: Row, stood_s: float) -> str:
 
 
 def _mark(runner: Row) -> Row | None:
-    """Return the latest entry about the engine of a rank of a group; None: no entry yet."""
+    """Return the latest entry about a rank's engine in its flight recorder; None if no entry exists
+    yet."""
     entries = reversed(runner["recorder"])
     return next((entry for entry in entries if entry["phase"] == STEPS and "engine" in entry), None)

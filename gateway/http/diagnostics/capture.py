@@ -1,7 +1,9 @@
-"""Talks to the gateways of all nodes: a capture of each, in one archive.
+"""Talks to the gateways of all nodes: collects a capture (diagnostic files) of each node in one
+archive.
 
-Each node makes its own capture and stores it on its disk. The answering node polls for it. The
-archive always has a manifest, which names nodes that were unreachable, refused, or were too slow.
+Each node makes its own capture and stores it on its disk. The node that answers the client polls
+the other nodes until their captures are ready. The archive always has a manifest, which names the
+nodes that were unreachable, refused, or were too slow.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ LOOK_S = 0.5
 SLACK_S = 20.0
 """Extra time to pack and send a node's capture."""
 SILENCES = 3
-"""A node that misses so many polls in a row counts as unreachable."""
+"""A node that does not answer this many polls in a row counts as unreachable."""
 
 
 class CaptureBody(Closed):
@@ -103,7 +105,7 @@ async def _answer(
 
 
 def answer_others(service: HttpService) -> None:
-    """Let gateways, other nodes' and our own, diagnose, capture and restart this node."""
+    """Let all gateways, including our own, diagnose, capture and restart this node."""
     answering = (answer_node, answer_runners, answer_examined, answer_cancels, answer_restarts)
     for register in answering:
         register(service)
@@ -120,7 +122,8 @@ def answer_others(service: HttpService) -> None:
             service.log.error("a capture failed", error=story_of(error))
 
     async def take(arguments: Any) -> bytes:
-        """Start the capture of a name on the first call; return it, or b"" while it is running."""
+        """On the first call with a name, start a capture. Return the capture, or b"" while it is
+        not ready."""
         name = str(arguments[0])
         if await asyncio.to_thread(captures.claimed, name):
             task = asyncio.ensure_future(make(name))
@@ -129,7 +132,7 @@ def answer_others(service: HttpService) -> None:
         return await asyncio.to_thread(captures.read, name) or b""
 
     async def fetched(arguments: Any) -> None:
-        """Delete the capture of a name."""
+        """Delete the stored capture of this name, because it has been fetched."""
         await asyncio.to_thread(captures.forget, str(arguments[0]))
 
     service.record_lists.questions.answer(TAKE, take)
@@ -139,7 +142,7 @@ def answer_others(service: HttpService) -> None:
 async def _captured(
     service: HttpService, node: NodeId, name: str, capture: str, within_s: float
 ) -> Captured:
-    """Return a node's capture, or the reason why there is none."""
+    """Return the capture of a node, or the reason why the node has none."""
     questions = service.record_lists.questions
     until = service.reactor.now() + within_s
     silences = 0

@@ -1,8 +1,9 @@
 """Converts instants of other nodes' clocks to the clock of the answering node.
 
-Pure. Each switchboard measures the clocks of its peers with every hello (`PeersReading`). As in
-traces, the error grows with the drift of the clocks since the measurement
-(`bus.links.clock_offset`). Instants of an unmeasured clock stay as they are, without an error.
+Pure. The switchboard of each node measures the clocks of other nodes with every hello message
+(`PeersReading`). The error of an offset grows with the time since the measurement, because clocks
+drift (`bus.links.clock_offset`). If a node's clock has not been measured, its instants are left
+unchanged and have no `error_s`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bus.links.clock_offset import ClockEstimate, ClockOffsets, ClockSample
 from bus.wire.messages.peers import PeersReading
 
 TIMES = ("at_s", "since_s")
-"""The fields of an entry that are instants."""
+"""The fields of a flight recorder's entry that are instants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Clocks:
     offsets: Mapping[str, ClockOffsets]
 
     def here(self, node: str, at_s: float) -> tuple[float, float | None]:
-        """Return an instant of a node's clock in our clock, and its error; None: not measured."""
+        """Convert an instant of a node's clock to our clock. Return it with its error; None if that
+        clock has not been measured."""
         estimate = self._estimate(node, at_s)
         if estimate is not None:
             estimate = self._estimate(node, at_s - estimate.offset_s)
@@ -43,7 +45,8 @@ class Clocks:
         }
 
     def offset(self, node: str, now_s: float) -> dict[str, float | None]:
-        """Return how far a node's clock is ahead of ours, and the error; None: not measured."""
+        """Return how far a node's clock is ahead of ours, and the error; None if that clock has not
+        been measured."""
         estimate = self._estimate(node, now_s)
         if estimate is None:
             return {"offset_s": None, "error_s": None}

@@ -1,7 +1,8 @@
-"""Talks to the gateways of all nodes: the diagnostics of each node in one answer.
+"""Talks to the gateways of all nodes: combines the diagnostics of all nodes in one answer.
 
-All nodes are asked at the same time for their document of `GET /v1/diagnostics/node`. If a node is
-unreachable, late or refuses, its entry has the reason.
+All nodes are asked at the same time for the document that they return for `GET
+/v1/diagnostics/node`. If a node is unreachable, late or refuses, its entry in the answer has the
+reason.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class ClusterDiagnostics(Resource):
     """`GET /v1/diagnostics/cluster[?node=NODE]`."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with an entry for each node, by id: its document, or why it was not reached."""
+        """Answer with an entry for each node, by id: its document, or the reason why the node was
+        not reached."""
         service = self.service
         wanted = req.get_param_as_list("node", default=[])
         nodes = chosen(names_of(service), [word for word in wanted if word], "node")
@@ -53,7 +55,7 @@ class PeerDiagnostics(Resource):
 
 
 def answer_node(service: HttpService) -> None:
-    """Send this node's document to other nodes' gateways on request."""
+    """Let other nodes' gateways read this node's document."""
 
     async def send_document(_arguments: Any) -> bytes:
         return json_bytes(await node_document(service, DiagnosticsTiming()))

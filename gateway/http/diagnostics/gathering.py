@@ -1,7 +1,7 @@
 """Talks to telemetry, the worker, supervisord and the disk: collects a capture of this node.
 
-The steps run one after the other, each with a deadline. The result of a failed step is listed as
-missing, and the next step runs. A capture ends within `CaptureTiming.whole_s`.
+The steps run one after the other, each with a deadline. If a step fails, its result is listed as
+missing, and the next step runs. A capture is complete within `CaptureTiming.whole_s`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ Found = Iterator[tuple[str, bytes | Missing]]
 
 @dataclass(frozen=True, slots=True)
 class CaptureTiming:
-    """Time limits of a node's capture: in all, and for each step and each process's stacks."""
+    """Time limits of a node's capture: for the whole capture, for each step, and for the stacks of
+    each process."""
 
     whole_s: float = 60.0
     step_s: float = 15.0
@@ -64,7 +65,7 @@ async def gathered(service: HttpService, timing: CaptureTiming) -> NodeCapture:
 
 
 class _Gathering:
-    """A running capture."""
+    """A capture that is being made."""
 
     def __init__(self, service: HttpService, timing: CaptureTiming) -> None:
         options = service.options
@@ -168,7 +169,8 @@ class _Gathering:
                 return stacks_text(json.loads(diagnosis.content))
 
     async def _take(self, what: str, find: Callable[[], Found], pattern: str) -> None:
-        """Run `find` in a thread, and add its files under names of the form `pattern`."""
+        """Run `find` in a thread, and add the files that it returns under names of the form
+        `pattern`."""
         files = await self._step(what, lambda: asyncio.to_thread(lambda: list(find())))
         for name, content in files or ():
             if isinstance(content, Missing):
@@ -177,7 +179,8 @@ class _Gathering:
                 self._capture.add(pattern.format(name=name), content)
 
     async def _step(self, what: str, find: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Return the result of `find`; after a failure list `what` as missing and return None."""
+        """Run `find` and return its result. If `find` fails, list `what` as missing and return
+        None."""
         left_s = min(self._timing.step_s, self._until - self._service.reactor.now())
         if left_s <= 0:
             why = f"the time limit of the capture ({self._timing.whole_s:g} s) was reached"

@@ -1,8 +1,9 @@
 """Talks to telemetry and the runners through the bus, and to the disk: diagnostics of this node.
 
-`GET /v1/diagnostics/node` combines the latest readings with a report of each ready runner. Reports
-are requested all at once, for at most 2 s. A runner without a report is a warning, never an error;
-the worker's report and the flight recorder on disk stand in for it.
+`GET /v1/diagnostics/node` combines the latest readings with a report of each ready runner. All
+runners are asked for their reports at the same time, and have at most 2 s. If a runner does not
+report, the answer has a warning and never an error. Its entry then comes from the worker's report
+and from the flight recorder on disk.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "
 
 @dataclass(frozen=True, slots=True)
 class DiagnosticsTiming:
-    """Deadlines of answers: a runner's report, stacks, a profile after its sampling time."""
+    """Time limits for answers: for a runner's report, for stacks, and for a profile (after its
+    sampling time)."""
 
     report_s: float = 2.0
     stacks_s: float = 20.0
@@ -161,7 +163,7 @@ async def _report(
 
 
 async def _worker_reports(service: HttpService, within_s: float) -> RunnersEnded:
-    """Return the worker's reports of its runners; no reports if it does not answer."""
+    """Return the worker's reports of its runners; an empty result if the worker does not answer."""
     try:
         return await known_runners(service, within_s)
     except (Unavailable, BadMessage):
@@ -208,7 +210,8 @@ async def _ask(service: HttpService, address: str, question: Message, deadline_s
 
 
 def _logged(folder: str, name: str, lines: int) -> tuple[list[str], list[str] | None]:
-    """Return the processes that have a log, and the last lines of one log; None: no such log."""
+    """Return the names of the processes that have a log, and the last lines of one log; None if
+    that log does not exist."""
     files = logged_processes(Path(folder)) if folder else {}
     tail = None
     if name in files:

@@ -74,7 +74,7 @@ async def ask_node(
 
 
 def fault_fields(fault: HttpFault) -> dict[str, Any]:
-    """Return a fault as the answer to another node; `ask_node` raises it there."""
+    """Return a fault as the answer to another node's call; that node's `ask_node` raises it."""
     return {
         "status": fault.status,
         "code": fault.code,

@@ -1,7 +1,7 @@
-"""Talks to telemetry through the bus: stacks and profiles of a process.
+"""Talks to telemetry through the bus: answers with stacks and profiles of a process.
 
-For a process of another node it asks that node's gateway. A node examines one process at a time. A
-refusal keeps its HTTP status, whichever node refuses.
+To examine a process of another node, it calls that node's gateway. A node examines one process at a
+time. The HTTP status of a refusal is the same, whichever node refuses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gateway.service import HttpService
 MAX_BODY_BYTES = 64 << 10
 VERB = "diagnostics.process"
 THERE_AND_BACK_S = 5.0
-"""Extra time for a question to another node."""
+"""Extra time for a call to another node."""
 
 
 class ProfileOrder(BaseModel):
@@ -80,7 +80,7 @@ class ProcessProfile(Diagnosing):
 
 
 def answer_examined(service: HttpService) -> None:
-    """Examine this node's processes for other nodes' gateways."""
+    """Let other nodes' gateways examine this node's processes."""
 
     async def examined(arguments: Any) -> dict[str, Any]:
         """Return telemetry's diagnosis, or the fault of its refusal."""

@@ -1,8 +1,9 @@
-"""Talks to supervisord (in threads) and to the gateways of other nodes: restarts services.
+"""Talks to supervisord (in threads) and to the gateways of other nodes: restarts the services of a
+node.
 
-Services get SIGTERM, and supervisord starts them again with the current code and settings. It
-happens a moment after the answer, because this gateway may be one of them. Runners belong to the
-worker: they keep their models and continue their requests.
+Each service gets SIGTERM, and supervisord starts it again with the current code and settings. The
+restart begins `AFTER_S` after the answer, because this gateway may be one of the services that
+restart. Runners are not restarted: they keep their models and continue their requests.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from gateway.service import HttpService
 VERB = "node.restart"
 GATEWAY, RUNNERS = "gateway", "runner"
 AFTER_S = 1.0
-"""Delay of the restart; the answer is sent by then, also to another node."""
+"""Seconds between the answer and the restart. The delay is long enough to send the answer, even
+through another node's gateway."""
 ANSWER_S = 10.0
 RETRY_S = 5.0
 
@@ -33,9 +35,8 @@ class Restart(Resource):
     """`POST /admin/restart[?node_id=&process=]`."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Restart the named services, or all services, in a moment; answer with their names.
-
-        404: unknown node. 400: unknown service. 503: supervisord does not answer.
+        """Schedule the restart of the named services, or of all services, and answer with their
+        names. 404: unknown node. 400: unknown service. 503: supervisord does not answer.
         """
         service = self.service
         wanted = [word for word in req.get_param_as_list("process", default=[]) if word]
@@ -49,10 +50,10 @@ class Restart(Resource):
 
 
 def answer_restarts(service: HttpService) -> None:
-    """Restart this node's services for other nodes' gateways."""
+    """Let other nodes' gateways restart this node's services."""
 
     async def restart(arguments: Any) -> dict[str, Any]:
-        """Return the names of the services to restart, or a fault."""
+        """Schedule the restart. Return the names of the services that will restart, or a fault."""
         try:
             return {"processes": await _begin(service, list(map(str, arguments[0])))}
         except HttpFaultRaised as error:

@@ -1,8 +1,9 @@
-"""Talks to the worker through the bus, and to the system and the disk: this node's runners.
+"""Talks to the worker through the bus, to the operating system and to the disk: examines this
+node's runners.
 
-The worker reports its runners, and cancels a request at one of them. The system knows whether a
-runner is halted; the disk has the flight recorders. The runners themselves are not asked, so that
-a frozen runner is reported like any other.
+The worker reports its runners, and cancels requests at them. The operating system knows whether a
+runner is halted, and the disk has the flight recorders. The runners themselves are not asked, so
+that a frozen runner is reported like any other runner.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class RunnerCancel(Resource):
 
 
 def answer_cancels(service: HttpService) -> None:
-    """Cancel requests at this node's runners for other nodes' gateways."""
+    """Let other nodes' gateways cancel requests at this node's runners."""
 
     async def cancel(arguments: Any) -> dict[str, Any]:
         """Return whether the runner had the request open, or a fault."""

@@ -1,6 +1,6 @@
-"""Talks to the gateways of all nodes: the recent steps of all runners, merged by time.
+"""Talks to the gateways of all nodes: answers with the recent steps of all runners, merged by time.
 
-Any node can answer. The answer names unreached nodes, with their ranks.
+Any node can answer. The answer names the nodes that could not be reached, with their ranks.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ClusterTimeline(Resource):
 
 
 def answer_runners(service: HttpService) -> None:
-    """Send this node's runners to other nodes' gateways on request."""
+    """Let other nodes' gateways read the reports of this node's runners."""
 
     async def send_runners(_arguments: Any) -> bytes:
         return json_bytes(await _own(service))

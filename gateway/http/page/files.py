@@ -1,4 +1,5 @@
-"""Talks to browsers and to the disk: the page's files, read once and served with an ETag.
+"""Talks to browsers and to the disk: reads the files of the dashboard page once, and serves them
+with an ETag.
 
 `POLICY` allows scripts, styles, images and data only from this server. It forbids inline code and
 frames.
@@ -54,7 +55,7 @@ HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page; `mark` is its ETag."""
+    """A file of the dashboard page; `mark` is its ETag."""
 
     data: bytes
     content_type: str
@@ -63,7 +64,8 @@ class PageFile:
 
 @functools.cache
 def page_files() -> Mapping[str, PageFile]:
-    """Return the files by name. The first call reads them: make it in a thread."""
+    """Return the files by name. The first call reads them from the disk, so it must be made in a
+    thread."""
     files: dict[str, PageFile] = {}
     for path in sorted(STATIC.iterdir()):
         if path.suffix in TYPES:
@@ -90,7 +92,7 @@ class Dashboard(Resource):
     """`GET /dashboard`: the page."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the page; 404 if it is switched off."""
+        """Answer with the page; 404 if the settings switch the page off."""
         _check_on(self)
         await _answer(req, resp, FRONT)
 
@@ -99,7 +101,7 @@ class DashboardFile(Resource):
     """`GET /dashboard/{name}`: a file of the page."""
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
-        """Answer with the file; 404 if the page is switched off."""
+        """Answer with the file; 404 if the settings switch the page off."""
         _check_on(self)
         await _answer(req, resp, name)
 

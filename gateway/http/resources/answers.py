@@ -1,4 +1,4 @@
-"""Talks to clients about stored answers: read, label, delete, stop, and continue them."""
+"""Talks to clients about stored answers: reads, labels, deletes, stops and continues answers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from gateway.records import (
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
-"""A stopped request ends within this; its runner has 3 s to report the end."""
+"""A stopped request ends within this time; its runner has 3 s to report the end."""
 LOOKED_S = 0.05
 LABELS_BYTES = 64 << 10
 
@@ -71,8 +71,8 @@ async def recall(
 
 
 async def _continuation_fault(service: HttpService, owner: str, answer_id: str) -> HttpFault:
-    """Return the fault for an answer that cannot be continued: it is missing, it still runs in the
-    background, or it failed there."""
+    """Return the fault for an answer that cannot be continued, because it does not exist, is still
+    being made in the background, or failed."""
     with record_faults():
         job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
     if job is None or job.kind != "response" or job.state == "done":

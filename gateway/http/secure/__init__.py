@@ -1,6 +1,8 @@
-"""Talks to clients before HTTP: the TLS certificate, and the handshake of each connection.
+"""Talks to clients before HTTP begins: loads the TLS certificate, and does the TLS handshake of
+each connection.
 
-A connection counts from its first byte on. A plain HTTP client gets an error in plain HTTP.
+A connection counts towards the limit of connections from the moment when it is accepted. A client
+that sends plain HTTP to the TLS port gets an error in plain HTTP.
 """
 
 from gateway.http.secure.door import Door

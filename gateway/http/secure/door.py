@@ -1,9 +1,11 @@
-"""Talks to clients before HTTP: accepts a listener's connections and starts TLS on them.
+"""Talks to clients before HTTP begins: accepts the connections of a listening socket and starts TLS
+on them.
 
-asyncio's own servers neither log nor count failed handshakes, and wait a minute for them. Here the
-first byte distinguishes TLS from plain HTTP, which gets an error. First byte and handshake together
-have `headers_s`, and the connection counts during that time. Each kind of failure is logged at most
-once a minute.
+asyncio's servers neither log nor count failed handshakes, and they wait a minute for each
+handshake. Here, the first byte of a connection shows whether the client speaks TLS or plain HTTP;
+plain HTTP gets an error. The first byte and the handshake must arrive within `headers_s`, and the
+connection counts towards the limit during that time. Each kind of failure is logged at most once a
+minute.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -25,9 +27,10 @@ from gateway.http.connection import Connection
 from gateway.http.secure.served import ServedPair
 
 HANDSHAKE = b"\x16"
-"""The first byte of TLS: a record of its handshake (RFC 8446, 5.1)."""
+"""The first byte of a TLS connection: the type of a handshake record (RFC 8446, 5.1)."""
 GOODBYE_S = 10.0
-"""Time limit of the TLS shutdown: the last bytes and the peer's acknowledgement."""
+"""Time limit for the TLS shutdown: sending the last bytes and receiving the peer's close
+notification."""
 PAUSE_S = 1.0
 TOLD_EVERY_S = 60.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -35,16 +38,17 @@ _PLAIN = "this port speaks HTTPS, not plain HTTP: use an https:// URL\n"
 
 
 class SecureConnection(Connection):
-    """A TLS connection, which counts since it was accepted."""
+    """A TLS connection, which counts towards the limit from the moment when it was accepted."""
 
     def connection_made(self, transport: Any) -> None:
-        """Accept the connection. The base class counts it again, so the earlier count is undone."""
+        """Accept the connection. It was counted when it was accepted, and the base class counts it
+        again, so one count is undone."""
         self.worker.nr_conns -= 1
         super().connection_made(transport)
 
 
 class PlainConnection(SecureConnection):
-    """A plain HTTP connection to the HTTPS port: it gets an error."""
+    """A plain HTTP connection to the HTTPS port, which is answered with an error."""
 
     def _feed_callback_parser(self, data: bytes) -> Any:
         self._refuse(400, _PLAIN)
@@ -52,10 +56,10 @@ class PlainConnection(SecureConnection):
 
 
 class Door:
-    """Replaces asyncio's server for one listener, in one HTTP process."""
+    """Replaces asyncio's server for one listening socket in one HTTP process."""
 
     def __init__(self, worker: Any, listener: socket.socket, served: ServedPair, log: Log) -> None:
-        """Start accepting connections, on the worker's loop."""
+        """Start to accept connections, on the event loop of the worker."""
         self._worker = worker
         self._options: Options = worker.app.options
         self._loop: asyncio.AbstractEventLoop = worker.loop
@@ -70,7 +74,7 @@ class Door:
         self._listen()
 
     def close(self) -> None:
-        """Stop accepting; open handshakes may complete."""
+        """Stop accepting connections. Handshakes that have begun are completed."""
         self._is_open = False
         self._loop.remove_reader(self._listener)
 
@@ -151,7 +155,7 @@ class Door:
 
 
 def _why(error: OSError | TimeoutError) -> str:
-    """Return why a handshake failed, as text for the log."""
+    """Return the reason why a handshake failed, as text for the log."""
     if isinstance(error, ssl.SSLError):
         text = (error.reason or str(error)).replace("_", " ").lower()
         return f"{text}: the client does not trust the certificate" if "alert" in text else text

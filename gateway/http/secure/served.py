@@ -1,8 +1,9 @@
-"""Talks to the disk: the certificate and key of HTTPS, checked each second.
+"""Talks to the disk: loads the certificate and key of HTTPS, and checks each second whether the
+files have changed.
 
-gunicorn's master process and each HTTP process check for themselves; a process that is forked later
-starts with its parent's pair. Only the master reports changes, once each: in the log, and to this
-user's other processes.
+gunicorn's master process and every HTTP process check the files independently. A new HTTP process
+starts with the pair that the master process has loaded. Only the master process reports changes,
+each one once: in the log, and in a file that this user's other processes read.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class ServedPair:
         return self._watch.pair
 
     def look(self) -> None:
-        """Load a new pair if the files have a valid one."""
+        """Load the pair again if the files have changed and are valid."""
         self._watch.look()
 
     def look_and_tell(self) -> None:

@@ -1,7 +1,8 @@
-"""Talks to the gateways of all nodes: reads and changes the settings of each.
+"""Talks to the gateways of all nodes: reads and changes the settings of each node.
 
 Each node changes its own `shoal.toml` by the rules of `PUT /settings`, and reports the result.
-Secret values never leave a node. An unreachable node keeps its settings; the answer names it.
+Secret values never leave a node. If a node cannot be reached, its settings are not changed, and the
+answer names this node.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from gateway.service import HttpService
 
 READ, CHANGE = "settings.read", "settings.change"
 OWN = frozenset({"node_name"})
-"""Settings with a value of its own on every node."""
+"""Settings whose values differ on every node by design, such as the node's name."""
 UNKNOWN = "this gateway was started without the settings of its node"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """The settings of another node: `values` in force by key, secrets masked. `why`: the reason why
-    it did not answer or was not changed, else ""."""
+    """The settings of another node. `values` has the values in force by key, with secrets masked.
+    `why` is the reason why the node did not answer or did not change its settings, else ""."""
 
     node: NodeId
     name: str
@@ -37,7 +38,7 @@ class NodeSettings:
 
 
 class SettingElsewhere(TypedDict):
-    """A node with a different value."""
+    """A node on which a setting has a different value."""
 
     node: str
     name: str
@@ -49,13 +50,15 @@ def answer_settings(service: HttpService) -> None:
     desk = service.options.settings
 
     async def read(_arguments: Any) -> list[Any]:
-        """Return the values in force, and why there are none, else ""."""
+        """Return the values in force and "". If they cannot be read, return the reason instead of
+        ""."""
         if desk is None:
             return [{}, UNKNOWN]
         return [await asyncio.to_thread(_values, desk), ""]
 
     async def change(arguments: Any) -> list[Any]:
-        """Change settings; return the new values in force, and why nothing changed, else ""."""
+        """Change settings. Return the values in force and "", or the reason if nothing was
+        changed."""
         put, drop = cast(tuple[dict[str, Any], list[str]], arguments)
         try:
             why = UNKNOWN if desk is None else await changed(service, desk, put, drop)
@@ -71,7 +74,7 @@ def answer_settings(service: HttpService) -> None:
 async def changed(
     service: HttpService, desk: SettingsDesk, put: Mapping[str, Any], drop: Sequence[str]
 ) -> str:
-    """Change this node's settings; return why they were refused, else "". Raises
+    """Change this node's settings. Return the reason if the change was refused, else "". Raises
     SettingsUnwritable."""
     keys = (*put, *drop)
     for key in keys:
@@ -88,7 +91,8 @@ async def changed(
 
 
 def alone(desk: SettingsDesk, key: str) -> str:
-    """Return why a setting can only be changed on the machine; "" if HTTP may change it."""
+    """Return the reason why a setting can only be changed on the machine itself; "" if it can be
+    changed over HTTP."""
     why = desk.why_not_over_http(key)
     return why and f"{key} can only be changed on the machine, because {why}; use `shoal config`"
 
@@ -101,7 +105,8 @@ async def of_others(service: HttpService) -> list[NodeSettings]:
 async def change_others(
     service: HttpService, put: Mapping[str, Any], drop: Sequence[str]
 ) -> list[NodeSettings]:
-    """Change settings of all other nodes; return their settings, or why they did not change."""
+    """Change settings of all other nodes. Return the settings of each node, or the reason why the
+    node did not change them."""
     return await _each(service, CHANGE, [dict(put), list(drop)])
 
 

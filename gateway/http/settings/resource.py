@@ -46,13 +46,13 @@ class SettingsBody(Closed):
 
 
 class SettingOfAll(SettingRow):
-    """A setting; `elsewhere` has the nodes that differ, if all nodes were asked."""
+    """A setting. If all nodes were asked, `elsewhere` has the nodes on which its value differs."""
 
     elsewhere: NotRequired[list[SettingElsewhere]]
 
 
 class AskedNode(TypedDict):
-    """Another node that was asked; `why`: the reason for a missing answer, else empty."""
+    """Another node that was asked. `why` is the reason if it did not answer, else empty."""
 
     node: str
     name: str
@@ -108,7 +108,7 @@ class SettingsResource(Resource):
         await _answer(resp, service, desk, others)
 
     def is_of_all(self, req: Request) -> bool:
-        """Return whether the request is for all nodes. Raises BadRequest."""
+        """Return whether the query has `nodes=all`. Raises BadRequest for any other value."""
         nodes = req.get_param("nodes")
         if nodes not in (None, "all"):
             raise bad_field("nodes", "'all', or omit it for this node only")
@@ -129,7 +129,7 @@ async def _answer(
     desk: SettingsDesk,
     others: Sequence[NodeSettings] | None,
 ) -> None:
-    """Answer with the settings, and with differences of `others` if they were asked."""
+    """Answer with the settings, and with the differences on `others` if other nodes were asked."""
     try:
         own = cast(SettingsFound, await asyncio.to_thread(desk.rows))
     except ConfigError as error:

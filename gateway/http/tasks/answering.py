@@ -1,9 +1,11 @@
-"""Talks to clients whose body may name a task or a provider's model. Other bodies pass unchanged.
+"""Talks to clients: if a body names a task or a provider's model instead of a model, answers by
+that task or provider.
 
-The candidates of a task are tried in turn until one has its first token. Headers of the answer name
-that candidate and the reason for it. A fault that every candidate would have, such as an invalid
-field, ends the request at once. Nothing is sent before a candidate begins, so that a failure can
-still have a status.
+The candidates of a task are models. They are tried one after the other until one sends its first
+token. Headers of the answer name this candidate and the reason why it was tried. A fault that every
+candidate would cause, such as an invalid field, ends the request immediately. Nothing is sent
+before a candidate begins, so that a failure can still have an HTTP status. A body that names an
+ordinary model is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -35,14 +37,15 @@ from gateway.service import HttpService
 
 TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
 LEAST_S = 0.05
-"""No further candidate is tried with less time left."""
+"""If less than this is left of the client's timeout, no further candidate is tried."""
 ASKED_DIRECTLY = "requested by name"
 Answer = Callable[[Request, Response], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class _Named:
-    """A request whose model is a task or a provider's; `fields` are those of its body."""
+    """A request whose model is a task or a provider's model; `fields` are the fields of its
+    body."""
 
     service: HttpService
     kind: Kind
@@ -62,8 +65,9 @@ async def answer_as_named(
     resp: Response,
     answer: Answer,
 ) -> None:
-    """Answer by the task or the provider's model that the body names, else by `answer`, which gets
-    the body unchanged. A body without a model gets the model of its client's profile, if any."""
+    """Answer by the task or the provider's model that the body names. For any other model, call
+    `answer` with the unchanged body. If the body names no model, use the model of the client's
+    profile, if the profile has one."""
     table = service.tasks.table
     if not table and not service.clients.book.table.has_models:
         await answer(req, resp)
@@ -100,7 +104,8 @@ async def answer_as_named(
 
 
 def _fields(body: bytes, depth: int) -> dict[str, Any]:
-    """Return the fields of a body; {} if it is not an object, which its dialect refuses later."""
+    """Return the fields of a body, or {} if the body is no JSON object; the dialect refuses such a
+    body later."""
     try:
         return read_object(body, Limits(depth=depth))
     except BadRequest:
@@ -108,7 +113,8 @@ def _fields(body: bytes, depth: int) -> dict[str, Any]:
 
 
 def own_model(service: HttpService, req: Request, fields: Mapping[str, Any]) -> str | None:
-    """Return the model of the client's profile for a body without a model; None: there is none."""
+    """Return the model of the client's profile if the body names no model. None if the body names
+    one or the profile has none."""
     if not fields or fields.get("model"):
         return None
     client_id = fields.get("x_client_id")
@@ -134,8 +140,8 @@ async def _answered(named: _Named, name: str) -> None:
 
 
 async def _try_in_order(named: _Named, name: str, task: NamedTask, order: CandidateOrder) -> None:
-    """Try one candidate after the other until one answers. Raises the fault of the last one, with
-    the failures of all in its message."""
+    """Try the candidates one after the other until one answers. If all fail, raise the fault of the
+    last candidate; its message lists the failures of all candidates."""
     fields, failed = dict(named.fields), list[str]()
     if task.keep_alive_s is not None and "keep_alive" not in fields:
         fields.setdefault("x_stay_warm", task.keep_alive_s)
@@ -177,7 +183,7 @@ async def _try_in_order(named: _Named, name: str, task: NamedTask, order: Candid
 
 def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] | None:
     """Return the fields of a body with the remaining time in `x_timeout_s`; None if less than
-    `LEAST_S` remains. An invalid value stays, for the parser to refuse."""
+    `LEAST_S` remains. An invalid value is kept, because the parser refuses it later."""
     asked_s = fields.get("x_timeout_s")
     if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
         return fields
@@ -188,7 +194,7 @@ def _with_time_left(fields: dict[str, Any], passed_s: float) -> dict[str, Any] |
 async def _ask(
     named: _Named, choice: CandidateChoice, attempt: Attempt | None, fields: dict[str, Any]
 ) -> None:
-    """Let one candidate answer. Raises its fault if it fails before its first token."""
+    """Let one candidate answer. If the candidate fails before its first token, raise its fault."""
     service, req, resp = named.service, named.req, named.resp
     req.scope[ATTEMPT] = attempt
     provided = choice.provided

@@ -1,7 +1,8 @@
-"""Talks to a client's connection: reports a hang-up to each candidate that answers in turn.
+"""Talks to a client's connection: tells the candidate of a task that is being tried when the client
+disconnects.
 
-A connection cannot be listened to a second time. So one task listens here, and each candidate waits
-for the hang-up in `receive`.
+Only one asyncio task can call the connection's `receive`. So one task listens here for the whole
+request, and each candidate waits for the disconnect in `WatchedClient.receive`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ HUNG_UP = {"type": "http.disconnect"}
 
 
 class WatchedClient:
-    """A client whose body was read."""
+    """A client whose body was read, and whose connection is watched."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -28,26 +29,26 @@ class WatchedClient:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the client has hung up."""
+        """Return whether the client has disconnected."""
         return self._gone.is_set()
 
     async def receive(self) -> dict[str, Any]:
-        """Wait until the client hangs up; return `HUNG_UP`."""
+        """Wait until the client disconnects; then return `HUNG_UP`."""
         await self._gone.wait()
         return HUNG_UP
 
     def on_gone(self, act: Callable[[], None]) -> None:
-        """Call `act` when the client hangs up; at once if it already has."""
+        """Call `act` when the client disconnects; immediately if it already has."""
         if self.is_gone:
             act()
         self._acts.append(act)
 
     def leave(self) -> None:
-        """Stop listening."""
+        """Stop watching the connection."""
         self._task.cancel()
 
     async def to_its_end(self, stream: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the pieces of a stream; stop listening at its end."""
+        """Yield the pieces of a stream, and stop watching at its end."""
         try:
             async with contextlib.aclosing(stream):
                 async for piece in stream:

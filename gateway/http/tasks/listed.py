@@ -1,4 +1,4 @@
-"""Talks to the service: the entries of tasks and of providers' models in lists of models."""
+"""Talks to the service: makes the entries for tasks and providers' models in lists of models."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from gateway.dialects.faults import HttpFaultRaised
 from gateway.service import HttpService
 
 OfModel = Callable[[str], ModelListing]
-"""Returns a cluster model's listing, by the name in a request. Raises HttpFaultRaised (404)."""
+"""A function that returns the listing of a model of the cluster by its name. Raises HttpFaultRaised
+(404)."""
 
 
 def listings_of(
     service: HttpService, models: Mapping[str, ModelListing]
 ) -> dict[str, ModelListing]:
-    """Return the further entries of a list: tasks and providers' models, by id. `models` are the
-    cluster's."""
+    """Return the entries of all tasks and providers' models, by id. `models` has the listings of
+    the cluster's models."""
     table = service.tasks.table
     listings: dict[str, ModelListing] = {}
     if not table:
         return listings
 
     def of_model(name: str) -> ModelListing:
-        """Return the listing of a model; an empty listing if the cluster does not have it."""
+        """Return the listing of a model; an empty listing if the cluster does not have the
+        model."""
         return models.get(name) or _bare(service, name)
 
     for model in table.provided_models():
@@ -35,8 +37,8 @@ def listings_of(
 
 
 def listing_named(service: HttpService, name: str, of_model: OfModel) -> ModelListing:
-    """Return the listing of a task or of a provider's model. A task has its first candidate's
-    listing, with the instances of all candidates."""
+    """Return the listing of a task or of a provider's model. The listing of a task is that of its
+    first candidate, with the instances of all candidates."""
     table = service.tasks.table
     task = table.task_named(name)
     if task is None:

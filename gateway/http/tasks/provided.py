@@ -1,9 +1,10 @@
-"""Talks to clients about providers' answers: forwards the request, passes back the bytes.
+"""Talks to clients and to providers (other LLM services): forwards a request to a provider, and
+passes the answer's bytes to the client.
 
-A request in the provider's own dialect is forwarded unchanged, except for the model's name and our
-own fields; `translated` handles other dialects. The status is sent once the first bytes arrive. If
-a stream breaks off later, it ends with an error in the client's dialect. The answer is counted and
-recorded once in every case.
+This module handles requests in the provider's own dialect; the module `translated` handles other
+dialects. The request is forwarded unchanged, except for the model's name and our own fields. The
+HTTP status is sent to the client once the first bytes arrive. If a stream breaks off later, it ends
+with an error in the client's dialect. In every case, the answer is counted and recorded once.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ from gateway.http.tasks.client import WatchedClient
 from gateway.service import HttpService
 
 BEGINS_S = 600.0
-"""Time limit of a provider's first bytes, unless a task or the client sets a shorter one. A whole
-answer sends its first bytes at its end."""
+"""Time limit for the first bytes of a provider, unless a task or the client sets a shorter limit.
+An answer that is no stream sends its first bytes only when it is complete."""
 WHOLE_BYTES, ERROR_BYTES = 64 << 20, 64 << 10
 OTHER = "other"
-"""The metrics' name of models that `tasks.toml` does not list, because clients can invent names."""
+"""The name in the metrics for all models that `tasks.toml` does not list. Clients can invent such
+names, so there could be any number of them."""
 
 
 @dataclass(frozen=True)
 class ProviderQuestion:
-    """A request to a provider in its own dialect; `fields` are those of the client's body."""
+    """A request in the provider's own dialect; `fields` are the fields of the client's body."""
 
     provided: ProviderModel
     dialect: WholeDialect
@@ -49,7 +51,7 @@ class ProviderQuestion:
 
 @dataclass(slots=True)
 class _Running:
-    """A running answer of a provider, and its record."""
+    """An answer of a provider that is in progress, and the data for its record."""
 
     service: HttpService
     question: ProviderQuestion
@@ -68,7 +70,7 @@ class _Running:
         return left_s if most_s is None else min(left_s, most_s)
 
     async def end(self, outcome: str = FINISHED, status: int = 200) -> None:
-        """Record the answer, once, and close its connection."""
+        """Record the answer, once, and close the connection to the provider."""
         if self.over:
             return
         self.over = True
@@ -95,8 +97,8 @@ async def answer_by_provider(
     question: ProviderQuestion,
     client: WatchedClient,
 ) -> None:
-    """Answer with the provider's answer, whole or as a stream. Raises HttpFaultRaised with the
-    provider's refusal, or if the request cannot be sent."""
+    """Forward the request, and answer with the provider's answer, whole or as a stream. Raises
+    HttpFaultRaised if the provider refuses, or if the request cannot be sent."""
     with refusals_recorded(service, question.details):
         extras, call = _call_of(service, req, question)
     begins_s = _begins_s(question.details)
@@ -126,8 +128,8 @@ async def answer_by_provider(
 def _call_of(
     service: HttpService, req: Request, question: ProviderQuestion
 ) -> tuple[Extras, providers.ProviderCall]:
-    """Return our own fields of the body, and the call without them. Raises HttpFaultRaised and
-    BadRequest."""
+    """Return our own fields (`x_*`) of the body, and the provider call without these fields. Raises
+    HttpFaultRaised and BadRequest."""
     if service.dispatcher.draining:
         leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
         raise HttpFaultRaised(leaves.fault)
@@ -157,7 +159,7 @@ def _begun(
     *,
     stream: bool,
 ) -> _Running:
-    """Count a new answer as running, and return it."""
+    """Count a new answer as running, and return its state."""
     details, provided = question.details, question.provided
     request = next(service.parse_context().ids)
     record = ProvidedAnswer(
@@ -203,7 +205,7 @@ async def _first_piece(running: _Running, call: providers.ProviderCall, begins_s
 
 
 async def _at_most(running: _Running, limit_bytes: int) -> bytes:
-    """Return the body of a refusal, at most its first `limit_bytes`."""
+    """Return at most the first `limit_bytes` of the body of a provider's refusal."""
     body = b""
     while len(body) < limit_bytes and (piece := await running.answer.piece(running.left_s(5.0))):
         body += piece
@@ -211,8 +213,8 @@ async def _at_most(running: _Running, limit_bytes: int) -> bytes:
 
 
 async def _whole(running: _Running, first: bytes) -> bytes:
-    """Return a whole answer. Raises HttpFaultRaised if it breaks off, or is larger than
-    `WHOLE_BYTES`."""
+    """Return a whole answer, which begins with `first`. Raises HttpFaultRaised if it breaks off or
+    is larger than `WHOLE_BYTES`."""
     pieces, size = [first], len(first)
     silence_s = running.service.options.request_timeout_s or None
     try:

@@ -1,4 +1,5 @@
-"""Talks to clients about tasks: lists them, and has the setting for the fallback to providers."""
+"""Talks to clients about tasks: lists tasks and providers, and shows and changes the setting that
+allows fallback to providers."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ class ConfigAnswer(TypedDict):
 
 
 class CandidateTold(TypedDict):
-    """A candidate of a task. `provider` is null for a model of the cluster. `known`: it is on a
-    disk or in memory; `loaded`: it can answer now."""
+    """A candidate of a task. `provider` is null for a model of the cluster. `known`: the model is
+    on a disk or in memory. `loaded`: the model can answer now."""
 
     name: str
     provider: str | None
@@ -40,7 +41,7 @@ class CandidateTold(TypedDict):
 
 
 class TaskTold(TypedDict):
-    """A task."""
+    """A task of `tasks.toml`, with its candidates in order."""
 
     name: str
     candidates: list[CandidateTold]
@@ -74,12 +75,12 @@ class ConfigResource(Resource):
     """`GET /api/v1/config` and `PUT /api/v1/config`: a setting of the whole cluster."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        """Answer with the setting."""
+        """Answer with the current value of the setting."""
         await self.service.catalog.wait_known()
         answer_json(resp, _config(self.service))
 
     async def on_put(self, req: Request, resp: Response) -> None:
-        """Change the setting; answer once this process's state has the change."""
+        """Change the setting; answer once the state of this process has the new value."""
         service = self.service
         body = await self.read(req, ConfigBody)
         command = AllowCloudFallback(

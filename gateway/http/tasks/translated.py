@@ -1,8 +1,9 @@
-"""Talks to providers on behalf of requests in another dialect.
+"""Talks to providers: forwards requests whose dialect the provider does not speak.
 
-A parsed request is translated to the provider's dialect and always sent as a stream. The answer
-arrives in an inbox, as entries like a runner's. So everything after the inbox (streams, whole
-answers, stored answers, jobs, the record) is the same for both.
+A parsed request is translated to the provider's dialect, and the provider is always asked for a
+stream. This module puts the answer into an inbox, as the same entries that runners send. So all
+code after the inbox (streams, whole answers, stored answers, jobs, records) does not depend on who
+answers.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ from gateway.requests.request import ClientRequest
 from gateway.service import HttpService
 
 PROVIDED = "shoal.provided"
-"""Scope key: the provider's model that answers; None or absent: a model of the cluster answers."""
+"""Scope key: the provider's model that answers. If it is None or missing, a model of the cluster
+answers."""
 UNNAMED = "a-provided-model"
-"""The model name in a translated body, because a provider's own name may be no valid model id."""
+"""Stands for the model's name in a translated body, because the provider's name for a model may be
+no valid model id."""
 AHEAD = 64
-"""Entries that may wait for a slow client; then reading from the provider pauses."""
+"""If this many entries wait for a slow client, reading from the provider pauses."""
 _GONE = providers.ProviderFailed("client_gone", "the client went away")
 
 
 def named_as_asked(req: Request, parsed: Parsed) -> Parsed:
-    """Return a parsed body; for a provider's model, with the name that the client requested."""
+    """Return a parsed body. If a provider's model answers, put the model name that the client
+    requested into the body."""
     provided: ProviderModel | None = req.scope.get(PROVIDED)
     return parsed if provided is None else replace(parsed, model=provided.name)
 
@@ -51,7 +55,7 @@ def submitted(
     service: HttpService, req: Request, parsed: Parsed, details: AskedOver
 ) -> tuple[Parsed, Exchange]:
     """Submit the requests of a body to runners, or to the provider of its model. Return the body
-    without the fields that have no effect, and the exchange. Raises HttpFaultRaised."""
+    without the fields that the provider ignores, and the exchange. Raises HttpFaultRaised."""
     sharer = sharer_of(req, service.options, parsed.extras.client_id)
     provided: ProviderModel | None = req.scope.get(PROVIDED)
     if provided is None:
@@ -85,7 +89,8 @@ def submitted(
 
 
 class _TranslatedAnswer:
-    """One answer of a provider, from its request to its end."""
+    """One answer of a provider, from sending the request to the end. Acts as the owner of the
+    requests, as the dispatcher does for runners."""
 
     def __init__(
         self,
@@ -109,7 +114,7 @@ class _TranslatedAnswer:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
-        """Send the request and pass on the answer, in a task."""
+        """Start a task that sends the request and passes on the answer."""
         self._service.provided.add(self._answer)
         self._task = asyncio.create_task(self._run(request, unheeded))
 
@@ -119,7 +124,7 @@ class _TranslatedAnswer:
         self._room.set()
 
     def leave(self) -> None:
-        """Stop the answer: the client is gone, or the answer has ended."""
+        """Stop the task, because the client has disconnected or the answer has ended."""
         self._answer.stop(_GONE)
         self._room.set()
 
@@ -134,7 +139,7 @@ class _TranslatedAnswer:
         request.end_cancelled(self._now())
 
     def ended(self, request: ClientRequest) -> None:
-        """Release the provider: the request has its last entry."""
+        """Close the connection to the provider, because the request has its terminal entry."""
         self.leave()
 
     # --- the answer -----------------------------------------------------------------------------
@@ -180,7 +185,7 @@ class _TranslatedAnswer:
             raise HttpFaultRaised(HttpFault(502, "provider_failed", text))
 
     async def _pass_on(self, request: ClientRequest) -> None:
-        """Pass on the answer to its end. Raises ProviderFailed and HttpFaultRaised."""
+        """Pass on the whole answer. Raises ProviderFailed and HttpFaultRaised."""
         hearing = providers.hearing_of(self._provided, request.request_id)
         silence_s = self._service.options.request_timeout_s or None
         within_s: float | None = self._begins_s
@@ -194,7 +199,8 @@ class _TranslatedAnswer:
         request.arrived(hearing.end(self._tracker.usage), self._now())
 
     async def _piece(self, within_s: float | None) -> bytes:
-        """Return the next piece; b"" at the end, and if a complete answer's connection breaks."""
+        """Return the next piece of the answer. Return b"" at the end, also if the connection breaks
+        after the answer was complete."""
         try:
             return await self._answer.piece(self._left_s(within_s))
         except providers.ProviderFailed as failed:

@@ -11,7 +11,7 @@ from gateway.records.conversations.table import FAR_BYTES, MOST_BYTES, MOST_ITEM
 
 def conversation_not_found(conversation_id: str, field: str | None = None) -> HttpFault:
     """Return the 404 error for a conversation that is not stored. `field` is the field of the body
-    that names the conversation, or empty if the path names it."""
+    that names the conversation, or None if the path names it."""
     text = (
         f"Conversation with id '{conversation_id[:200]}' not found: it is stored on the node that "
         "created it, for the API key of its request, until newer ones replace it"

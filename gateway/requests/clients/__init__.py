@@ -1,4 +1,5 @@
-"""The defaults that a client's profile adds to its requests, and when a client may ask again.
+"""Applies a client's profile to its requests: adds default values, and enforces cooldowns and
+limits of waiting requests.
 
 Pure: time arrives as `now`.
 """

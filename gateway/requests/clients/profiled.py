@@ -1,6 +1,5 @@
-"""The defaults that a client's profile adds to a request, and the refusals that it causes.
-
-Pure. A value in the body takes precedence over the profile.
+"""Adds the default values of a client's profile to a request, and makes the refusals that a profile
+causes. Pure. A value in the body takes precedence over the profile.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.faults import HttpFault
 
 WAITING_RETRY_S = 1.0
-"""Retry time for a client with its maximum of waiting requests: one of them may begin at any
-time."""
+"""Retry-After in seconds for a client with too many waiting requests. It is short, because a
+waiting request can begin at any time."""
 
 
 def with_defaults(parsed: Parsed, profile: ClientProfile) -> Parsed:
-    """Return a body with its client's profile applied, except where the body sets a value
-    itself."""
+    """Return a copy of a body with the default values of the client's profile. Values that the body
+    sets are kept."""
     extras, requests = parsed.extras, parsed.requests
     if profile.priority is not None and not extras.says_priority:
         extras = replace(extras, priority=profile.priority)
@@ -43,7 +42,7 @@ def cooldown_of(extras: Extras, profile: ClientProfile) -> float:
 
 
 def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
-    """Return the 429 for a client in cooldown for another `left_s`."""
+    """Return the 429 error for a client that is in cooldown for another `left_s` seconds."""
     return HttpFault(
         429,
         "client_cooldown",
@@ -54,7 +53,7 @@ def asked_too_soon(client: ClientName, left_s: float) -> HttpFault:
 
 
 def too_many_waiting(client: ClientName, waiting: int, most: int) -> HttpFault:
-    """Return the 429 for a client with its maximum of waiting requests."""
+    """Return the 429 error for a client that already has its maximum number of waiting requests."""
     return HttpFault(
         429,
         "client_queue_full",

@@ -1,8 +1,9 @@
-"""The cooldown and the waiting requests of each client: here, and as last reported by the other
-HTTP processes of the gateway.
+"""Keeps the cooldown and the number of waiting requests of each client, over all HTTP processes of
+a gateway.
 
-Pure: `now` is the monotonic clock of the machine, which all its processes share. Requests that two
-processes take before they have exchanged reports count for neither.
+Pure: `now` is the monotonic clock of the machine, which all its processes share. The processes send
+each other reports. If two processes accept requests of one client at the same time, neither process
+counts the other's request until the next report.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any
 from bus.wire.tasks import ClientName
 
 FRESH_S = 5.0
-"""How long a process's report of waiting requests is valid."""
+"""A report of waiting requests is valid for this many seconds."""
 MOST_RESTING = 1000
 """Limit of clients in cooldown at one process; beyond it, the oldest cooldown is forgotten."""
 RestRow = Sequence[Any]
-"""A client as plain values: kind, name, end of its cooldown, and its number of waiting requests."""
+"""A client as plain values: its kind, its name, the end of its cooldown, and the number of its
+waiting requests."""
 
 
 class ClientRests:

@@ -1,6 +1,6 @@
-"""Traces of requests: which are traced, the gateway's notes on each, and the stored form.
-
-Pure. A trace holds only names, codes and times: no word of a prompt or an answer.
+"""Decides which requests are traced, records the gateway's timings of each, and makes the stored
+form of a trace. Pure. A trace has only names, codes and times, and no text of a prompt or an
+answer.
 """
 
 from gateway.requests.tracing.chrome import chrome_trace

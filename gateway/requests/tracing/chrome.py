@@ -1,9 +1,10 @@
-"""A kept trace as Chrome trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
+"""Converts a stored trace to Chrome trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
 
-Pure. The gateway is one process, the lead runner another with a thread per choice, and each rank of
-its group another. Times are in microseconds from the request's first byte, on the gateway's clock.
-Arrows join the stage that sent the request to the runner, the runner's end to the gateway, and each
-transfer between ranks.
+Pure. In the picture, the gateway is one process, the runner of rank 0 is another with a thread per
+choice, and each further rank is another. Times are in microseconds from the request's first byte,
+on the gateway's clock. One arrow goes from the gateway's stage that sent the request to the runner.
+One arrow goes from the runner's end back to the gateway. Each transfer between ranks is an arrow,
+too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from gateway.requests.tracing.rounding import DIGITS
 
 GATEWAY, LEAD = 1, 2
 RANKS = 10
-"""The process of rank 0; the other ranks follow."""
+"""The process number of rank 0; the numbers of the other ranks follow."""
 OUT, BACK = 1, 2
 LINKS = 10
 """The id of the first arrow between ranks."""
@@ -25,7 +26,7 @@ JsonObject = Mapping[str, Any]
 
 def chrome_trace(trace: JsonObject) -> dict[str, Any]:
     """Return a trace as one object of trace events. Facts about the whole trace, such as the clock
-    error, stand in `otherData`."""
+    error, are in `otherData`."""
     sides = ("gateway", "lead", "ranks", "links", "sums")
     facts = {name: value for name, value in trace.items() if name not in sides}
     events = _gateway_events(trace)
@@ -68,8 +69,8 @@ def _lead_events(trace: JsonObject, lead: JsonObject) -> list[dict[str, Any]]:
 
 
 def _rank_events(rank: JsonObject) -> list[dict[str, Any]]:
-    """Return a rank's lane: its whole, its turns and their parts, nested. A rank without timings
-    has a lane with only its name and the reason."""
+    """Return the nested events of a rank: the whole time, its turns, and the parts of each turn. A
+    rank without timings has only its name and the reason."""
     process, of = RANKS + rank["rank"], f"rank {rank['rank']} on node {rank['node']}"
     if not rank["told"]:
         return _named(process, f"{of}: {rank['why']}", {})

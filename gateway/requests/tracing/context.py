@@ -1,8 +1,8 @@
-"""The trace that a request belongs to, and the ids of its spans (W3C trace context).
+"""Decides which trace a request belongs to, and the ids of its spans (W3C trace context).
 
-Pure. A client with a trace of its own sends `traceparent`; a request without one begins a trace.
-Ids derive from the request's own unique id. The spans below the whole request count on from its
-span id.
+Pure. A client that records a trace sends the header `traceparent`. A request without this header
+begins a new trace. The ids are derived from the request's own unique id. The span of the whole
+request has one id; the spans below it get the numbers that follow this id.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _SPAN_IDS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class TraceParent:
-    """The client's span around a request, by its ids in hex digits. `sampled`: the client records
-    it."""
+    """The client's span that contains a request, by its ids in hex digits. `sampled`: the client
+    records this span."""
 
     trace_id: str
     span_id: str
@@ -44,8 +44,8 @@ class TracePlace:
 
 
 def parent_of(header: str | None) -> TraceParent | None:
-    """Return the span of a `traceparent` header; None if it names none or is malformed, as the
-    recommendation demands."""
+    """Return the span that a `traceparent` header names. None if the header is missing or
+    malformed; the W3C recommendation demands that malformed headers are ignored."""
     match = _FORM.fullmatch(header or "")
     if match is None:
         return None

@@ -1,8 +1,10 @@
-"""The stored form of a traced request: one JSON object, with times in seconds from its first byte.
+"""Makes the stored form of a trace: one JSON object, with times in seconds from the request's first
+byte.
 
-Pure. `gateway` holds the stages; `lead` the runner's timings on the gateway's clock, or None
-without any; `ranks` and `links` those of its group. `sums` holds the seconds by name of both sides,
-of the first choice only.
+Pure. `gateway` has the stages in the gateway. `lead` has the timings of rank 0's runner, on the
+gateway's clock, or None without timings. `ranks` and `links` have the timings of all ranks and of
+the transfers between them. `sums` has the seconds of each part by name, at the gateway and at the
+runner; at the runner only those of the first choice.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from gateway.requests.tracing.rounding import DIGITS, rounded
 
 
 class TracedRequest(NamedTuple):
-    """The facts of a request beside its timings. `facts` are stored unchanged; `node` is the
-    gateway's. Instants are the gateway's monotonic ones; `began_at_s` is wall-clock."""
+    """The facts of a request that its trace stores in addition to timings. `facts` are stored
+    unchanged. `node` is the gateway's node. Instants are monotonic times of the gateway;
+    `began_at_s` is wall-clock."""
 
     request: str
     place: TracePlace

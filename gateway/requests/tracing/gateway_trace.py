@@ -1,9 +1,10 @@
-"""The gateway's notes on a traced request: its stages, and the timings from the lead runner.
+"""Records the timings of a traced request at the gateway: its stages, and the timings that the
+runners report.
 
-Pure: time arrives as `now`. Stages follow each other without gaps: each lasts until the next
-begins, so together they cover the whole. The offset of the runner's clock follows from the messages
-between the two. No message arrives before it was sent, so each bounds the offset from one side. Two
-processes of one node share a clock.
+Pure: time arrives as `now`. Each stage lasts until the next one begins, so the stages together
+cover the whole request. The offset between the runner's clock and the gateway's clock is estimated
+from the messages between the two processes. No message arrives before it was sent, so each message
+bounds the offset from one side. Two processes of one node share a clock.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ its last byte is sent."""
 MOST_STAGES = 64
 """Limit for a request that is preempted again and again."""
 DRIFT = 1e-4
-"""Maximum difference in pace of two clocks: 100 parts per million."""
+"""The assumed maximum drift between two clocks: 100 parts per million."""
 
 
 class StageSpan(NamedTuple):
@@ -45,8 +46,9 @@ class StageSpan(NamedTuple):
 
 
 class ClockOffset(NamedTuple):
-    """Subtract it from an instant of the runner's clock to get the gateway's; `error_s` is its
-    possible error. `how`: both read one clock, or it was measured."""
+    """An instant of the runner's clock minus this offset is the same instant of the gateway's
+    clock. `error_s` is the possible error of the offset. `how`: both processes read the same clock,
+    or the offset was measured."""
 
     offset_s: float
     error_s: float
@@ -70,23 +72,23 @@ class GatewayTrace:
         self._sent_at = self._accepted_at = self._told_at = now
 
     def waits(self, stage: Literal["wait_model", "wait_place"], now: float) -> None:
-        """Note that it waits for its model, or for a place at a runner."""
+        """Note that the request waits for its model, or for a place at a runner."""
         self._enter(stage, now)
 
     def submitted(self, instance: InstanceId, node: NodeId | None, now: float) -> None:
-        """Note that it is submitted to an instance."""
+        """Note that the request was sent to an instance."""
         self.lead, self.instance, self.node = None, instance, node
         self.ranks.clear()
         self._sent_at = now
         self._enter("route", now)
 
     def accepted(self, now: float) -> None:
-        """Note that the runner accepted it."""
+        """Note that the runner accepted the request."""
         self._accepted_at = now
         self._enter("first_entry", now)
 
     def arrived(self, now: float, *, ended: bool) -> None:
-        """Note that entries of the answer came; `ended`: the last ones."""
+        """Note that entries of the answer came. `ended`: the terminal entry is among them."""
         if self._marks[-1][0] in ("route", "first_entry"):
             self._enter("entries", now)
         if ended:
@@ -117,7 +119,8 @@ class GatewayTrace:
         return 2 + with_spans * bool(self.lead.ranks)
 
     def when_whole(self, action: Callable[[], None] | None) -> None:
-        """Call `action` once the last rank has reported; None: no longer call it."""
+        """Call `action` once the last rank has reported. None cancels an earlier call of this
+        method."""
         self._whole = action
 
     def stages(self, started_at: float, read_at: float | None, ended_at: float) -> list[StageSpan]:

@@ -1,4 +1,4 @@
-"""How long the parts of one kept trace took, over all spans of each part.
+"""Computes how long each part of a stored trace took, over all spans of that part.
 
 Pure. Parts have the names of the trace's `sums`: `gateway.read`, `lead.prefill` (of the first
 choice), `rank0.compute`. Their seconds add up to the same sums.

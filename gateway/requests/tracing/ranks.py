@@ -1,8 +1,9 @@
-"""The work of each rank of a runner's group for a traced request, on the gateway's clock.
+"""Computes what each rank of an instance did for a traced request, in times of the gateway's clock.
 
 Pure. A rank's clock is known relative to the lead's, and the lead's relative to the gateway's, each
-with an error: the errors add up. A link crossing is listed if both of its ends reported it. Its
-step, kind and number match the two ends. A rank without timings is listed, with the reason.
+with an error: the errors add up. A transfer between two ranks is listed if both ranks reported it.
+The two reports are matched by step, kind and number. A rank without timings is listed with the
+reason.
 """
 
 from __future__ import annotations

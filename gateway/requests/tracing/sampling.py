@@ -2,8 +2,8 @@
 
 Pure: random numbers come from `draw`. A request is traced if its client asks for it (`x_trace`) or
 records a trace around it (`traceparent`). A share of the other requests is traced at random: the
-cluster's (`PUT /v1/tracing`) if it is set, else the node's. Nothing is traced if traces are neither
-kept nor exported.
+cluster's (`PUT /v1/tracing`) if it is set, else the node's. No request is traced if the node
+neither stores nor exports traces.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ TraceChoice = Literal["", "asked", "parent", "sampled"]
 
 
 class TraceSampler:
-    """Chooses for one HTTP process. `of_cluster` returns the cluster's share, or None if it is not
-    set; `own` is this node's setting. `keeps`: traces are kept or exported. `draw` returns a
-    uniform random number from 0 to 1."""
+    """Chooses the traced requests of one HTTP process. `of_cluster` returns the cluster's share, or
+    None if it is not set; `own` is this node's setting. `keeps`: the node stores or exports traces.
+    `draw` returns a uniform random number from 0 to 1."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class TraceSampler:
         return self.own if share is None else share
 
     def choose(self, *, asked: bool, parent: TraceParent | None = None) -> TraceChoice:
-        """Return whether a request is traced, and why. `asked`: its client asks for it; `parent`:
-        its client's span."""
+        """Return why a request is traced; empty if it is not. `asked`: the client asks for a trace.
+        `parent`: the client's span, if any."""
         if not self.keeps:
             return ""
         if asked:
@@ -60,5 +60,5 @@ class TraceSampler:
 def sampler_of(
     options: Options, of_cluster: Callable[[], float | None], draw: Callable[[], float]
 ) -> TraceSampler:
-    """Return the sampler; it is off if the options keep and export no traces."""
+    """Return the sampler. It chooses no request if the options neither store nor export traces."""
     return TraceSampler(of_cluster, options.trace_sample, keeps=options.traces, draw=draw)

@@ -22,10 +22,10 @@ _QUERY = ("limit", "order", "after")
 
 
 class ConversationItems(ConversationResource):
-    """The path of a conversation's items."""
+    """Handles `/v1/conversations/{id}/items`: adds and lists items."""
 
     async def on_post(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Add items, all or none; they are on disk before the answer. 404 for an unknown
+        """Add items, all or none. They are on disk before the answer is sent. 404 for an unknown
         conversation, 400 for a full one."""
         service = self.service
         addition, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
@@ -68,7 +68,7 @@ class ConversationItems(ConversationResource):
 
 
 class ConversationItem(ConversationResource):
-    """The path of one item of a conversation."""
+    """Handles `/v1/conversations/{id}/items/{item}`: reads and deletes one item."""
 
     async def on_get(
         self, req: Request, resp: Response, conversation_id: str, item_id: str

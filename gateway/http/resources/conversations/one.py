@@ -25,7 +25,7 @@ from gateway.service import HttpService
 
 @dataclass(frozen=True)
 class ConversationResource(Resource):
-    """A path of conversations or their items."""
+    """Base class of the resources for conversations and their items."""
 
     endpoint: KeepsConversations
 
@@ -52,10 +52,10 @@ class ConversationResource(Resource):
 
 
 class ConversationList(ConversationResource):
-    """The path that creates conversations."""
+    """Handles `/v1/conversations`: creates a conversation."""
 
     async def on_post(self, req: Request, resp: Response) -> None:
-        """Create a conversation; it is on disk before the answer."""
+        """Create a conversation. It is on disk before the answer is sent."""
         content, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
         owner = await owner_of_kept(req, self.service.options)
         with record_faults():
@@ -66,7 +66,7 @@ class ConversationList(ConversationResource):
 
 
 class OneConversation(ConversationResource):
-    """The path of a conversation."""
+    """Handles `/v1/conversations/{id}`: reads, changes and deletes one conversation."""
 
     async def on_get(self, req: Request, resp: Response, conversation_id: str) -> None:
         """Answer with the conversation, without its items. 404 if it does not exist."""
@@ -86,8 +86,8 @@ class OneConversation(ConversationResource):
         await self.on_get(req, resp, conversation_id)
 
     async def on_delete(self, req: Request, resp: Response, conversation_id: str) -> None:
-        """Delete the conversation and its items, but not the answers made in it. 404 if it does not
-        exist."""
+        """Delete the conversation and its items, but not the stored answers that continued it. 404
+        if it does not exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
         with record_faults():

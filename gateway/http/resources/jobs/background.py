@@ -1,7 +1,8 @@
-"""Talks to clients about answers made in the background, in their dialect.
+"""Talks to clients about answers that are made in the background (`background: true`), in the
+client's dialect.
 
-Such an answer is a job of the same name. Until it is made, its path shows the state of the job. Its
-events are numbered, so a reader can resume a stream.
+Each background answer is a job with the same name. Until the answer is complete, its path shows the
+state of the job. The events of the answer are numbered, so that a reader can resume a stream.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _stream(service: HttpService, req: Request, resp: Response, job: Job, first:
     manner = _renderers(job.path)
 
     def last(ended: Job, number: int) -> bytes:
-        """Render the end of an answer that no run made. Other answers end with their own event."""
+        """Render a last event if no run has completed the answer. Otherwise return b"", because the
+        events of the run already contain the end."""
         if manner.is_made(ended.shown) or number > ended.events:
             return b""
         return manner.last_event(_current_state(ended), ended.events)

@@ -22,7 +22,8 @@ from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
 STOPPED_S = 8.0
-"""A stopped job ends within this: one round of the job runner, and the 3 s that its runner has."""
+"""A stopped job ends within this time: one round of the job runner, plus the 3 s that the model's
+runner has to end a request."""
 LOOKED_S = 0.05
 LOOK_S, LOOK_ELSEWHERE_S = 0.25, 1.0
 """How often to poll the events of a job of this node, and of another node."""
@@ -31,7 +32,7 @@ MOST_READERS = 64
 """Limit of concurrent readers of job events, per HTTP process."""
 _T = TypeVar("_T")
 RenderEvent = Callable[[int, bytes], bytes]
-"""Renders an event by its number."""
+"""Renders an event, given its number and its data."""
 
 
 async def ask_records(question: Awaitable[_T]) -> _T:
@@ -135,8 +136,8 @@ class JobReader:
     async def read(
         self, render: RenderEvent, last: Callable[[Job, int], bytes]
     ) -> AsyncGenerator[bytes]:
-        """Yield each rendered event once. When the job has ended, yield `last(job, number)`;
-        `number` is one above that of the last event."""
+        """Yield each rendered event once. When the job has ended, yield `last(job, number)`, where
+        `number` is the number after that of the last event."""
         service = self._service
         if service.jobs.here.readers >= MOST_READERS:
             yield sse.comment("too many clients read job events; resume later with starting_after")
@@ -172,7 +173,8 @@ class JobReader:
             service.jobs.here.readers -= 1
 
     async def _more(self) -> tuple[Job | None, list[tuple[int, bytes]]]:
-        """Return the job and its next events. Raises RecordsElsewhere if its node is gone."""
+        """Return the job and its next events. Raises RecordsElsewhere if the job's node does not
+        reply."""
         job = self._job
         try:
             return await self._service.jobs.more(job.request, job.owner, self._first)

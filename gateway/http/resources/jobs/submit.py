@@ -1,7 +1,7 @@
 """Talks to clients about jobs: accepts new ones, and lists a client's own.
 
-An invalid job is refused at submission, with the fault of its request: the dialect of its path
-parses the body, and its model must exist.
+An invalid job is refused when it is submitted, with the error that its request would get. For this
+check, the dialect of its path parses the body, and the model must exist.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from gateway.requests.clients import cooldown_of
 from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20
-"""Size limit of a job's body; it is stored, unlike that of other requests."""
+"""Size limit for the body of a job. The limit is lower than for other requests, because the body is
+stored."""
 MOST_TTL_S = 30 * 86_400.0
 LIMIT, MOST = 20, 100
 Label = Annotated[str, Field(max_length=512)]
 LabelName = Annotated[str, Field(max_length=64)]
 SAYS_PRIORITY: Mapping[str, tuple[str, ...]] = {"service_tier": ("flex", "priority")}
-"""Fields of dialects that state a priority, with those of their values that do."""
+"""Fields of dialects that set a priority, each with the values that do so."""
 
 
 class JobBody(Closed):
