@@ -1,1 +1,2 @@
-"""The gateway's HTTP resources, one family a file."""
+"""The HTTP resources of the gateway, which handle the methods of paths. Each file has the resources
+of one topic."""

@@ -43,11 +43,10 @@ LABELS_BYTES = 64 << 10
 async def recall(
     service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
 ) -> dialect.Parsed:
-    """Return a body completed by its previous answer, its conversation and the items that it
-    references by id, if it names any.
-
-    Raises HttpFaultRaised (400, 404, 413) if this owner has none of that name or if the
-    conversation is full, BadRequest if the result is too long.
+    """Return a copy of the body, completed by the previous answer, the conversation and the stored
+    items that the body names by id. Raises HttpFaultRaised (400, 404, 413) if this owner has no
+    such answer, conversation or item, or if the conversation is full. Raises BadRequest if the
+    result is too long.
     """
     to_keep = parsed.to_keep
     if to_keep is None or not (to_keep.previous or to_keep.named or to_keep.turn):
@@ -86,8 +85,8 @@ async def named_items(
     wanted: Sequence[tuple[str, RequestId]],
     owner: str,
 ) -> dict[str, bytes]:
-    """Return items of stored answers by their ids. `item_named` finds an item in an answer; each
-    answer is read once. Raises HttpFaultRaised (404)."""
+    """Return the items of stored answers that have these ids. `item_named` finds an item in an
+    answer. Each answer is read only once. Raises HttpFaultRaised (404)."""
     answers: dict[RequestId, dialect.KeptAnswer | None] = {}
     items: dict[str, bytes] = {}
     for item_id, request in wanted:

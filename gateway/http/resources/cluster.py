@@ -1,4 +1,5 @@
-"""Talks to clients about the cluster as this process knows it: state, queue, health, metrics."""
+"""Talks to clients about the cluster, as far as this process knows it: state, queue, health,
+metrics."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ class ReadingsTold(TypedDict):
 
 class StateAnswer(TypedDict):
     """The mirrored state without API keys, the latest readings, and the health of each node.
-    `live`: the state follows the leader's."""
+    `live`: this process receives the leader's changes of the state."""
 
     state: Annotated[dict[str, Any], Dump(ClusterState, without=WITHHELD)]
     node: str

@@ -1,5 +1,5 @@
-"""Talks to clients about tests of collectives: start a test, show its progress. To stop a test,
-delete its instance."""
+"""Talks to clients about tests of the collectives between nodes: starts a test and shows its
+progress. To stop a test, delete its instance."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class CollectiveTestResource(Resource):
     """`/rdma-test/{instance}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        """Answer with the test's progress and the results of all ranks. 404 from ten minutes after
-        its end."""
+        """Answer with the progress of the test and the results of all ranks. 404 if the test ended
+        more than ten minutes ago."""
         service = self.service
         readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
         held = service.bus.state.instances.get(instance)

@@ -1,8 +1,8 @@
 """Talks to clients who delete models from disks, by the rules of `shoal rm`.
 
 The bundled model is never deleted, a loaded model has to be unloaded first, and only folders in
-this home's own `models` are deleted. The answer comes once the node no longer lists the model, so
-later listings do not have it. A derived model has no files: it is deleted from the cluster's log.
+this home's own `models` are deleted. The answer is sent once the node no longer lists the model, so
+later lists do not have it. A derived model has no files; it is deleted from the cluster's log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Talks to clients about model requests: generate, embed, or read a prompt, in every dialect.
+"""Talks to clients: answers requests that generate text, embed texts, or examine a prompt, in every
+dialect.
 
-Order of an exchange: the whole body is read, parsed and submitted. While the answer is made, a
-watcher listens for the client's hang-up. A stream that waits for a load says so in comments if its
-dialect has comments. Each exchange ends once and is recorded once.
+An exchange is one request and its answer. First, the whole body is read, parsed and submitted.
+While the answer is made, a watcher waits for the client to disconnect. A stream that waits for a
+model to load says so in comments, if its dialect has comments. Each exchange ends once and is
+recorded once.
 """
 
 from __future__ import annotations
@@ -62,10 +64,11 @@ from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
 
 QUICK_S = 0.5
-"""A stream whose outcome is unknown after this long gets status 200."""
+"""If it is not known after this many seconds whether a request will succeed, its stream begins with
+status 200."""
 NEVER_S = 7 * 24 * 3600.0
 Again = Callable[[Parsed], RunningExchange]
-"""Submits the shortened body of a conversation that did not fit."""
+"""A function that submits a shortened body, after the conversation did not fit into the context."""
 
 
 @dataclass(frozen=True)
@@ -327,8 +330,8 @@ async def _collected(running: RunningExchange) -> tuple[Collected, ...]:
 async def _streamed(
     running: RunningExchange, dialect: Dialect, again: Again
 ) -> AsyncGenerator[bytes]:
-    """Yield the bytes of a stream, one piece per wake-up. A conversation that does not fit is
-    shortened and submitted again if it may be cut."""
+    """Yield the bytes of a stream. If the conversation does not fit and the client allows it to be
+    cut, submit a shortened body."""
     outcome = "client_closed"
     renderer: StreamRenderer | None = None
     try:

@@ -1,6 +1,7 @@
-"""Talks to clients about instances: plan, place, show and delete them. Each is one command.
+"""Talks to clients about instances of models: plans, loads, shows and deletes instances.
 
-A refusal keeps its reason and its numbers. An impossible placement is never answered with 200.
+Each change is one command to the leader. If the leader refuses, the answer has the reason and the
+numbers. An impossible placement is never answered with 200.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from gateway.service import HttpService
 
 MAX_DRAIN_S = 3600.0
 MOST = 1 << 31
-"""Exclusive limit of token and node counts."""
+"""Numbers of tokens and nodes in a body must be below this limit."""
 
 
 class LoadBody(Closed):
-    """Properties of a new instance, independent of its nodes."""
+    """The properties of a new instance that do not depend on its nodes."""
 
     model: str
     context_tokens: int | None = Field(default=None, ge=1, lt=MOST)

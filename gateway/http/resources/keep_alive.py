@@ -1,8 +1,8 @@
 """Talks to the leader: loads and unloads models at a client's request.
 
 Ollama's clients load a model by an empty request, and unload it by an empty request with
-`keep_alive: 0`. A load waits like any other request for the model. An unload lets open requests
-finish, and does not affect pinned models or instances.
+`keep_alive: 0`. A request to load waits like any other request for the model. A request to unload
+lets open requests finish, and has no effect on pinned models and instances.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Talks to clients about the models of the cluster, in the shapes of every API."""
+"""Talks to clients: lists, describes and derives models, in the format of every API."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from gateway.service import HttpService
 
 _OF_COPY = {"name": ModelId("copy"), "base": ModelId("copy"), "parent": "", "made_at_s": 0.0}
 _COPY = vars(DerivedModel.model_validate(_OF_COPY))
-"""The fields of a derived model that only renames its base; computed once, because lists are
-requested often."""
+"""The fields that a derived model has if it only renames its base. They are computed once, because
+lists are requested often."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ByHeader:
     other: Any
 
     async def on_get(self, req: Request, resp: Response, **named: str) -> None:
-        """Answer by the API that the header selects."""
+        """Answer with the resource that the header selects."""
         answers = self.other if req.get_header(self.header) is None else self.marked
         await answers.on_get(req, resp, **named)
 

@@ -1,4 +1,5 @@
-"""Talks to clients about the API itself: the root, the OpenAPI document, the page `/docs`."""
+"""Talks to clients about the API itself: serves the root path, the OpenAPI document and the page
+`/docs`."""
 
 from __future__ import annotations
 

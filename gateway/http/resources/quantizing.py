@@ -1,6 +1,6 @@
-"""Talks to clients who have a node quantize a model.
+"""Talks to clients: starts the quantization of a model on a node.
 
-The request starts an instance that does the work, and is answered at once. `GET /instance/{id}`
+The request starts an instance that does the work, and is answered immediately. `GET /instance/{id}`
 shows the progress: its reading has the bytes done and the total bytes. Deleting the instance stops
 the work and leaves no files. When the work is done, the instance is gone and the new model is
 listed. A failed instance shows its reason for a minute.

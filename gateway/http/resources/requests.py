@@ -1,7 +1,7 @@
-"""Talks to clients about ended requests: the latest ones, and statistics about them.
+"""Talks to clients about ended requests: lists the latest ones, and computes statistics.
 
-Any HTTP process answers for its whole node, from the file that these processes share. Other nodes'
-requests are not included.
+Any HTTP process can answer for its whole node, because all processes of the node write to one file.
+Requests of other nodes are not included.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Access rules of a node with default settings: routes, calls of other nodes, topics.
+"""Lists who has access to what on a node with default settings: HTTP routes, calls from other
+nodes, topics of the bus.
 
-Pure. A route's row names who may use it (`Route.who`; by default the owner). `CALLS` has the calls
-of other nodes: a process that answers a call without a row does not start.
+Pure. The row of a route says who can use the route (`Route.who`; by default only the node's owner).
+`CALLS` has the calls that other nodes' gateways can make. A process that answers a call which is
+missing in `CALLS` does not start.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ CALLS: Mapping[str, str] = {
     "trace": "find, latest, remove",
     "write_card": "",
 }
-"""Calls between gateways of two nodes: first word of the verb to its second words."""
+"""The calls between gateways of two nodes. A verb has two words: the keys are first words, the
+values the second words."""
 KEYLESS: Mapping[str, str] = {
     "anyone": "anybody on this machine",
     "pulls": "the owner; anybody with `http_anyone_pulls`",

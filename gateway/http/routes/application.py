@@ -18,7 +18,8 @@ from gateway.service import ServiceHandle
 def routed() -> dict[tuple[str, str], Route]:
     """Return each route by (method, path), with the path as the router writes it.
 
-    Two routes of one path have the same scope; the first is returned. HEAD counts as GET.
+    Two routes of one path have the same scope; the first is returned. A HEAD request uses the route
+    of GET.
     """
     rows: dict[tuple[str, str], Route] = {}
     for route in ROUTES:

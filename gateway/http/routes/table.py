@@ -1,7 +1,8 @@
-"""Talks to falcon: every route of the gateway in one table.
+"""Talks to falcon: has every route of the gateway in one table.
 
-A row is one method of one path: its resource and its summary in the reference. The rows of the
-APIs come from their own tables (`gateway.dialects.registry`). HEAD works wherever GET does.
+Each row is one method of one path, with the resource that handles it and its summary in the
+reference. The rows of the APIs come from their own tables (`gateway.dialects.registry`). Every path
+that accepts GET also accepts HEAD.
 """
 
 from __future__ import annotations

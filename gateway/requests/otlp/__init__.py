@@ -1,7 +1,7 @@
 """Talks to an OpenTelemetry collector: sends traces as spans over HTTP (OTLP).
 
-It sends the kept trace and the request's numeric settings, never a word of a prompt or an answer.
-Only `exporter` acts, in a thread of its own.
+The spans contain the stored trace and the numeric settings of the request, and no text of a prompt
+or an answer. Only the module `exporter` does I/O, in a separate thread.
 """
 
 from gateway.requests.otlp.ended import EndedTrace, Outcome, TraceSink, open_exporter

@@ -1,4 +1,4 @@
-"""Spans as OTLP bytes, and the reply of a collector.
+"""Encodes spans as OTLP bytes, and decodes the reply of a collector.
 
 Pure. The only module that imports `opentelemetry` (the extra `otlp`): loaded only to export traces.
 """

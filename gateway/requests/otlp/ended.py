@@ -1,4 +1,4 @@
-"""Talks to nothing but the installed packages: opens the trace exporter if traces are exported."""
+"""Talks to the installed packages: opens the trace exporter if the options ask for one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.cluster.options import Options
 from gateway.requests.otlp.spans import Value
 
 Outcome = Literal["sent", "refused", "dropped"]
-"""The fate of a span: the collector took it, refused it, or never got it."""
+"""The outcome of a span: the collector accepted it, refused it, or did not receive it."""
 Count = Callable[[Outcome, int], None]
 MISSING = (
     "otlp.endpoint is set, but traces are not exported: run "
@@ -33,10 +33,10 @@ class EndedTrace:
 
 
 class TraceSink(Protocol):
-    """Takes traces that have ended."""
+    """Something that accepts the traces of ended requests."""
 
     def offer(self, ended: EndedTrace) -> None:
-        """Take a trace without waiting."""
+        """Accept a trace. Never waits."""
         ...
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
-"""Talks to a collector, in a thread of its own: sends traces some time after they end.
+"""Talks to a collector, in a separate thread: sends traces some time after their requests have
+ended.
 
-Nothing waits for it: a trace enters a queue of bounded bytes, or is dropped and counted. A batch
-that the collector does not take is retried for a while, then dropped. A silent collector costs one
-log line a minute.
+No request waits for the export. Traces wait in a queue that is limited in bytes; if the queue is
+full, a trace is dropped and counted. If the collector does not accept a batch, the batch is retried
+for a while and then dropped. A collector that does not answer causes at most one log line per
+minute.
 """
 
 from __future__ import annotations

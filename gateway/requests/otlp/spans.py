@@ -1,8 +1,8 @@
-"""A kept trace as OpenTelemetry spans, named by the GenAI conventions.
+"""Converts a stored trace to OpenTelemetry spans, named by OpenTelemetry's GenAI conventions.
 
 Pure. The whole request is a span of kind server, with the conventions' attributes. Below it are the
-gateway's stages and the runner, and below the runner its own work. Names outside the conventions
-begin with `shoal.`. Times are those of the gateway's wall clock.
+gateway's stages and the runner, and below the runner its own work. Attributes that the conventions
+do not define have names that begin with `shoal.`. Times are those of the gateway's wall clock.
 """
 
 from __future__ import annotations

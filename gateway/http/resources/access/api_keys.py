@@ -1,7 +1,7 @@
 """Talks to clients about the cluster's API keys: create, list, rotate and delete them.
 
-A secret is created here and sent only in its answer; the command to the leader has only its hash.
-An answer comes once this process applies the change.
+This process creates the secret of a key and sends it only in the answer. The command to the leader
+has only the secret's hash. The answer is sent once this process applies the change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Talks to clients about figures: the cluster's metrics and memory, the log's events, traces of
-requests, and the speed of one request."""
+"""Talks to clients about measurements: the cluster's metrics and memory, the events of the
+cluster's log, traces of requests, and the speed of one request."""
 
 from gateway.http.resources.figures.bench import BenchResource
 from gateway.http.resources.figures.events import (

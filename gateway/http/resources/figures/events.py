@@ -1,7 +1,8 @@
-"""Talks to clients about the log's events: the latest ones as JSON, or all new ones as a stream.
+"""Talks to clients about the events of the cluster's log: the latest events as JSON, or all new
+events as a stream.
 
-Any HTTP process answers for the whole cluster, from the log that it has applied. A reader whose
-stream broke resumes after its last id, at any process of any node.
+Any HTTP process can answer for the whole cluster, from the log that it has applied. If a stream
+breaks off, the reader can resume after the last id that it received, at any process of any node.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LogEvents(Resource):
             after = _place(req.get_param("after"), "after")
 
         async def frames(gone: Gone) -> AsyncGenerator[bytes]:
-            """Yield new events, and comments as a sign of life between them."""
+            """Yield new events, with comments between them that keep the connection alive."""
             yield sse.KEEP_ALIVE
             async with aclosing(events.read(after, limit, gone)) as batches:
                 async for entries in batches:

@@ -21,8 +21,8 @@ Frames = Callable[[Gone], AsyncGenerator[bytes]]
 def answer_streamed(
     req: Request, resp: Response, feed: SnapshotFeed | EventFeed, frames: Frames
 ) -> None:
-    """Answer with the stream of `frames`, whose argument is done when the client is gone. Raises
-    HttpFaultRaised (429) at the feed's limit of readers."""
+    """Answer with the stream that `frames` yields. `frames` gets a future that is done when the
+    client has disconnected. Raises HttpFaultRaised (429) at the feed's limit of readers."""
     try:
         feed.check_room()
     except FeedFull as full:

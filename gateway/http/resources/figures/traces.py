@@ -1,8 +1,8 @@
 """Talks to clients about traces of requests: reads and deletes stored traces, and sets the share of
 traced requests.
 
-Any gateway answers for a trace of any node. Lists and statistics cover only its own node; one list
-covers all nodes.
+Any gateway can return a trace of any node. Statistics and the ordinary list cover only the
+gateway's own node; the list `/v1/traces/cluster` covers all nodes.
 """
 
 from __future__ import annotations

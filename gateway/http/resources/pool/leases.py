@@ -1,4 +1,4 @@
-"""Talks to clients about leases: memory reserved for something other than a model."""
+"""Talks to clients about leases, which reserve memory for programs other than shoal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gateway.http.running import hung_up
 from gateway.service import HttpService
 
 ROOM_S = 10.0
-"""Idle instances are evicted within this."""
+"""Idle instances are evicted within this many seconds."""
 ASK_S, AGAIN_S = 5.0, 1.0
 """Deadline of one command to the leader, and the delay before the next after a refusal."""
 MOST_WAIT_S = 3600.0
@@ -153,7 +153,8 @@ class LeaseAsking(Resource):
     """`POST /leases/{lease}/ask-back`."""
 
     async def on_post(self, req: Request, resp: Response, lease: str) -> None:
-        """Ask the owner of a lease to end it. The answer of its next renewal says so."""
+        """Ask the client that holds a lease to end it. The answer to that client's next renewal
+        contains this request."""
         service = self.service
         key = service.bus.state.api_keys.get(key_id(req) or "")
         by = "" if key is None else key.name[:64]

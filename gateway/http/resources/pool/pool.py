@@ -1,4 +1,5 @@
-"""Talks to clients about the pool: its state and its pins. A pin is one command to the leader."""
+"""Talks to clients about the pool, the memory that all models share: shows its state, and pins
+models. Each change of a pin is one command to the leader."""
 
 from __future__ import annotations
 

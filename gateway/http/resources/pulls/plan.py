@@ -1,5 +1,5 @@
-"""Talks to a worker and the leader about the plan of a pull: its bytes, the nodes whose memory
-would fit the model, and the predicted speed.
+"""Talks to a worker and the leader: makes the plan of a pull. The plan has the bytes to fetch, the
+nodes whose memory would fit the model, and the predicted speed.
 
 No weights are fetched. An unknown figure is null, and the plan says why.
 """

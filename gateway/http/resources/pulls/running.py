@@ -1,5 +1,5 @@
-"""Talks to clients about work that a worker does while they wait: a stream of states, or one answer
-at the end.
+"""Talks to clients that wait for a worker's work: sends a stream of states, or one answer at the
+end.
 
 A stream begins once the work has begun, or after `QUICK_S`. Until then a refusal gets an HTTP
 status. A client that hangs up abandons the work, which stops unless other clients wait for it.
@@ -23,7 +23,8 @@ from gateway.http.middleware import receive_of
 from gateway.http.running import hung_up
 
 QUICK_S = 5.0
-"""A stream waits this long for the work to begin, so that a refusal gets an HTTP status."""
+"""A stream begins after this many seconds, even if the work has not begun. A refusal before that
+gets an HTTP status."""
 AGAIN_S = 4.0
 """An unchanged line is sent again after this long."""
 CONTENT_TYPE = "application/x-ndjson"

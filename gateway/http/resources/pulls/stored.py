@@ -1,4 +1,4 @@
-"""Types of the answers about models on nodes' disks.
+"""The types of answers about the models on nodes' disks.
 
 Pure. The OpenAPI document shows these types.
 """

@@ -1,4 +1,5 @@
-"""Talks to clients about the node, given by id or name, whose worker is to do something."""
+"""Talks to clients: finds the node, given by id or name, whose worker will carry out the
+request."""
 
 from __future__ import annotations
 

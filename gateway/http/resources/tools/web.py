@@ -1,6 +1,6 @@
 """Talks to clients that use this node's web tools: open a page, extract its text, search.
 
-Each refusal names its rule. Errors have OpenAI's shape.
+Each refusal names the rule that caused it. Errors have the format of OpenAI's API.
 """
 
 from __future__ import annotations
