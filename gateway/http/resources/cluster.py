@@ -342,8 +342,9 @@ class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop the request, at whichever node's gateway owns it. Its client gets an ordinary end. A
-        repeated call gets the same answer. 404 for an unknown request, 504 for a silent owner."""
+        """Stop the request, also if the gateway of another node owns it. The client of that request
+        gets an ordinary end. A repeated call gets the same answer. 404 for an unknown request, 504
+        for a silent owner."""
         request = request_id_of(request_id)
         try:
             was_open = await self.service.cancels.stop(request)

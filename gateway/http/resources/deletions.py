@@ -1,4 +1,4 @@
-"""Talks to clients who delete models from disks, by the rules of `shoal rm`.
+"""Talks to clients: deletes models from the disks of nodes, by the rules of `shoal rm`.
 
 The bundled model is never deleted, a loaded model has to be unloaded first, and only folders in
 this home's own `models` are deleted. The answer is sent once the node no longer lists the model, so

@@ -87,7 +87,8 @@ class PlacedAnswer(CommandDone):
 
 
 class InstanceAnswer(TypedDict):
-    """An instance as the state has it, and its runner's latest reading (null: none yet)."""
+    """An instance from the cluster's state, and the latest reading of its runner (null: no reading
+    yet)."""
 
     instance: Annotated[dict[str, Any], Dump(Instance)]
     reading: Annotated[dict[str, Any], Dump(RunnerReading)] | None

@@ -161,8 +161,9 @@ def docs(routes: Sequence[Route], version: str) -> bytes:
 
 
 def _route(route: Route) -> str:
-    """Return a route's line, with its fields and its form. If only a header distinguishes it from
-    another route of the path, show that header's name instead."""
+    """Return the line of a route, with its fields and its form. If only a header distinguishes this
+    route from another one with the same path, show the name of that header instead of the fields
+    and the form."""
     method, path = f"<b>{route.method}</b>", f"<code>{escape(route.path)}</code>"
     head = f"<summary>{method} {path} {escape(route.summary)}</summary>"
     if route.marked_by:

@@ -1,4 +1,4 @@
-"""Talks to clients about the items of a conversation: add, list, show and delete them."""
+"""Talks to clients about the items of a conversation: adds, lists, shows and deletes items."""
 
 from __future__ import annotations
 

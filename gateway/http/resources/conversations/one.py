@@ -1,4 +1,4 @@
-"""Talks to clients about conversations: create, show, label and delete them."""
+"""Talks to clients about conversations: creates, shows, labels and deletes conversations."""
 
 from __future__ import annotations
 

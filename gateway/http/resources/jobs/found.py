@@ -79,7 +79,7 @@ async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
 
 
 async def found_job(service: HttpService, owner: str | None, request: RequestId) -> Job | None:
-    """Return a job of this owner (None: of any owner), or None if there is none. Raises
+    """Return a job of this owner (None: of any owner). None if no job matches. Raises
     HttpFaultRaised (503, 504)."""
     if not service.options.records_file and service.jobs.is_here(request):
         return None
@@ -87,8 +87,8 @@ async def found_job(service: HttpService, owner: str | None, request: RequestId)
 
 
 async def stop_job(service: HttpService, job: Job) -> Job:
-    """Stop an open job. Return it once it has ended, or as it is after `STOPPED_S`. Raises
-    HttpFaultRaised (404, 503, 504)."""
+    """Stop an open job. Return the job once it has ended, but after `STOPPED_S` at the latest.
+    Raises HttpFaultRaised (404, 503, 504)."""
     await ask_records(service.jobs.stop(job.request, job.owner))
     service.job_runner.wake()
     give_up_at = service.reactor.now() + STOPPED_S

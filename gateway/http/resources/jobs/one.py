@@ -1,4 +1,4 @@
-"""Talks to clients about one job: shows it with its result, streams it, stops it, deletes it."""
+"""Talks to clients about one job: shows, streams, stops and deletes the job."""
 
 from __future__ import annotations
 

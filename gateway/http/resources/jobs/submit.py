@@ -1,4 +1,4 @@
-"""Talks to clients about jobs: accepts new ones, and lists a client's own.
+"""Talks to clients about jobs: accepts new jobs, and lists the jobs of a client.
 
 An invalid job is refused when it is submitted, with the error that its request would get. For this
 check, the dialect of its path parses the body, and the model must exist.
@@ -65,7 +65,7 @@ class JobBody(Closed):
 
 
 class JobsAnswer(TypedDict):
-    """A page of jobs; the ids are null where it is empty."""
+    """A page of jobs; `first_id` and `last_id` are null if the page is empty."""
 
     object: Literal["list"]
     data: list[JobTold]

@@ -1,8 +1,8 @@
-"""Talks to clients about a model's card: reads, writes and deletes it on all nodes that have the
-model.
+"""Talks to clients about a model card, the `card.toml` with a model's settings: reads, writes and
+deletes the card on all nodes that have the model.
 
 Clients send a card as TOML, or its settings as JSON. An invalid card is refused before any node
-gets it. Changing a card needs the permission to delete models. The answer comes once the nodes
+gets it. Changing a card needs the permission to delete models. The answer is sent once the nodes
 report that they use the new card.
 """
 
@@ -133,8 +133,9 @@ class ModelCardResource(Resource):
         return cards[model]
 
     async def _text(self, req: Request) -> str:
-        """Return the text of the card in a body. Raises BadRequest with the key and, for TOML, the
-        line; HttpFaultRaised."""
+        """Return the text of the model card in a body. For an invalid card, raises BadRequest,
+        which names the key and, for TOML, the line. Raises HttpFaultRaised if the body cannot be
+        read."""
         options = self.service.options
         body = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         kind = (req.content_type or "").partition(";")[0].strip().casefold()
@@ -167,7 +168,7 @@ class ModelCardResource(Resource):
         return False
 
     def _listed(self, model: ModelId) -> dict[NodeId, ModelCard]:
-        """Return the model's facts as each node reports them."""
+        """Return what each node that has the model reports about it."""
         nodes = self.service.readings.cards(self.service.reactor.now())
         return {node.node: card for node in nodes for card in node.models if card.model == model}
 
@@ -195,7 +196,7 @@ class ModelCardResource(Resource):
 
 
 def _if_match(req: Request) -> str:
-    """Return the card tag of `If-Match`; empty if there is none."""
+    """Return the tag of the card in the header `If-Match`; empty without this header."""
     tag = (req.get_header("if-match") or "").strip().removeprefix("W/").strip('"')
     return "" if tag == "*" else tag
 

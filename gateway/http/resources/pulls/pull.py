@@ -1,7 +1,8 @@
-"""Talks to clients who have a node pull a model, through Ollama's API or our own.
+"""Talks to clients: makes a node pull a model, through Ollama's API or our own.
 
-A client that hangs up stops the pull, unless other clients wait for it. The received bytes are
-kept, and the next pull resumes. The answer ends once this process lists the model.
+If the client disconnects, the pull stops, unless other clients wait for the same pull. The received
+bytes are kept, and the next pull resumes from them. The answer ends once this process lists the
+model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Talks to clients that wait for a worker's work: sends a stream of states, or one answer at the
 end.
 
-A stream begins once the work has begun, or after `QUICK_S`. Until then a refusal gets an HTTP
-status. A client that hangs up abandons the work, which stops unless other clients wait for it.
+A stream begins once the work has begun, or after `QUICK_S`. Until then, a refusal is answered with
+an HTTP status. If the client disconnects, the work stops, unless other clients wait for the same
+work.
 """
 
 from __future__ import annotations

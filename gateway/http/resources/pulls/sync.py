@@ -1,8 +1,9 @@
-"""Talks to clients who have nodes copy models from other nodes: `POST /models/sync`.
+"""Talks to clients: makes nodes copy models from other nodes (`POST /models/sync`).
 
-shoal first checks everything: model names, nodes, copies that exist already, and disk space. A copy
-that fails does not stop the others; the end reports it. A client that hangs up stops the open
-copies. The received bytes are kept, and the next request resumes.
+shoal first checks everything: model names, nodes, copies that exist already, and disk space. If one
+copy fails, the other copies continue, and the last line of the answer reports the failure. If the
+client disconnects, unfinished copies stop. The received bytes are kept, and the next request
+resumes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Talks to clients who have a node verify a model on its disk.
+"""Talks to clients: makes a node verify the files of a model on its disk.
 
 The node reads all files and compares them with the hashes that the model came with. A model added
-by the user has no hashes; its files are only read. A client that hangs up stops the check, unless
-other clients wait for it.
+by the user has no hashes; its files are only read. If the client disconnects, the check stops,
+unless other clients wait for the same check.
 """
 
 from __future__ import annotations
