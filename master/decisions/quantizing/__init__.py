@@ -1,5 +1,6 @@
-"""Where a model is quantized, or why not. Pure. It ends like a collective test
-(`master.decisions.collective_tests`): it is tried once.
+"""Decides which node quantizes a model, or gives the reason why no node can. Pure.
+
+A quantization is tried once, like a collective test (`master.decisions.collective_tests`).
 """
 
 from master.decisions.quantizing.quantize import decide_quantizing
