@@ -49,8 +49,12 @@ PROMPT, STEPS = 37, 8
 """More tokens than the window of the families that have one."""
 RANKS = 2
 YES = "yes"
-NOT_SHARDED = "neither mlx-lm nor shoal shards it"
-NO_LAYERS = "it has no linear layers"
+NOT_SHARDED = "neither mlx-lm nor shoal can shard this family"
+NO_LAYERS = "the model has no linear layers"
+SOME_CUTS = "the pipeline can be split only after layer"
+SOME_WINDOWS = (
+    "the window applies only to some layers; the other layers have sliding windows or states"
+)
 DRAWN = "drawn"
 """The adapter that is drawn for a model."""
 NONE_SHARDED = {"tensor": NOT_SHARDED, "tensor_adapters": NOT_SHARDED}
@@ -78,9 +82,9 @@ def engine_facts(folder: Path) -> dict[str, str]:
     facts = engine.facts
     refused = undrawn or dict(facts.refused_adapters).get(DRAWN, "")
     return {
-        "batches": YES if facts.batches_ragged else "one row at a time",
-        "prefixes": YES if facts.trims else "only whole prompts are reused",
-        "drafts": YES if facts.trims else "its cache cannot be rolled back",
+        "batches": YES if facts.batches_ragged else "requests run one at a time, not in a batch",
+        "prefixes": YES if facts.trims else "a cached prompt is reused only as a whole",
+        "drafts": YES if facts.trims else "the model's cache cannot be rolled back",
         "adapters": refused or (YES if DRAWN in facts.adapters else NO_LAYERS),
         "windows": window_fact(folder),
     }
@@ -104,7 +108,7 @@ def window_fact(folder: Path) -> str:
     held = load_engine(folder, memory_limit_bytes=LIMIT_BYTES, kv=kind).facts.extra["kv"]
     if held == "full":
         return "no layer keeps a growing KV cache of its own"
-    return YES if held == kind else "in some layers; the others keep windows or states"
+    return YES if held == kind else SOME_WINDOWS
 
 
 def pipeline_fact(folder: Path) -> str:
@@ -115,7 +119,7 @@ def pipeline_fact(folder: Path) -> str:
     if len(good) == len(said):
         return YES
     first = next(why for why in said.values() if why != YES)
-    return f"only after layers {', '.join(good)}: {first}" if good else first
+    return f"{SOME_CUTS} {' or '.join(good)}; elsewhere {first}" if good else first
 
 
 def _cut_fact(folder: Path, cut: int, layers: int) -> str:
@@ -261,6 +265,8 @@ def _without_numbers(text: str) -> str:
     _, _, rest = text.partition(" read ") if text.startswith("layers ") else ("", "", "")
     if rest:
         return f"a stage would read {rest}"
+    if text.startswith("its "):
+        text = f"the model's {text.removeprefix('its ')}"
     return "a stage would have no cache" if "have no cache" in text else text
 
 
