@@ -1,1 +1,1 @@
-"""The message bus: the shared kernel that every service imports and that imports no service."""
+"""The message bus. Every service imports this package, and it imports no service."""

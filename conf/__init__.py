@@ -1,1 +1,1 @@
-"""Settings: the only package that is not a process; read by composition roots alone."""
+"""Settings. Only composition roots read them. `conf` is the only package without a process."""

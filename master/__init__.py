@@ -1,1 +1,1 @@
-"""The master candidate: decides for the cluster while it is the leader."""
+"""The master: a candidate for leader. While it leads, it decides for the cluster."""

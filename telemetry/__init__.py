@@ -1,1 +1,1 @@
-"""Telemetry: measures this node, publishes readings, takes diagnostics."""
+"""Telemetry: measures this node, publishes the readings, and takes stacks and profiles."""

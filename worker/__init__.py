@@ -1,1 +1,1 @@
-"""The worker: makes this node match the cluster state."""
+"""The worker: makes this node match the state of the cluster."""

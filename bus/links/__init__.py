@@ -1,5 +1,5 @@
-"""Sockets, their keys, and the loops that wait on them; the only home of ZeroMQ.
+"""ZeroMQ sockets, their encryption keys, and the loops that wait for messages.
 
-A link never blocks; its return value says whether a message could be sent. This room knows no
-message by name.
+No other room imports ZeroMQ. A link never blocks: its return value says whether the message was
+sent. This room does not know the types of messages.
 """

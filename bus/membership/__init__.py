@@ -1,4 +1,5 @@
-"""The cluster's members, as one node's switchboard sees them, and how it finds them.
+"""The members of the cluster as one node's switchboard sees them, and how it finds and dials nodes.
 
-Decisions are pure (`membership`); `peer_links`, `peer_memory` and `discovery` act.
+Module `membership` decides and is pure. `peer_links` dials, `peer_memory` stores addresses, and
+`discovery` uses mDNS.
 """

@@ -1,4 +1,4 @@
-"""A process and its machine: clocks, logs, ids, memory, endpoints, supervisord.
+"""The basics of each process on its machine: clocks, logs, ids, memory, endpoints, supervisord.
 
-No ZeroMQ, and nothing about other nodes.
+This room uses no ZeroMQ and knows nothing about other nodes.
 """

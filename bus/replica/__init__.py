@@ -1,4 +1,5 @@
-"""The cluster's log as a follower sees it: state, mirror, outbox.
+"""The cluster's log as a follower receives it: the state, the mirror that applies events, and the
+outbox of facts that the leader has not indexed yet.
 
-Pure: time arrives as `now`. The log on disk belongs to the master.
+Pure: time arrives as `now`. Only the master stores the log on disk.
 """

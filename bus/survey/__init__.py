@@ -1,6 +1,6 @@
-"""Talks to other switchboards to measure the links to them, one at a time and only while idle.
+"""Talks to other switchboards: measures the links to other nodes, one link at a time, while idle.
 
-`probe_schedule` and `link_probe` decide and are pure; `link_survey` is their shell.
+`probe_schedule` and `link_probe` decide and are pure; `link_survey` sends and receives.
 """
 
 from bus.survey.link_survey import LinkSurvey, tell_unmeasured

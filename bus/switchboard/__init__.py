@@ -1,7 +1,8 @@
-"""The `bus` process: forwards messages of services, stores retained values, serves the tap.
+"""The `bus` process: it forwards messages between services and nodes, stores retained values, and
+serves the tap, where an operator can watch messages.
 
-It knows topics. It forwards all messages unopened, except retained ones. A listener at the tap does
-not import the switchboard.
+The switchboard knows topics. It forwards messages without decoding them, except retained values. A
+process that listens to the tap does not import the switchboard.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Talks to the disk and to child processes: chooses the BLAS library of runners on a Linux CPU.
 
 MLX's CPU backend on Linux multiplies float32 matrices with the first `cblas_sgemm` that the loader
-finds. Its own is about 40 times slower on prompts than OpenBLAS, so runners preload a better
-library. The best library, number of threads and kernels differ by machine. They are measured at the
-first start and stored (`measure`), and then chosen by fixed rules (`choice`). macOS does not use
-this package.
+finds. MLX's own one is about 40 times slower on prompts than OpenBLAS, so runners preload a better
+library. Which library, number of threads and kernels are best differs by machine. The first start
+measures them and stores the results (`measure`); fixed rules then choose (`choice`). macOS does not
+use this room.
 """
 
 from conf.blas.choice import Choice, choose, told, told_gains

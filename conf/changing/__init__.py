@@ -1,5 +1,8 @@
-"""Talks to the disk: changes single settings in `shoal.toml` and keeps its comments; describes each
-setting, its value and the running value. It never writes a file that a node would refuse."""
+"""Talks to the disk: changes single settings in `shoal.toml`, and describes all settings.
+
+A change keeps the comments of the file, and never writes a file that a node would refuse. The
+description of a setting has its meaning, its value, and the value that the node still runs with.
+"""
 
 from conf.changing.file import (
     change,

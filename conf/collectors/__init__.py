@@ -1,4 +1,4 @@
-"""The table `[otlp]`: the collector that a node sends its traces to.
+"""The table `[otlp]` of the settings: the OpenTelemetry collector to which a node sends its traces.
 
 Pure. default.toml documents each key.
 """

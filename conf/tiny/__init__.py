@@ -1,1 +1,1 @@
-"""The bundled tiny model: its files. `tests/tiny_model` has the scripts that make them."""
+"""The files of the bundled tiny model. The scripts in `tests/tiny_model` make them."""

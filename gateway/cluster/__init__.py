@@ -1,1 +1,3 @@
-"""The cluster as one HTTP process sees it: readings, counts, other nodes and sibling processes."""
+"""The state of the cluster as one HTTP process knows it: readings, counts, other nodes, and the
+other HTTP processes of the same gateway.
+"""

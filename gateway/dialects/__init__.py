@@ -1,1 +1,3 @@
-"""The HTTP APIs of shoal, one pure file or folder each: parse a body, render an answer."""
+"""The HTTP APIs of shoal. Each dialect has one pure file or folder, which parses the bodies of
+requests and renders answers.
+"""

@@ -1,10 +1,10 @@
-"""Talks to the web: fetches pages that a client names, and asks the providers that the operator
-named (`providers`).
+"""Talks to the web: fetches the pages whose URLs clients send. Its room `providers` sends requests
+to the remote APIs that the operator configured.
 
 No other room fetches a client's URL. One module parses URLs, one judges addresses, one has the
-policy, and one dials. A URL is checked before its name is resolved, and its addresses before they
-are dialled. Each redirect is checked in the same way. A page is bounded in bytes (packed and
-unpacked), in time and in type. HTML is parsed in a separate process.
+policy, and one dials. A URL is checked before its name is resolved, and the addresses are checked
+before they are dialled. Each redirect is checked in the same way. A page is limited in bytes (both
+compressed and decompressed), in time and in type. A separate process parses HTML.
 """
 
 from gateway.fetching.pages import ExtractedPage, FoundPages, OpenedPage

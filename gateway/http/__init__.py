@@ -1,1 +1,3 @@
-"""HTTP: routes, access control and error answers; only this package imports falcon and gunicorn."""
+"""The HTTP server: routes, access control and error answers. Only this room imports falcon and
+gunicorn.
+"""

@@ -1,1 +1,3 @@
-"""Requests from parsing to their end: routing, waiting, answers."""
+"""Model requests in one HTTP process, from the parsed body to the end: routing, waiting, and
+answers.
+"""

@@ -1,1 +1,3 @@
-"""Connections to lead runners: one DEALER socket each, with credit and liveness."""
+"""Connections to lead runners. Each has one DEALER socket, credit for the entries that the runner
+can send, and a check that the runner is alive.
+"""

@@ -1,7 +1,7 @@
-"""Talks to the disk and other candidates: the election of the leader, and its log.
+"""Talks to the disk and other candidates: elects the leader, and replicates the leader's log.
 
-The shell, the term file, the keys file and the links do I/O. All other modules are pure: a
-stimulus goes in, and actions come out in the order in which the shell must carry them out.
+The shell, the term file, the keys file and the links do I/O. All other modules are pure: they take
+a stimulus and return actions, in the order in which the shell must perform them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The leader's replies to commands and readings: events, as data.
+"""How the leader answers commands and reacts to readings. Each decision is a list of events.
 
 Pure: time arrives as `now`.
 """

@@ -1,4 +1,6 @@
-"""The log on disk and in order: journal, archives, recent events, indices, acknowledgements.
+"""The log of events: the journal and its archives on disk, recent events, indices,
+acknowledgements.
 
-`journal`, `archives` and `files` talk to the disk; the rest is pure. Knows nothing of elections.
+`journal`, `archives` and `files` talk to the disk; all other modules are pure. This room knows
+nothing of elections.
 """

@@ -1,6 +1,7 @@
-"""Where a model goes: memory, speed, the search over nodes, and reasons for a refusal.
+"""Where a model goes: its memory and speed, the search over nodes, and the reasons for a refusal.
 
-Pure arithmetic, polynomial in the number of nodes. Knows cards, nodes and links, no command.
+Pure arithmetic, polynomial in the number of nodes. It knows node cards, nodes and links, but no
+commands.
 """
 
 from master.placement.availability import PlacementSpec

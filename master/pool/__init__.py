@@ -1,8 +1,10 @@
-"""Which models are in memory: claims, the ledger, choice, turns, plans and waits.
+"""Which models are in memory: claims on memory, free bytes, the choice of victims, minimum
+residency, plans, and the reasons for waits.
 
-Pure: time arrives as `now`. An instance's standing is derived from live claims, never stored. A
-waiting model has one plan; no other plan may reserve its bytes, and no runner is killed for it.
-Knows placement, no command and no event's place in the log.
+Pure: time arrives as `now`. The priority of an instance is derived from the claims that exist now,
+and never stored. A waiting model has one plan. No other plan can reserve the bytes of that plan,
+and no runner is killed for a plan. This room knows placement, but no commands, and not the position
+of an event in the log.
 """
 
 from master.pool.choice import (

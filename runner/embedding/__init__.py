@@ -1,7 +1,7 @@
-"""Serve an embedding model: gateway requests in, batches computed, vectors out.
+"""Serves an embedding model: takes requests of gateways, computes batches, returns vectors.
 
-Pure, except the server, which talks to gateways and the text thread, and the loop of the engine's
-thread. Each vector belongs to one input; other inputs of its batch do not change it.
+Pure, except the server and the engine's loop. The server talks to gateways and to the text thread.
+Each vector belongs to one input, and the other inputs of its batch do not change it.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The MLX engine: all code that handles arrays. Its entry points: `engine`, `embedding`."""
+"""The MLX engine: all code that handles arrays. Other rooms import `engine` and `embedding`."""

@@ -1,1 +1,1 @@
-"""The roles of a runner: lead, follower, embedding, quantising, collective test."""
+"""The tasks of a runner: lead, follower, embedding, quantising, collective test."""

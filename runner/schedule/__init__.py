@@ -1,6 +1,7 @@
-"""Decide which rows run next: the `Scheduler` and its parts.
+"""Decides which rows run in the next step: the `Scheduler` and its parts. A row is one choice of
+one request.
 
-Pure: time arrives as `now`. Works on tokens and bytes, never on arrays.
+Pure: time arrives as `now`. It works on tokens and bytes, never on arrays.
 """
 
 from runner.schedule.intake import Arrival

@@ -1,1 +1,3 @@
-"""Serve gateway requests at a lead runner, from submit to the single end."""
+"""A lead runner's side of requests: it accepts a request from a gateway, sends the answer, and ends
+the request exactly once.
+"""

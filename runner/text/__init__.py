@@ -1,7 +1,7 @@
-"""Text and tokens: templates, tokenising and grammars on the way in; stops, spans and choices on
-the way out.
+"""Turns requests into tokens, and tokens into text. Input needs templates, tokenising and grammars;
+output needs stop strings, spans (text, thinking, tool calls) and choices.
 
-Pure, except the text thread and the tokenizer that it opens.
+Pure, except the text thread and the tokenizer that this thread opens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Talks to sensors: reads the figures of this node's accelerators and processor.
+"""Talks to sensors: reads the load, memory and temperature of this node's accelerators and
+processor.
 
-There is one source for each driver or tool. A source whose read fails or hangs loses only its own
-figures. Each figure is converted to our units where it is read. A missing figure is None, never 0.
+There is one source for each driver or tool. If a read of one source fails or hangs, only its
+figures are missing. Each source converts figures to our units. A missing figure is None, never 0.
 """
 
 from telemetry.hardware.publisher import HardwarePublisher

@@ -1,6 +1,9 @@
-"""Talks to the disk and the bus: deletes models that shoal fetched itself if they take too much
-space and can be fetched again. Pure modules decide what is deleted. A node deletes a complete copy
-only after another node has promised to keep its own."""
+"""Talks to the disk and the bus: deletes models that shoal fetched, if they take too much space and
+can be fetched again.
+
+Pure modules decide which models are deleted. A node deletes a complete copy only after another node
+has promised to keep its copy.
+"""
 
 from worker.eviction.choice import fetched_bytes, plan
 from worker.eviction.evictions import Evictions

@@ -1,1 +1,1 @@
-"""Facts about this machine: its card, memory, RDMA devices, addresses and ports."""
+"""Facts about this machine: its node card, memory, RDMA devices, addresses and ports."""

@@ -1,1 +1,1 @@
-"""The models on this node's disk: their cards, layers, files and hashes."""
+"""The models on this node's disk: their model cards, layers, files and hashes."""

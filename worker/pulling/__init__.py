@@ -1,8 +1,8 @@
-"""Talks to a model hub: downloads a model to this node's disk on request.
+"""Talks to a model hub: downloads a model to this node's disk when a client requests it.
 
-`pulls` is the worker's side. The bytes pass through a process of their own (`__main__`), so that
-they use neither the worker's loop nor its memory. `listing`, `files`, `patience` and `claims`
-decide, and are pure.
+`pulls` runs in the worker. A separate process (`__main__`) transfers the bytes, so that they use
+neither the worker's loop nor its memory. `listing`, `files`, `patience` and `claims` decide and are
+pure.
 """
 
 from worker.pulling.order import PullSettings, hub_of

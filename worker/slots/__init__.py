@@ -1,4 +1,5 @@
-"""This node's runner slots: their actual state, their desired state, and the actions between them.
+"""The runner slots of this node: their actual state, their desired state, and the actions that make
+them equal.
 
-Deciding is pure (`reconcile`); `executor` acts.
+`reconcile` decides and is pure; `executor` acts.
 """

@@ -1,1 +1,1 @@
-"""Weights between nodes: fetching, serving, checking and staging them in pieces."""
+"""Copies weights between nodes, in pieces: fetches, serves, checks and stages them."""

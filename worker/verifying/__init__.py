@@ -1,5 +1,6 @@
-"""Talks to the disk and the bus: reads models here and compares them with their hashes, in a
-thread, while a client waits. Changes nothing."""
+"""Talks to the disk and the bus: compares the files of this node's models with their hashes, in a
+separate thread. A verification runs while a client waits for it, and changes nothing.
+"""
 
 from worker.verifying.checks import Verdict, total_bytes, verify
 from worker.verifying.verifications import Verifications

@@ -1,5 +1,6 @@
-"""Talks to supervisord: the zygote of the services on Linux. It imports the shared code once and
-forks the services (decision 0068)."""
+"""Talks to supervisord: the zygote of the services on Linux. The zygote imports the shared code
+once; each service is then forked from it (decision 0068).
+"""
 
 from bus.process.zygote.loaded import LoadedCode, load
 

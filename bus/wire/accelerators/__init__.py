@@ -1,6 +1,6 @@
-"""A node's accelerators and processor over the wire, as their sensors report them.
+"""Sensor readings of a node's accelerators and processor, as messages.
 
-Pure: messages alone.
+Pure: this room contains only messages.
 """
 
 from bus.wire.accelerators.messages import (

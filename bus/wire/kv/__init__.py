@@ -1,4 +1,4 @@
-"""KV formats and the bytes that each takes, for cards, bills and runners. Pure."""
+"""KV formats and the bytes that each needs. Cards, memory estimates and runners use them. Pure."""
 
 from bus.wire.kv.kinds import (
     BITS,

@@ -1,7 +1,8 @@
-"""LoRA adapters on disk: their files, and how to read them.
+"""LoRA adapters on disk: which files they have, and how to read them.
 
-Pure. It reads the formats of mlx-lm and PEFT. The worker lists adapters and the runner applies
-them, both by these rules. An adapter that can't be applied is refused with the reason.
+Pure. It reads the formats of mlx-lm and PEFT. The worker lists adapters by these rules, and the
+runner applies adapters by the same rules. An adapter that cannot be applied is refused with the
+reason.
 """
 
 from bus.wire.lora.files import (

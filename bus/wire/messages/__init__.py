@@ -1,1 +1,1 @@
-"""Everything that may cross a wire, as frozen, tagged, closed types."""
+"""Every message that can cross a wire, as frozen, tagged and closed types."""

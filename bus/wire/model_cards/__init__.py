@@ -1,5 +1,6 @@
-"""A model's `card.toml`: its keys, its text, and the resulting settings. Pure: the caller reads and
-writes files."""
+"""A model's `card.toml`: its keys, its text, and the settings that result. Pure: the caller reads
+and writes the file.
+"""
 
 from bus.wire.model_cards.fields import (
     CARD_BYTES,

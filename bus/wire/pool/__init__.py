@@ -1,6 +1,6 @@
-"""The pool over the wire: pins, leases, models that wait for memory, and instances.
+"""Messages about the cluster's shared memory: pins, leases, models that wait for memory, instances.
 
-Pure: messages alone.
+Pure: this room contains only messages.
 """
 
 from bus.wire.pool.leases import (

@@ -1,7 +1,7 @@
-"""Files that an operator writes beside the settings. `tasks.toml`: names that several models
-answer, and providers. `clients.toml`: the profiles of clients.
+"""Two files that an operator writes next to `shoal.toml`: `tasks.toml` and `clients.toml`.
 
-Pure. A file is accepted or refused as a whole.
+`tasks.toml` defines providers, and names that several models can answer. `clients.toml` holds the
+profiles of clients. Pure. A file is accepted or refused as a whole.
 """
 
 from bus.wire.tasks.clients import (

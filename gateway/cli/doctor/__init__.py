@@ -1,1 +1,1 @@
-"""`shoal doctor`: its checks, and the meaning and remedy of each finding."""
+"""The checks of `shoal doctor`, and the meaning and remedy of each finding."""

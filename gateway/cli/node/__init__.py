@@ -1,1 +1,1 @@
-"""A node as the command line sees it: API, state, processes and files. Contains no verbs."""
+"""The command line's access to a node: the node's API, state, processes and files. It has no verbs."""

@@ -1,6 +1,6 @@
 """Talks to the bus: the cluster's API keys, with their names and budgets.
 
-A secret is never stored: it is hashed, and the hash is looked up.
+The secret of a key is never stored. shoal stores the secret's hash, and finds a key by it.
 """
 
 from gateway.cluster.api_keys.book import KeyBook

@@ -1,5 +1,8 @@
-"""Talks to the system and the disk: gathers the capture of a node, stores it until it is fetched,
-and makes the archive of all nodes."""
+"""Talks to the system and the disk: captures of nodes, which are archives for diagnosis.
+
+It collects the capture of this node, stores it until a client fetches it, and combines the captures
+of all nodes in one archive.
+"""
 
 from gateway.cluster.captures.archive import (
     Captured,

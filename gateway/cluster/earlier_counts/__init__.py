@@ -1,9 +1,9 @@
-"""Talks to the disk: carries the counts of a node's HTTP processes over a restart of its gateway.
+"""Talks to the disk: preserves the counts of a node's HTTP processes when its gateway restarts.
 
-Each process of the last gateway left one file of counts for each kind. Before HTTP processes start,
-this room sums them into one file for each kind. So no counter restarts at zero. Nor does a counter
-vanish until its first request, which Prometheus would read as a counter that stood still. Counts of
-another version of shoal may mean something else, so they are deleted.
+Each HTTP process of the last gateway left one file for each kind of counter. Before new HTTP
+processes start, this room sums these files into one file per kind. So no counter restarts at zero.
+A counter also does not vanish until its first request; Prometheus would read that as a counter that
+stood still. Counts of another version of shoal can have another meaning, so they are deleted.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false

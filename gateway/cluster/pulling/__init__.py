@@ -1,7 +1,7 @@
-"""Talks to the workers: a node pulls a hub's model by a well-known name, or verifies a model on its
-disk.
+"""Talks to the workers: downloads ("pulls") of models from a hub, and checks of models on disk.
 
-Names are resolved by pure code. The workers report which node pulls or verifies, and its progress.
+Clients can request a model by a well-known short name; pure code finds its full name. The workers
+report which node pulls or verifies a model, and its progress.
 """
 
 from gateway.cluster.pulling.fit import Fit, Verdict

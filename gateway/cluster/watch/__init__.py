@@ -1,7 +1,7 @@
-"""Talks to the loop and the disk: streams snapshots and events to readers, and reads log files and
-the history file.
+"""Talks to the loop and the disk: streams snapshots of the cluster, and events, to clients. It also
+reads log files and the history file.
 
-A snapshot, a node's health and the ring of events are computed by pure modules.
+Pure modules compute a snapshot, a node's health and the ring of recent events.
 """
 
 from gateway.cluster.watch.event_feed import EventBounds, EventFeed, follow_log

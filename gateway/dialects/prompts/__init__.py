@@ -1,6 +1,6 @@
-"""Tokenizes texts and conversations, detokenizes tokens, and renders chat templates.
+"""Routes about tokens: tokenise texts and conversations, detokenise tokens, render chat templates.
 
-Pure. Other packages import only its table.
+Pure. Other packages import only its table of routes.
 """
 
 from gateway.dialects.prompts.api import PROMPTS

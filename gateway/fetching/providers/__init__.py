@@ -1,9 +1,9 @@
-"""Talks to providers: asks a server that the operator named, with the client's body or a translated
-one (`asking`, `hearing`).
+"""Talks to providers, the remote APIs that the operator configured: sends them a client's request.
 
-The operator chooses the base URL, so `gateway.fetching.policy` does not apply to it, and it may be
-on loopback. Redirects are not followed, no proxy is used, and the client's headers are not passed
-on, except the two of `PASSED_HEADERS`. The HTTP client is loaded at the first call.
+The request's body is the client's own or a translated one. `asking` sends a request and `hearing`
+reads the answer. The operator chooses the base URL, so `gateway.fetching.policy` does not apply to
+it, and it can be on loopback. Redirects are not followed, and no proxy is used. Only two of the
+client's headers are passed on (`PASSED_HEADERS`). The HTTP client is imported at the first call.
 """
 
 from gateway.fetching.providers.answer import ProviderAnswer

@@ -1,6 +1,6 @@
-"""Talks to one process per page: HTML in; title, text and links out.
+"""Talks to one process per page: gives it HTML, and gets the page's title, text and links.
 
-It fetches nothing, and knows only the URL that links are relative to.
+It fetches nothing. It knows only the URL to which the page's links are relative.
 """
 
 from gateway.fetching.reading.reader import PageQuestion, PageReader, ReadLimits

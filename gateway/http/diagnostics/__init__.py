@@ -1,5 +1,5 @@
 """Talks to clients who diagnose nodes: status documents, recent steps of runners, stacks, profiles,
-captures in one file, and restarts of processes.
+captures (one archive with all of this), and restarts of processes.
 """
 
 from gateway.http.diagnostics.capture import (

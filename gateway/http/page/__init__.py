@@ -1,7 +1,7 @@
 """Talks to browsers: serves the dashboard page from `static/`, with its security policy.
 
-The page is an ordinary client: all its data comes over the public API. Its files contain no secrets
-and need no key.
+The page is an ordinary client and gets all data over the public API. The files of the page contain
+no secrets, so no API key is needed to read them.
 """
 
 from gateway.http.page.files import Dashboard, DashboardFile, Front

@@ -1,4 +1,4 @@
-"""Talks to falcon: the route table and the application built from it."""
+"""Talks to falcon: the table of routes, and the application that is built from it."""
 
 from gateway.http.routes.access import CALLS, KEYLESS, NODES, check_verbs, topics, verbs, with_a_key
 from gateway.http.routes.application import add_routes, routed

@@ -1,4 +1,4 @@
-"""Talks to clients about the settings of this node or of all nodes: shows and changes them."""
+"""Talks to clients about settings: shows and changes those of this node or of all nodes."""
 
 from gateway.http.settings.nodes import answer_settings
 from gateway.http.settings.resource import (

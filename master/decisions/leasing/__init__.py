@@ -1,6 +1,7 @@
-"""Commands about leases, and which leases to ask back for a more urgent claim.
+"""Commands about leases, and the choice of leases whose memory the leader requests back for a more
+urgent claim.
 
-Pure. A lease waits for memory like a model (`master.pool`) and is placed by the same rules.
+Pure. A lease waits for memory like a model (`master.pool`), and the same rules choose its node.
 """
 
 from master.decisions.leasing.leases import (

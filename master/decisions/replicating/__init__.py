@@ -1,4 +1,4 @@
-"""Where a replica goes and which replicas end: events of the leader's own.
+"""Where a new replica goes, and which replicas end. The leader decides this without a command.
 
 Pure. `master.pool` says when a replica is due; this room finds the memory for it.
 """

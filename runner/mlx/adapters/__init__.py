@@ -1,7 +1,8 @@
-"""Talks to MLX: LoRA adapters of a loaded model, applied per row within one forward.
+"""Talks to MLX: the LoRA adapters of a loaded model. Each row of a forward can have a different
+adapter.
 
-All arrays belong to the engine's thread. A forward gets the adapter of each row. If no row has one,
-layers compute the same result by the same kernels as without adapters.
+All arrays belong to the engine's thread. A forward gets the adapter of each row. If no row has an
+adapter, layers use the same kernels as without adapters, so the result is the same.
 """
 
 from runner.mlx.adapters.bank import AdapterBank

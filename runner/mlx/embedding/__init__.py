@@ -1,4 +1,4 @@
-"""Talks to MLX: an embedding model: its weights, its forward, and batches of inputs to vectors.
+"""Talks to MLX: loads an embedding model and turns batches of inputs into vectors.
 
 All arrays belong to the thread that loaded the model.
 """

@@ -1,8 +1,9 @@
-"""Talks to MLX: the KV of rows: single, in padded batches, in slabs, and as kept prefixes, each in
-its codec's precision; or a window of it.
+"""Talks to MLX: the KV of rows. A row's KV is stored alone, in a padded batch, in a slab of all
+decoding rows, or as a prefix for later prompts.
 
-All arrays belong to the engine's thread. A model's cache is here one layer of KV with keys and
-values of (rows, heads, tokens, width).
+The codec decides the precision. A window keeps only part of a row's KV. All arrays belong to the
+engine's thread. In this room one "cache" is one layer of KV: keys and values of shape (rows, heads,
+tokens, width).
 """
 
 from runner.mlx.kv.batch import DecodeBatch

@@ -1,1 +1,3 @@
-"""A model as the engine runs it: loading, capabilities, compiled forward, CPU cores."""
+"""A model as the engine runs it: how it is loaded, what it can do, its compiled forward, and its
+CPU cores.
+"""

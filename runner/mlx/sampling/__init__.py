@@ -1,7 +1,7 @@
-"""Talks to MLX: sampling, grammars, randomness, and steps in flight.
+"""Talks to MLX: samples tokens, applies grammars, and holds the steps that are not finished.
 
-All arrays belong to the engine's thread. Only `result_of` and the reading of a grammar row's last
-token wait for the device.
+All arrays belong to the engine's thread. Only two operations wait for the device: `result_of`, and
+reading the last token of a row with a grammar.
 """
 
 from runner.mlx.sampling.batch_sampler import Drawn

@@ -1,7 +1,7 @@
-"""Families of models: the marks of their thinking and tool calls, and the readers of their output.
+"""Families of models: how each family marks thinking and tool calls, and how its output is read.
 
-Pure. A model's `Family` is chosen by its template and its vocabulary. No other room knows the names
-of families.
+Pure. A model's chat template and vocabulary decide its `Family`. No other room knows the names of
+families.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Compile the output formats that clients request into grammars.
+"""Compiles the output formats that clients request into grammars.
 
-Pure. Knows the vocabulary but no requests: a format, a thinking block and tools make a grammar.
+Pure. It knows the vocabulary but no requests. A grammar combines a format, a thinking block and
+tools.
 """
 
 from runner.text.grammar.call_rules import Calls

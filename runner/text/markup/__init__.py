@@ -1,6 +1,7 @@
-"""Keep markup in a caller's text as text: only the template writes control tokens.
+"""Keeps special tokens that a client writes in a message as plain text. Only the template can write
+control tokens.
 
-Pure, except the library of tokenizers. Knows messages, added tokens and rendered prompts, but no
+Pure, except the library of tokenizers. It knows messages, added tokens and rendered prompts, but no
 template and no family (decision 0076).
 """
 

@@ -1,4 +1,8 @@
-"""Talks to the disk: opens a tokenizer's files with the cheaper of two readers that suffices."""
+"""Talks to the disk: opens the files of a tokenizer, with the cheaper of two readers if that
+suffices.
+
+One reader uses only the library `tokenizers`; the other imports transformers.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Chat templates are untrusted code: they run in a process of their own, within limits.
+"""Renders chat templates. They are untrusted code, so a separate process runs them within limits.
 
-Knows no tokenizer and no messages: a template, plain data and limits in, text out.
+It takes a template, plain data and limits, and returns text. It knows no tokenizer and no messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The message shape that a chat template needs: found at load with marked messages, applied to each
-request.
+"""The form of messages that a chat template needs. It is found when the model loads, by rendering
+marked test messages, and is applied to each request.
 
-Pure, given a renderer. Knows messages and shapes, but no tokenizer and no family.
+Pure, given a renderer. It knows messages and forms, but no tokenizer and no family.
 """
 
 from __future__ import annotations

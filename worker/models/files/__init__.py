@@ -1,6 +1,8 @@
-"""Talks to the disk: reads the files of one model's folder within limits: safetensors headers, the
-configuration, `card.toml`, the folder's origin, and the pieces of a growing model. Nothing here
-searches for models or caches what it read."""
+"""Talks to the disk: reads the files of one model's folder, within limits.
+
+It reads safetensors headers, the configuration, `card.toml`, the folder's origin, and the pieces of
+a model that is still being fetched. It does not search for models, and does not cache what it read.
+"""
 
 from worker.models.files.card_file import refused
 from worker.models.files.families import Families, installed_families

@@ -1,6 +1,6 @@
-"""Decide which of several nodes that want the same model downloads it from the hub.
+"""Decides which node downloads a model from the hub, if several nodes want the same model.
 
-Pure: `claims` is this node's side, `others` the pulls of other nodes.
+Pure. `claims` holds the claims of this node, and `others` the pulls of other nodes.
 """
 
 from worker.pulling.claims.claims import SETTLE_S, Claims, PullStanding

@@ -1,7 +1,7 @@
-"""Talks to a hub: forecasts a pull before any weights arrive: the card that the model would have
-here, from its configuration and its file sizes.
+"""Talks to a hub: predicts, before any weights arrive, the model card that a model would have here.
 
-`listed_card` makes the card, and is pure.
+The prediction uses the model's configuration and file sizes. `listed_card` computes the card and is
+pure.
 """
 
 from worker.pulling.forecast.forecasting import Shelving, forecast_of

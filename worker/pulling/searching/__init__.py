@@ -1,7 +1,7 @@
-"""Talks to a hub: searches its models for a client.
+"""Talks to a hub: searches the hub's models for a client.
 
-`searches` is the worker's side; a process of its own (`__main__`) contacts the hub, as for pulls.
-`found` filters a hub's list, and is pure.
+`searches` runs in the worker. A separate process (`__main__`) contacts the hub, as for pulls.
+`found` filters the hub's list and is pure.
 """
 
 from worker.pulling.searching.found import HubModel, found_models

@@ -1,4 +1,4 @@
-"""Reports of a group's ranks on a traced request. Pure."""
+"""Messages in which the ranks of a group report their work on a traced request. Pure."""
 
 from bus.wire.messages.traces.rank_spans import (
     RANK_PARTS,

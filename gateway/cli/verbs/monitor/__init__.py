@@ -1,6 +1,6 @@
 """Talks to a node and the terminal: `shoal monitor` and `shoal timeline`.
 
-The contents of the display and its fit to a terminal are pure.
+The modules that choose what the display shows, and fit it to the terminal, are pure.
 """
 
 from gateway.cli.verbs.monitor.verb import monitor

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings API: makes vectors from texts. Pure."""
+"""OpenAI's embeddings API: it turns texts into vectors. Pure."""
 
 from __future__ import annotations
 

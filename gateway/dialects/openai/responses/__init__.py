@@ -1,7 +1,7 @@
-"""OpenAI's responses API: takes items, returns items; whole, streamed, stored and continued.
+"""OpenAI's responses API: items in, items out. Responses can be streamed, stored and continued.
 
-Pure. It exports the dialect with its bodies and the types of its answers, and the parsers and
-renderers of stored responses and of conversations.
+Pure. This room exports the dialect with its bodies and the types of its answers. It also exports
+the parsers and renderers of stored responses and of conversations.
 """
 
 from gateway.dialects.openai.responses.answers import (

@@ -1,6 +1,6 @@
-"""Stored chat completions (`store`): rendered, listed and labelled.
+"""OpenAI's stored chat completions (requests with `store`): renders, lists and labels them.
 
-Pure. The dialect and the table of paths import it.
+Pure. Only the dialect and the table of paths import this room.
 """
 
 from gateway.dialects.openai.stored.labels import StoredLabelsBody, labels_of, read_labels

@@ -1,4 +1,4 @@
-"""Talks to clients about access: the cluster's API keys."""
+"""Talks to clients about access: lists, creates and deletes the cluster's API keys."""
 
 from gateway.http.resources.access.api_keys import (
     KeyList,

@@ -1,6 +1,7 @@
 """Talks to clients about conversations and their items: create, show, label and delete them.
 
-Model requests add items, too; these are written together with the stored answer.
+Requests to a model add items too, but `gateway.records` writes those together with the stored
+answer.
 """
 
 from gateway.http.resources.conversations.items import ConversationItem, ConversationItems

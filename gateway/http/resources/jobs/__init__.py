@@ -1,7 +1,8 @@
-"""Talks to clients about jobs, requests that run without a connection: submit, show, stream, stop.
+"""Talks to clients about jobs, which are requests that run without a connection: submit, show,
+stream and stop them.
 
-Clients submit jobs at `/v1/jobs`. An answer made in the background is a job, too; its own path
-shows it in its own dialect.
+Clients submit jobs at `/v1/jobs`. An answer that a dialect makes in the background is also a job,
+and clients can read it at that dialect's own path.
 """
 
 from gateway.http.resources.jobs.background import (

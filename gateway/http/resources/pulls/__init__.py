@@ -1,5 +1,5 @@
-"""Talks to clients about models on disks: search a hub, pull, copy between nodes, edit a card,
-verify files, and delete fetched models.
+"""Talks to clients about models on disk: search a hub, pull models from it, copy models between
+nodes, edit a card, verify files, and delete fetched models.
 """
 
 from gateway.http.resources.pulls.card import CardBody, ModelCardResource

@@ -1,4 +1,4 @@
-"""Talks to clients about the tools that this node runs for them."""
+"""Talks to clients about the tools (such as a web search) that this node runs for them."""
 
 from gateway.http.resources.tools.web import ExtractPage, OpenUrl, WebSearch
 

@@ -1,6 +1,6 @@
-"""OpenAI's conversations: parses their bodies and queries, renders them and their items.
+"""OpenAI's conversations API: parses bodies and queries, renders conversations and their items.
 
-Pure. Items are those of responses, parsed and stored in the same way.
+Pure. Conversations have the same items as responses, parsed and stored in the same way.
 """
 
 from gateway.dialects.openai.responses.conversations.bodies import (
