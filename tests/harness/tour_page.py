@@ -1,7 +1,8 @@
 """Write the rooms and the states of docs/tour.md from the source.
 
-The text above the heading `## Rooms` is written by hand and kept. Below it: for each package a
-picture of its imports and one line for each room; then a diagram of every state table.
+The text above the heading `## Rooms` is written by hand, and this module keeps it. Below the
+heading it writes a picture of the imports of each package, one line for each room, and a diagram of
+every state table.
 """
 
 from __future__ import annotations
@@ -32,17 +33,20 @@ FLOORS = (
 """The folders that get a section, in this order."""
 MARK = "## Rooms\n"
 INTRODUCTION = """
-`make docs` writes the rest of this page: the pictures from the imports, the lines from the first
-sentence of each room's `__init__.py`. An arrow points from the importer to the imported; arrows
-that follow from others are left out. Boxes are rooms, round nodes are files.
+`make docs` writes the rest of this page. It draws the pictures from the imports, and takes the text
+of a room from the first sentence of the room's `__init__.py`. An arrow points from the importer to
+the imported. An arrow is left out if other arrows already lead to its target. Boxes are rooms, and
+round nodes are files.
 
-`python -m tests.house.walk` measures the chat request above. It may enter at most {files} files and
-{functions} functions of gateway and runner, and a token may cost {calls} calls in the runner.
+`python -m tests.house.walk` counts what the chat request above enters. In the gateway and the runner
+it can enter at most {files} files and {functions} functions. A token can cost at most {calls}
+function calls in the runner.
 """
 LIVES = """
 ## States
 
-Each diagram is a table in the code. A signal that a state does not list changes nothing.
+Each diagram shows a table in the code. An arrow is a signal, and leads from one state to the next. If
+a state has no arrow for a signal, the signal changes nothing.
 """
 
 Edge = tuple[str, str]
@@ -72,7 +76,7 @@ def section(tree: Tree, floor: str) -> str:
 
 
 def line(tree: Tree, room: str) -> str:
-    """Return one room's line; the rooms in it by name, unless they have a section of their own."""
+    """Return one room's line. It names the inner rooms, unless the room has a section."""
     has_section = room in map(dotted, FLOORS)
     inner = [] if has_section else [r for r in sorted(tree.rooms) if r.startswith(f"{room}.")]
     names = ", ".join(f"`{_path(r.removeprefix(f'{room}.'))}`" for r in inner)

@@ -1,1 +1,1 @@
-"""The command line's access to a node: the node's API, state, processes and files. It has no verbs."""
+"""The command line's access to a node: its API, state, processes and files. It has no verbs."""

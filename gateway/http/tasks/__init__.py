@@ -1,4 +1,4 @@
-"""Talks to clients whose request names a task or a provider's model: answers them, and lists tasks."""
+"""Talks to clients whose request names a task or a provider's model. It also lists tasks."""
 
 from gateway.http.tasks.answering import answer_as_named, own_model
 from gateway.http.tasks.listed import listing_named, listings_of

@@ -1,1 +1,1 @@
-"""One model on several ranks: how the group is formed, and what the ranks exchange in which order."""
+"""One model on several ranks: how the group forms, and the content and order of its exchanges."""
