@@ -1,3 +1,3 @@
-"""The HTTP server: routes, access control and error answers. Only this room imports falcon and
+"""The HTTP server: routes, access control and error answers; only this room imports falcon and
 gunicorn.
 """

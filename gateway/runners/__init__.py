@@ -1,3 +1,3 @@
-"""Connections to lead runners. Each has one DEALER socket, credit for the entries that the runner
-can send, and a check that the runner is alive.
+"""Connections to lead runners, each with a DEALER socket, credit for the entries that the runner can
+send, and a check that the runner is alive.
 """

@@ -1,5 +1,7 @@
-"""Turns requests into tokens, and tokens into text. Input needs templates, tokenising and grammars;
-output needs stop strings, spans (text, thinking, tool calls) and choices.
+"""Turns requests into tokens by templates, tokenising and grammars, and turns tokens into text.
+
+The output of a request has choices. A choice is divided into spans (text, thinking, tool calls) and
+ends at stop strings.
 
 Pure, except the text thread and the tokenizer that this thread opens.
 """

@@ -38,15 +38,15 @@ of a room from the first sentence of the room's `__init__.py`. An arrow points f
 the imported. An arrow is left out if other arrows already lead to its target. Boxes are rooms, and
 round nodes are files.
 
-`python -m tests.house.walk` counts what the chat request above enters. In the gateway and the runner
-it can enter at most {files} files and {functions} functions. A token can cost at most {calls}
-function calls in the runner.
+`python -m tests.house.walk` counts what the chat request above enters. In the gateway and the
+runner it can enter at most {files} files and {functions} functions. A token can cost at most
+{calls} function calls in the runner.
 """
 LIVES = """
 ## States
 
-Each diagram shows a table in the code. An arrow is a signal, and leads from one state to the next. If
-a state has no arrow for a signal, the signal changes nothing.
+Each diagram shows a table in the code. An arrow is a signal, and leads from one state to the next.
+If a state has no arrow for a signal, the signal changes nothing.
 """
 
 Edge = tuple[str, str]

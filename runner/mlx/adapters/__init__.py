@@ -1,4 +1,4 @@
-"""Talks to MLX: the LoRA adapters of a loaded model. Each row of a forward can have a different
+"""Talks to MLX: applies LoRA adapters of a loaded model; each row of a forward can have a different
 adapter.
 
 All arrays belong to the engine's thread. A forward gets the adapter of each row. If no row has an
