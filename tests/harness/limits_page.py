@@ -58,9 +58,10 @@ HEAD = """# Limits
 
 Generated from the code by `make docs`; do not edit.
 
-What anyone who reaches a port can make a node do, at most, and what happens beyond the limit. A
-setting in brackets changes a limit; the others are fixed. HTTP limits are per HTTP process
-(`http_processes`).
+This page lists limits on what a client or another node can make a node do, and what the node does
+when a limit is exceeded. A number in the last column is the HTTP status of the refusal. If a limit
+has a setting in brackets, the setting changes the limit. All other limits are fixed. The limits of
+HTTP apply to each HTTP process separately (`http_processes`).
 """
 Row = tuple[str, str, str, str]
 
@@ -78,16 +79,21 @@ def http_rows(options: Options, limits: Limits) -> Iterator[Row]:
     yield "connections", f"{options.max_connections:,}", "", "503, closed"
     yield "time to send the headers", f"{options.headers_s:g} s", "", "408, closed"
     gone = "400 or 499, closed"
-    yield "answering a client that closed its side", f"{LAST_WORD_S:g} s", "", gone
-    yield "TLS handshakes at once", f"{options.max_connections:,}", "", "closed"
-    yield "first byte and TLS handshake", f"{options.headers_s:g} s", "", "closed"
-    yield "silence within a body", f"{middleware.BODY_SILENCE_S:g} s", "", "408, closed"
+    yield (
+        "time to answer a client that closed its side of the connection",
+        f"{LAST_WORD_S:g} s",
+        "",
+        gone,
+    )
+    yield "TLS handshakes in progress", f"{options.max_connections:,}", "", "closed"
+    yield "time for the first byte and the TLS handshake", f"{options.headers_s:g} s", "", "closed"
+    yield "pause while a body is sent", f"{middleware.BODY_SILENCE_S:g} s", "", "408, closed"
     yield "time to send a body", f"{options.body_s:g} s", "", "408, closed"
     yield "body of a model request", amount(options.body_limit_bytes), "", "413"
-    yield "other body", amount(middleware.COMMAND_BYTES), "", "413"
-    yield "body of diagnostics", amount(diagnostics.MAX_BODY_BYTES), "", "413"
-    yield "all bodies being read", amount(body_budget.LIMIT_BYTES), "", "503"
-    yield "nesting of a body", f"{options.body_depth}", "", "400"
+    yield "body of any other request", amount(middleware.COMMAND_BYTES), "", "413"
+    yield "body of a diagnostics request", amount(diagnostics.MAX_BODY_BYTES), "", "413"
+    yield "all bodies that are being read, together", amount(body_budget.LIMIT_BYTES), "", "503"
+    yield "nesting depth of a body", f"{options.body_depth}", "", "400"
     yield "values in a body", f"{limits.values:,}", "", "400"
     yield "keys in a body", f"{limits.keys:,}", "", "400"
     yield "arrays and objects in a body", f"{limits.objects:,}", "", "400"
@@ -100,21 +106,21 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
     yield "prompts", f"{limits.prompts}", "", "400"
     yield "tools", f"{limits.tools}", "", "400"
     yield (
-        "stop texts",
+        "stop strings",
         f"{limits.stops} of {shared_fields.MAX_STOP_CHARACTERS:,} characters",
         "",
         "400",
     )
     yield "`logit_bias` tokens", f"{fields.MAX_BIASED:,}", "", "400"
     yield "JSON schema", amount(forms.SCHEMA_BYTES), "", "400"
-    yield "nesting of a JSON schema", f"{forms.SCHEMA_DEPTH}", "", "400"
+    yield "nesting depth of a JSON schema", f"{forms.SCHEMA_DEPTH}", "", "400"
     yield (
-        "regular expression, grammar, choices",
+        "size of a regular expression, a grammar or a list of choices",
         amount(forms.RULE_BYTES),
         "",
         "400",
     )
-    yield "choices", f"{forms.CHOICES_AT_MOST:,}", "", "400"
+    yield "texts in a list of choices", f"{forms.CHOICES_AT_MOST:,}", "", "400"
     yield "rules and brackets of a grammar", f"{gbnf.PARTS_AT_MOST}", "", "400"
     yield "characters and classes of a grammar", f"{gbnf.LEXEMES_AT_MOST:,}", "", "400"
     render = RenderLimits()
@@ -127,34 +133,39 @@ def request_rows(settings: Settings, options: Options, limits: Limits) -> Iterat
         stopped,
     )
     yield (
-        "rendering: memory",
+        "rendering a template: memory",
         f"{amount(render.memory_bytes)} + {render.memory_per_byte} bytes for each byte",
         "",
         stopped,
     )
     yield (
-        "rendering: text",
+        "rendering a template: text",
         f"{amount(render.text_bytes)} + {render.text_per_byte} bytes for each byte",
         "",
         stopped,
     )
     yield "derived models", f"{derived.MAX_DERIVED}", "", "409"
-    yield "derived model", amount(derived.MAX_DERIVED_BYTES), "", "400"
-    yield "all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"
+    yield "size of a derived model", amount(derived.MAX_DERIVED_BYTES), "", "400"
+    yield "size of all derived models", amount(derived.MAX_ALL_DERIVED_BYTES), "", "409"
     yield "API keys", f"{api_keys.MAX_API_KEYS}", "", "409"
-    yield "preparing a request", f"{PREPARES_S:g} s", "", "the runner is replaced"
-    yield "integers about placement", f"{instances.MOST - 1:,}", "", "400"
+    yield "time to prepare a request", f"{PREPARES_S:g} s", "", "the runner is replaced"
+    yield "integers in a request about placement", f"{instances.MOST - 1:,}", "", "400"
     yield "open requests", f"{options.max_open:,}", "", "429"
-    yield "requests waiting for a model", f"{options.max_waiting}", "", "429"
-    yield "rows of an instance", f"{runner.max_rows}", "`runner.max_rows`", "waits"
+    yield "requests that wait for a model", f"{options.max_waiting}", "", "429"
     yield (
-        "requests waiting for a row",
+        "rows of an instance that compute",
+        f"{runner.max_rows}",
+        "`runner.max_rows`",
+        "the row waits",
+    )
+    yield (
+        "requests that wait for a row",
         f"{runner.max_waiting}",
         "`runner.max_waiting`",
         "429; the rest of one body waits",
     )
     yield (
-        "waiting text, if the client already has some waiting",
+        "text that waits to be tokenised (a client without waiting text may exceed it)",
         f"{PREPARING_CHARS:,} characters",
         "",
         "429",
@@ -174,61 +185,76 @@ def records_rows(settings: Settings) -> Iterator[Row]:
     records = settings.records
     gone = "the oldest are deleted"
     yield "request log: rows", f"{records.request_rows:,}", "`records.request_rows`", gone
-    yield "their bytes", amount(records.request_bytes), "`records.request_bytes`", gone
-    yield "their age", f"{records.request_days:g} days", "`records.request_days`", gone
-    yield "traces", f"{records.trace_rows:,}", "`records.trace_rows`", gone
-    yield "their bytes", amount(records.trace_bytes), "`records.trace_bytes`", gone
-    yield "their age", f"{records.trace_days:g} days", "`records.trace_days`", gone
+    yield "request log: size", amount(records.request_bytes), "`records.request_bytes`", gone
+    yield "request log: age", f"{records.request_days:g} days", "`records.request_days`", gone
+    yield "traces: number", f"{records.trace_rows:,}", "`records.trace_rows`", gone
+    yield "traces: size", amount(records.trace_bytes), "`records.trace_bytes`", gone
+    yield "traces: age", f"{records.trace_days:g} days", "`records.trace_days`", gone
     choices = f"{trace.MOST_CHOICES} choices, {trace.MOST_SPANS} of each kind"
     yield "spans of a request", choices, "", "merged"
     yield (
-        "kept answers and conversations",
+        "stored answers and conversations: number",
         f"{records.answer_rows:,}",
         "`records.answer_rows`",
         gone,
     )
-    yield "their bytes", amount(records.answer_bytes), "`records.answer_bytes`", gone
     yield (
-        "their age (conversations: since last use)",
+        "stored answers and conversations: size",
+        amount(records.answer_bytes),
+        "`records.answer_bytes`",
+        gone,
+    )
+    yield (
+        "stored answers and conversations: age (of conversations: since the last use)",
         f"{records.answer_days:g} days",
         "`records.answer_days`",
         gone,
     )
     yield (
-        "kept answer with its input",
+        "one stored answer with its input",
         amount(kept_answers.LARGEST_BYTES),
         "",
-        "not kept; `X-Shoal-Not-Kept`",
+        "not stored; the header `X-Shoal-Not-Kept` gives the reason",
     )
     yield "items of a conversation", f"{MOST_ITEMS:,} and {amount(MOST_BYTES)}", "", "400"
-    yield "items added at once", f"{MOST_ADDED}", "", "400"
-    yield "bytes added at once from another node", amount(FAR_BYTES), "", "413"
-    yield "name in the request log", f"{request_log.NAME_CHARS} characters", "", "cut"
+    yield "items added to a conversation by one request", f"{MOST_ADDED}", "", "400"
     yield (
-        "log rows waiting to be written",
+        "bytes added to a conversation by one request at another node",
+        amount(FAR_BYTES),
+        "",
+        "413",
+    )
+    yield "length of a name in the request log", f"{request_log.NAME_CHARS} characters", "", "cut"
+    yield (
+        "rows of the request log that wait to be written",
         f"{node_records.MOST_ROWS_WAITING:,}",
         "",
         "dropped and counted",
     )
-    yield "queries of records waiting", f"{node_records.MOST_QUESTIONS}", "", "503"
-    yield "requests in one answer", f"{requests.MOST:,}", "", "400"
+    yield "queries of records that wait", f"{node_records.MOST_QUESTIONS}", "", "503"
+    yield "requests listed in one answer", f"{requests.MOST:,}", "", "400"
     yield "models and clients in statistics", f"{request_log.MOST_GROUPS} each", "", "left out"
     jobs = settings.jobs
     yield "open jobs of a client", f"{jobs.per_client:,}", "`jobs.per_client`", "429"
-    yield "jobs, open and ended", f"{jobs.rows:,}", "`jobs.rows`", "429"
-    yield "their bodies and results", amount(jobs.bytes), "`jobs.bytes`", "429"
-    yield "running jobs of a node", f"{jobs.running:,}", "`jobs.running`", "waits"
+    yield "open and ended jobs", f"{jobs.rows:,}", "`jobs.rows`", "429"
+    yield "bodies and results of all jobs", amount(jobs.bytes), "`jobs.bytes`", "429"
+    yield "running jobs of a node", f"{jobs.running:,}", "`jobs.running`", "the job waits"
     yield "body of a job", amount(submit.BODY_BYTES), "", "413"
     yield "result of a job", amount(RESULT_BYTES), "", "the job fails"
     yield (
         "age of a result",
         f"{jobs.ttl_s / 3600:g} h; {submit.MOST_TTL_S / 86_400:g} days on request",
         "`jobs.ttl_s`",
-        "deleted; 400",
+        "the result is deleted; 400 for a longer request",
     )
-    yield "runs of a job whose processes die", f"{job.MOST_CUTS}", "", "the job fails"
+    yield "runs of a job whose HTTP process died each time", f"{job.MOST_CUTS}", "", "the job fails"
     yield "readers of job events", f"{found.MOST_READERS}", "", "429"
-    yield "damaged records files kept", f"{file.ASIDE_AT_MOST}", "", "the oldest is deleted"
+    yield (
+        "damaged records files that are kept",
+        f"{file.ASIDE_AT_MOST}",
+        "",
+        "the oldest is deleted",
+    )
 
 
 def watching_rows() -> Iterator[Row]:
@@ -236,11 +262,16 @@ def watching_rows() -> Iterator[Row]:
     feed, events = FeedBounds(), EventBounds()
     yield "readers of `/metrics/stream`", f"{feed.readers}", "", "429"
     yield "readers of `/events`", f"{events.readers}", "", "429"
-    yield "a reader that reads nothing", f"{events.slow_s:g} s", "", "dropped"
+    yield "time in which a reader reads nothing", f"{events.slow_s:g} s", "", "dropped"
     held = f"{MOST_EVENTS:,} and {amount(MOST_EVENT_BYTES)}"
-    yield "events in memory", held, "", "dropped; readers get a gap"
-    yield "events in one answer", f"{MOST_LISTED:,}", "", "400"
-    yield "lines of a log", f"{MOST_LINES:,} of the last {amount(TAIL_BYTES)}", "", "400"
+    yield "events in memory", held, "", "the oldest are dropped; readers get the event `gap`"
+    yield "events listed in one answer", f"{MOST_LISTED:,}", "", "400"
+    yield (
+        "lines of a log file in one answer",
+        f"{MOST_LINES:,} of the last {amount(TAIL_BYTES)}",
+        "",
+        "400",
+    )
 
 
 def fetching_rows(settings: Settings) -> Iterator[Row]:
@@ -248,31 +279,36 @@ def fetching_rows(settings: Settings) -> Iterator[Row]:
     fetch, read = settings.fetch, ReadLimits()
     refused = "`fetch_refused`"
     most, of_one = shares(AT_ONCE, 1)
-    yield "fetches at once", f"{most}", "", "429"
-    yield "fetches at once, one client", f"{of_one}", "", "429"
+    yield "fetches in progress", f"{most}", "", "429"
+    yield "fetches in progress for one client", f"{of_one}", "", "429"
     yield "URL", f"{url.MOST_CHARACTERS:,} characters", "", refused
     yield "time for a page with redirects", f"{fetch.whole_s:g} s", "`fetch.whole_s`", refused
     yield (
-        "name lookup, connection",
+        "time to look up a name; time to connect",
         f"{dialling.RESOLVES_S:g} s, {dialling.CONNECTS_S:g} s",
         "",
         refused,
     )
-    yield "silence within a page", f"{dialling.SILENCE_S:g} s", "", refused
+    yield "pause while a page arrives", f"{dialling.SILENCE_S:g} s", "", refused
     yield "redirects", f"{fetch.redirects}", "`fetch.redirects`", refused
-    yield "page, unpacked", amount(fetch.largest_bytes), "`fetch.largest_bytes`", "cut"
-    yield "headers and framing", amount(fetcher.AROUND_BYTES), "", refused
     yield (
-        "compression ratio",
+        "size of a page, decompressed",
+        amount(fetch.largest_bytes),
+        "`fetch.largest_bytes`",
+        "cut",
+    )
+    yield "size of headers and framing", amount(fetcher.AROUND_BYTES), "", refused
+    yield (
+        "compression ratio of a page",
         f"{content.MOST_RATIO}, from {amount(content.RATIO_FROM_BYTES)} on",
         "",
         refused,
     )
     yield "answer of a search engine", amount(policy.SEARCH_BYTES), "", refused
-    yield "pages parsed at once", f"{reader.AT_ONCE}", "", "waits"
+    yield "pages that are parsed at the same time", f"{reader.AT_ONCE}", "", "the page waits"
     took = f"{read.processor_s} s CPU, {read.wall_s:g} s in all"
     yield "parsing a page: time", took, "", refused
-    yield "parsing: memory", amount(read.memory_bytes), "", refused
+    yield "parsing a page: memory", amount(read.memory_bytes), "", refused
     yield "text of a page", f"{web.MOST_CHARACTERS:,} characters", "", "cut"
     yield "links of a page", f"{tools.MOST_LINKS}", "", "left out"
 
@@ -281,20 +317,30 @@ def bus_rows() -> Iterator[Row]:
     """Give what holds on the ports between nodes, and on the sockets of one."""
     closed = "connection closed"
     yield "envelope", amount(codec.MAX_CONTROL_BYTES), "", "dropped and logged"
-    yield "array or map in it", f"{codec.MAX_ITEMS:,}", "", "dropped and logged"
+    yield (
+        "entries of an array or map in an envelope",
+        f"{codec.MAX_ITEMS:,}",
+        "",
+        "dropped and logged",
+    )
     yield "question to a master", amount(codec.MAX_QUESTION_BYTES), "", closed
     yield "data frame", amount(array_frames.MAX_FRAME_BYTES), "", "dropped and logged"
     yield "any message", amount(transport.MAX_MESSAGE_BYTES), "", closed
-    yield "message of a new node", amount(keyring.DOOR_MAX_BYTES), "", closed
+    yield "message of a node that is not known yet", amount(keyring.DOOR_MAX_BYTES), "", closed
     yield "known nodes", f"{keyring.MAX_KNOWN:,}", "", "refused"
     yield "message to the weight store", amount(thread.MAX_QUESTION_BYTES), "", closed
-    yield "question to it", amount(store.MAX_ASK_BYTES), "", "dropped"
-    yield "open pieces of one node", f"{store.MAX_OPEN}", "", "refused as `busy`"
+    yield "question to the weight store", amount(store.MAX_ASK_BYTES), "", "dropped"
+    yield (
+        "pieces that one node has requested and not received",
+        f"{store.MAX_OPEN}",
+        "",
+        "refused as `busy`",
+    )
 
 
 def section(title: str, rows: Iterator[Row]) -> str:
     """Return a heading and a table."""
-    lines = [f"## {title}", "", "| what | at most | beyond it |", "|---|---|---|"]
+    lines = [f"## {title}", "", "| what | limit | beyond the limit |", "|---|---|---|"]
     for what, most, setting, beyond in rows:
         lines.append(f"| {what} | {most}{setting and f' ({setting})'} | {beyond} |")
     return "\n".join(lines) + "\n"
