@@ -118,8 +118,8 @@ Barred = Mapping[ModelId, Mapping[NodeId, NodeRow]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The operator's settings. Idle models stay for `keep_alive_s`, unless their kind has its
-    own time. Models in `preload` are never unloaded."""
+    """The operator's settings. `preload`: models that are never unloaded. `keep_alive_s`: for idle
+    models whose kind has no time of its own."""
 
     keep_alive_s: float = 300.0
     keep_alive_by_kind: Mapping[ModelKind, float] = field(default_factory=dict[ModelKind, float])
@@ -132,11 +132,10 @@ class Policy:
 class Scene:
     """The input of a decision.
 
-    Nothing is placed on `avoided` nodes. Memory that the pool has reserved for other models does
-    not count as free. An instance that is evicted for another model cannot be counted on again. A
-    node that is `barred` for a model, because its runners failed there, does not get it, unless the
-    client `insists` and no other node can hold it. `relaxes`: if a placement is not possible as
-    requested, drop its conditions on the number of nodes and on sharding.
+    Nothing is placed on `avoided` nodes. Memory reserved for other models, or evicted for them, is
+    not free. A model is not placed on a node that is `barred` for it, because its runners failed
+    there, unless the client `insists` and no other node can hold the model. `relaxes`: if a
+    placement is impossible, drop its conditions on the number of nodes and on sharding.
     """
 
     state: ClusterState
@@ -219,8 +218,7 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
 
 
 def _decision_of(body: EventBody | Refusal | None, scene: Scene) -> Decision:
-    """Return the decision for one event or none; refused while a new leader has not heard all
-    nodes."""
+    """Return the decision for one event or none; refused until a new leader knows all nodes."""
     if isinstance(body, Refusal):
         return _still_gathering(scene) or body
     return Known(scene.state.index) if body is None else Decided((body,), None)

@@ -1,5 +1,4 @@
-"""Talks to clients about the cluster, as far as this process knows it: state, queue, health,
-metrics."""
+"""Talks to clients about the cluster as this process sees it: state, queue, health, metrics."""
 
 from __future__ import annotations
 
@@ -342,9 +341,8 @@ class CancelResource(Resource):
     """`POST /v1/cancel/{id}` (DELETE works as well)."""
 
     async def on_post(self, req: Request, resp: Response, request_id: str) -> None:
-        """Stop the request, also if the gateway of another node owns it. The client of that request
-        gets an ordinary end. A repeated call gets the same answer. 404 for an unknown request, 504
-        for a silent owner."""
+        """Stop the request, also if another node's gateway owns it. The client of that request gets
+        an ordinary end. A repeated call gets the same answer. 404: unknown; 504: silent owner."""
         request = request_id_of(request_id)
         try:
             was_open = await self.service.cancels.stop(request)

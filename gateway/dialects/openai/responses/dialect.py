@@ -253,8 +253,7 @@ def _goes_on(body: bodies.ResponsesPromptBody) -> bool:
 
 
 def _turn_of(body: bodies.ResponsesPromptBody) -> ConversationTurn | None:
-    """Return a body's turn in the conversation that the body names; None if it names no
-    conversation."""
+    """Return a body's turn in its conversation; None if the body names no conversation."""
     conversation = conversation_of(body)
     return None if conversation is None else begun_turn(conversation)
 
@@ -290,8 +289,7 @@ def _items_of(body: bodies.ResponsesPromptBody, limits: Limits) -> Sequence[AnyI
 def _report_ignored(
     body: bodies.ResponsesPromptBody, items: Sequence[AnyItem], extras: Extras, limits: Limits
 ) -> Extras:
-    """Return the extras with the paths of tools, items and parts that no model of shoal can
-    read."""
+    """Return the extras with the paths of tools, items and parts that no model can read."""
     extras = ignoring(extras, foreign_tools_of(body), NO_SUCH_TOOL, limits)
     extras = ignoring(extras, unheld_in(body.tools), NOT_HELD, limits)
     extras = ignoring(extras, skipped_of(items), NO_SUCH_TOOL, limits)
