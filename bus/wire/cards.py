@@ -1,7 +1,7 @@
 """Node cards: the abilities of a node, and the model cards of the models on its disk.
 
 Pure. A node card is a retained reading; the newer card of a node wins. If two cards have the same
-time stamp, every node chooses the same one, in whatever order they arrive (`supersedes`).
+time stamp, every node chooses the same one, in any order of arrival (`supersedes`).
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class CancelRouter:
         self._is_node = is_node
 
     async def stop(self, request_id: RequestId) -> bool:
-        """Stop a request on whatever node and process it is open. Return False if no process has
+        """Stop a request on the node and process where it is open. Return False if no process has
         the request. Raises OwnerSilent if the process or node in the request's id does not answer.
         """
         owner = owner_of(request_id)

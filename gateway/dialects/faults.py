@@ -367,7 +367,7 @@ def records_unavailable(why: str) -> HttpFault:
 
 def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
     """Return the name of a field in the client's terms. Runners name fields in OpenAI's terms,
-    whatever API the request used. `words` maps the first step of a path, or a list and its member
+    in the same words for every API. `words` maps the first step of a path, or a list and its member
     (`tools[].parameters`), to the client's name."""
     if field is None:
         return None

@@ -26,7 +26,7 @@ _RECOVERY = (
 
 
 def mac_sleep_check(sleep: MacSleep) -> Finding:
-    """Check whether a Mac falls asleep when nobody uses it."""
+    """Check whether a Mac falls asleep while it is idle."""
     if sleep.disabled or sleep.after_min == 0:
         return Finding("sleep", "ok", "this machine does not go to sleep on its own")
     if sleep.after_min is None:

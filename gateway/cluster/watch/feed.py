@@ -1,7 +1,7 @@
 """Talks to the loop and to readers: one snapshot per second for all readers of a process.
 
-When the first reader asks for a snapshot, it is built, and all readers share it for a second. While
-nobody reads, no snapshot is built. A reader always receives the latest snapshot, so a slow reader
+The first reader has a snapshot built, and all readers share it for a second. Without readers, no
+snapshot is built. A reader always receives the latest snapshot, so a slow reader
 misses some. A reader that takes no snapshot for `slow_s` is dropped, and its connection is closed.
 """
 
