@@ -312,7 +312,7 @@ def sendable(value: Any, level: int = 0) -> Any:
         return value
     if isinstance(value, int):
         return value if value.bit_length() < _WIDEST else str(value)
-    return str(value)
+    return "..." if value is ... else str(value)
 
 
 def _fits(word: str) -> bool:

@@ -286,15 +286,17 @@ def _array(text: str) -> list[Any] | None:
 
 
 def _json(text: str) -> Any:
-    """Return a value from JSON or a Python literal; None if the text is neither."""
+    """Return a value from JSON or a Python literal; None if the text is neither, or if JSON has no
+    such kind (`...`, `1j`, `b''`)."""
     try:
         return json.loads(text, strict=False)
     except (ValueError, RecursionError):
         pass
     try:
-        return ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
+    return None if value is ... or isinstance(value, bytes | complex) else value
 
 
 _READERS = (

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner.text.families import LibraryMarks, Marks, Span, family_of
@@ -135,6 +135,8 @@ TEXTS = st.text(alphabet=st.sampled_from("ab1-. {}[]\"'\\é\n\t"), min_size=1)
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(FORMS), st.dictionaries(st.sampled_from([*SCHEMAS, "other"]), TEXTS))
+@example("glm47", {"unsaid": "..."})
+@example("glm47", {"unsaid": "1+2j"})
 def test_no_argument_is_lost_and_no_markup_is_told(form: str, arguments: dict[str, str]) -> None:
     if not arguments:
         return
