@@ -316,8 +316,8 @@ class KeyringGate(ABC):
 
 
 class NodeSecurity(KeyringGate):
-    """Between nodes that know each other: each side proves its id, and a server admits known
-    nodes."""
+    """Security of connections between nodes that know each other. Each side proves its id, and a
+    server admits known nodes."""
 
     name = "node"
 

@@ -187,7 +187,7 @@ class Traffic:
 
 
 def open_traffic(folder: str, process: str, node: NodeId) -> Traffic:
-    """Return the traffic of a process, which others can read in `folder`."""
+    """Return new traffic counters of a process, in a file in `folder` that other processes read."""
     traffic = Traffic(node)
     traffic.share(Path(folder), process)
     return traffic

@@ -31,7 +31,7 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class SayHello:
-    """Say hello on a line."""
+    """An action: send the first message of a new connection to a peer."""
 
     address: str
     hello: PeerHello

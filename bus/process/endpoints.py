@@ -135,8 +135,8 @@ def is_loopback(host: str) -> bool:
 
 
 def host_here(listens: str) -> str:
-    """Return the host, for a URL, at which this machine reaches a server that listens at `listens`:
-    loopback for all addresses, IPv4 loopback for `localhost`."""
+    """Return the host for a URL at which this machine reaches a server that listens at `listens`.
+    A server that listens on all addresses is reached at loopback, one on `localhost` at IPv4's."""
     ipv4 = dict.fromkeys(("", "0.0.0.0", "localhost"), LOOPBACKS[0])
     host = {**ipv4, "::": LOOPBACKS[1]}.get(listens.casefold(), listens)
     return f"[{host}]" if ":" in host else host

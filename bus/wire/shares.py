@@ -97,7 +97,8 @@ class Shares:
 
 def has_share(holders: Iterable[Sharer], sharer: Sharer, limit: int) -> bool:
     """Return whether `sharer` may take a place although `holders` have all `limit` places, because
-    another sharer must yield one. One outermost branch has at most twice `limit`."""
+    another sharer has more than its share. Sharers with the same first part of their path together
+    have at most twice `limit` places."""
     shares = Shares(holders)
     return shares.held(sharer[:1]) < 2 * limit and shares.gives_way(sharer) is not None
 

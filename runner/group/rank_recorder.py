@@ -138,8 +138,8 @@ class RequestSpans:
 
 
 class RankRecorder:
-    """The records of one rank. The engine's thread calls `begin`, `enter` and the crossings; the
-    main thread calls `came` and `take`; `lock` separates the two. Outside the lock, the engine's
+    """Records when one rank did what. The engine's thread calls `begin`, `enter` and the methods
+    that record data sent between ranks; the main thread calls `came` and `take`, under `lock`. Outside the lock, the engine's
     thread reads `_turn` once into a local name, because `take` sets it to None."""
 
     def __init__(self, clock: Callable[[], float], lock: AbstractContextManager[object]) -> None:

@@ -20,7 +20,7 @@ FIXED_TOKENS, DOUBLE_AT = 12.0, 1000.0
 """The usual proportions: a group's fixed part equals this many tokens, and a token with this many
 tokens before it costs twice as much as a first one."""
 LEAST_PARTS = (0.0, 0.2, 0.0)
-"""The least plausible value of each part, relative to the usual one."""
+"""The lowest plausible value of each part, as a fraction of its usual value."""
 MEMORY = 0.3
 """Weight of the newest measurement."""
 KEPT = 0.85

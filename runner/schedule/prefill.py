@@ -74,8 +74,8 @@ def _room(table: RowTable, rows: list[Row]) -> Room:
 
 
 def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
-    """Return the room beside decodes that keeps the ITL's tail bounded. Books the decodes'
-    earnings."""
+    """Return how much prefill fits into a step with decodes while the tail of the ITL stays
+    bounded. Also credits the account with the prefill time that these decodes earn."""
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, draft, rows), len(draft.decode))
     limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)

@@ -2,8 +2,8 @@
 choices.
 
 Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`) and,
-token by token, the output of each choice into pieces. Sequence numbers, credit, the release of rows
-and the terminals belong to the service. For every choice: `push` for each sampled token in order
+token by token, the output of each choice into pieces. The request server adds sequence
+numbers, credit, the release of rows, and the last entry of each request. For every choice: `push` for each sampled token in order
 (the stop token included), then `finish` exactly once; every piece of `push` comes before the pieces
 of `finish`.
 """

@@ -55,7 +55,7 @@ pin_primary = true
 
 [tasks.patient]
 candidates = ["org/other", "cloud:says"]
-budget_s = 0.3
+budget_s = 1.0
 
 [tasks.far]
 candidates = ["cloud:says", "shoal-tiny"]

@@ -65,8 +65,8 @@ class _Heard:
 
 
 class Knowledge:
-    """The knowledge of one node. `free_bytes` is the disk's free space at the last scan, None
-    before the first."""
+    """What a node knows about the models on its disk and their use in the cluster. `free_bytes` is
+    the disk's free space at the last scan, None before the first."""
 
     def __init__(
         self, client: BusClient, settings: StoreSettings, near: Near, thread: DiskThread

@@ -259,9 +259,9 @@ def _unseated(instance: Instance) -> list[Shard]:
 def _is_stray(
     slot: Slot, task: Task, instance: Instance, here: NodeInventory, reported: Reported
 ) -> bool:
-    """Return whether a running rank's seat was not reported by this worker and is not in the state.
-    Then a lost log gave its spec, and the others will never learn its ports. When all ranks are
-    ready they have connected, and the seat no longer matters."""
+    """Return whether the seat (host and ports) of a running rank is neither reported by this worker
+    nor in the state. Such a rank was started for an entry of a log that is lost, and other ranks
+    never learn its ports. Ranks that are all ready have connected, and need no seats."""
     waits = instance.status == "placed" and slot.life in ("loading", "ready")
     if not waits or task in reported.seated or here.now - slot.since_at < here.timing.stray_s:
         return False

@@ -29,7 +29,7 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "stopping": {"kill": "killed"},
     "killed": {"kill": "killed"},
 }
-"""The result of each deed of the worker; a deed that is not listed changes nothing. A slot becomes
+"""The life of a slot after each action of the worker; other actions change nothing. A slot becomes
 `free` only when supervisord says that its process has ended."""
 
 SAID: Mapping[str, Life] = {
@@ -43,7 +43,7 @@ SAID: Mapping[str, Life] = {
 """The state that a hello's phase implies, for a slot that was not asked to leave."""
 
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
-"""Lives that last until the next deed."""
+"""Lives that last until the worker's next action."""
 
 LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
 """Lives that end with freed memory."""

@@ -52,8 +52,8 @@ class Staged:
 
 class Pieces:
     """The pieces of one manifest, or the pieces that `layers` need. Invariant: `done_bytes` is the
-    sum of the wanted pieces that are here, `total_bytes` that of the wanted ones as far as
-    known."""
+    size of the needed pieces that this node has, `total_bytes` the size of all needed pieces whose
+    size is known."""
 
     def __init__(self, manifest: Manifest, staged: Staged, layers: Layers | None = None) -> None:
         self._layers = layers

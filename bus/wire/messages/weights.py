@@ -112,8 +112,9 @@ class PullAsked(Message):
 
 
 class VerifyAsked(Message):
-    """Read a model on your disk and compare it with its original hashes. `question` is new for each
-    waiting client, the same in its repeats. `leaves`: the client no longer waits."""
+    """Read a model on your disk and compare it with its original hashes. `question` is
+    an id: each waiting client has its own, and repeats of the message have the same id. `leaves`:
+    the client no longer waits."""
 
     kind: Literal["verify_asked"] = "verify_asked"
     question: str = Field(max_length=64)

@@ -41,7 +41,7 @@ class Flags:
     offline: Annotated[
         bool | None,
         typer.Option(
-            "--offline/--online", help="Never contact a hub, or download models on request."
+            "--offline/--online", help="Never contact a hub; or contact it to download models."
         ),
     ] = None
     max_rows: Annotated[

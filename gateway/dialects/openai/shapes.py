@@ -36,7 +36,7 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     # nor for memory pressure: the text is truncated, as at a limit
     "memory_pressure": {"finish_reason": "length", "stop_reason": "memory_pressure"},
 }
-"""Members of a choice for each finish reason."""
+"""The members that each finish reason adds to a choice."""
 
 MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}

@@ -1,8 +1,8 @@
 """Write tool calls as rules of llguidance's Lark dialect, in a family's own format.
 
 Pure. A call's arguments follow their tool's schema: as one JSON object, or as tags with one value
-each. If a format cannot express a schema exactly, a strict tool is refused, and another tool may
-have any arguments.
+each. If a format cannot express a schema exactly, a strict tool is refused; a tool that is not
+strict may have any arguments.
 """
 
 from __future__ import annotations
