@@ -139,8 +139,9 @@ class RequestSpans:
 
 class RankRecorder:
     """Records when one rank did what. The engine's thread calls `begin`, `enter` and the methods
-    that record data sent between ranks; the main thread calls `came` and `take`, under `lock`. Outside the lock, the engine's
-    thread reads `_turn` once into a local name, because `take` sets it to None."""
+    that record data sent between ranks; the main thread calls `came` and `take`, under `lock`.
+    Outside the lock, the engine's thread reads `_turn` once into a local name, because `take` sets
+    it to None."""
 
     def __init__(self, clock: Callable[[], float], lock: AbstractContextManager[object]) -> None:
         self._clock = clock

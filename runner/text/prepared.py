@@ -2,10 +2,10 @@
 choices.
 
 Pure. The text thread turns a `GenerationRequest` into a `PreparedRequest` (or a `Refusal`) and,
-token by token, the output of each choice into pieces. The request server adds sequence
-numbers, credit, the release of rows, and the last entry of each request. For every choice: `push` for each sampled token in order
-(the stop token included), then `finish` exactly once; every piece of `push` comes before the pieces
-of `finish`.
+token by token, the output of each choice into pieces. The request server adds sequence numbers,
+credit, the release of rows, and the last entry of each request. For every choice: `push` for each
+sampled token in order (the stop token included), then `finish` exactly once; every piece of `push`
+comes before the pieces of `finish`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class _Heard:
 
 
 class Knowledge:
-    """What a node knows about the models on its disk and their use in the cluster. `free_bytes` is
+    """A node's knowledge of the models on its disk and of their use in the cluster. `free_bytes` is
     the disk's free space at the last scan, None before the first."""
 
     def __init__(
