@@ -131,7 +131,12 @@ class Connection(protocol.ASGIProtocol):
     def _send_response_start(
         self, status: Any, headers: Any, request: Any, close: bool = False
     ) -> None:
+        """Write the head of an answer. If the request's body has not arrived completely, announce
+        that the connection closes: gunicorn closes it after the answer, and the client's next
+        request would fail."""
         self._is_answering = True
+        receiver = self._body_receiver
+        close = close or (receiver is not None and not receiver._complete)
         kinds = [value for name, value in headers if name.lower() == b"content-type"]
         self._is_of_lines = any(kind.startswith(LINES) for kind in kinds)
         super()._send_response_start(status, headers, request, close)

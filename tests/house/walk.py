@@ -7,8 +7,8 @@ each under a profiler hook. A function belongs to the walk when every one of equ
 it, so that a heartbeat in between does not. Calls of a token are those of a long answer less those
 of a short one. On a busy machine more runs beside a request: a figure over its ceiling is measured
 again by up to eight more pairs of requests. Prints figures, aims and ceilings; `--lists` also
-functions by file. `--write` lowers the ceilings to 8 % above today's figures; with `--raise` it may
-lift them. Exits 1 on a figure over its ceiling.
+functions by file. `--write` lowers the ceilings to 12 % above today's figures; with `--raise` it
+may lift them. Exits 1 on a figure over its ceiling.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from tests.house.trees import PACKAGES, ROOT
 
 CEILINGS = ROOT / "tests" / "house" / "walk_ceilings.toml"
 COMMAND = "python -m tests.house.walk --write"
-MARGIN = 1.08
+MARGIN = 1.12
+"""Over the figures of a quiet machine: beside four other processes 7.6 % more was counted."""
 AIMS: Mapping[str, int] = {
     "files": 100,
     "functions": 550,
@@ -270,7 +271,7 @@ def report(figures: Figures, limits: ceilings.Counts) -> str:
 
 
 def write(figures: Figures, limits: ceilings.Counts, lift: bool) -> list[str]:
-    """Write ceilings 8 % above the figures, where that is lower; return the figures over theirs."""
+    """Write ceilings 12 % above the figures, where that is lower; return the figures above."""
     now = {name: math.ceil(figure * MARGIN) for name, figure in held(figures)["walk"].items()}
     old = limits.get("walk", {})
     kept = {name: n if lift else min(n, old.get(name, n)) for name, n in now.items()}

@@ -656,6 +656,7 @@ def test_a_body_of_which_no_byte_comes_has_our_deadline_and_what_needs_none_is_t
         said = _until_closed(connection)
     assert said.startswith(b"HTTP/1.1 %b " % status), said
     assert words in said and b"application/json" in said, said
+    assert b"connection: close" in said.lower(), "a client would send its next request here"
 
 
 HALF: Mapping[bytes, tuple[bytes, bytes]] = {
