@@ -96,6 +96,7 @@ class Reactor(ABC):
         return self._start(Timer(self.now() + period_s, action, period_s))
 
     now = staticmethod(clock_now)
+    """Return the seconds of the monotonic clock of `bus.process.clock`."""
 
     def _watch(self, link: Link, take: Callable[[], bool]) -> None:
         if not self._looks_after_files:

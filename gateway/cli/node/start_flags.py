@@ -41,7 +41,7 @@ class Flags:
     offline: Annotated[
         bool | None,
         typer.Option(
-            "--offline/--online", help="Never contact a hub; or contact it to download models."
+            "--offline/--online", help="Never contact a hub, or download models from it when asked."
         ),
     ] = None
     max_rows: Annotated[

@@ -18,7 +18,7 @@ from bus.wire.messages.requests import (
     ToolCall,
 )
 from runner.text.families import Marks, Span, object_of
-from runner.text.families.json_text import ObjectText
+from runner.text.families.json_text import ObjectText, sendable
 from runner.text.families.marked import SpanReader
 from runner.text.prepared import PreparedRequest
 from runner.text.stops import automaton
@@ -127,3 +127,7 @@ def test_a_conversation_goes_on_whatever_its_calls_look_like(arguments: str) -> 
     )
     found = Text(toy_tokenizer()).prepare(asked, 4096)
     assert isinstance(found, PreparedRequest), found
+
+
+def test_three_dots_within_a_value_stay_three_dots() -> None:
+    assert sendable({"steps": ["first", ...]}) == {"steps": ["first", "..."]}
