@@ -17,11 +17,11 @@ from math import inf
 from typing import Any
 
 from bus.links.reactor import Reactor
+from bus.models.tasks import ClientName, ClientProfile, capped
 from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.cards import ModelCard
 from bus.wire.shares import Sharer
-from bus.wire.tasks import ClientName, ClientProfile, capped
 from gateway import records
 from gateway.cluster.api_keys import ApiKeys
 from gateway.cluster.http_processes import HttpProcesses

@@ -11,11 +11,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from bus.links.reactor import Reactor
+from bus.models.tasks import ClientName
 from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
-from bus.wire.tasks import ClientName
 from gateway.clients import AskingClients
 from gateway.cluster.metrics import Metrics
 from gateway.cluster.options import Options

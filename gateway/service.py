@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
+from bus.models.tasks import ClientName
 from bus.process.clock import wall
 from bus.process.identity import new_boot, new_name
 from bus.process.logs import Log, follow_level
@@ -28,7 +29,6 @@ from bus.wire.codec import Envelope
 from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
-from bus.wire.tasks import ClientName
 from gateway import records
 from gateway.clients import AskingClients
 from gateway.cluster.api_keys import ApiKeys

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from bus.client import BusClient
-from bus.held_models import FolderKept, why_held
-from bus.model_folders import delete_aside, own_folder, put_aside, put_back
+from bus.models.held_models import FolderKept, why_held
+from bus.models.model_folders import delete_aside, own_folder, put_aside, put_back
 from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bus.models.lora import no_such_adapter
 from bus.wire import errors
 from bus.wire.cards import PassedOver, not_in_force
-from bus.wire.lora import no_such_adapter
 from bus.wire.messages.gateways import SearchRefused
 from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed

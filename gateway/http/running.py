@@ -17,7 +17,7 @@ from typing import cast
 
 from falcon.asgi import Request, Response
 
-from bus.wire.tasks import ClientProfile
+from bus.models.tasks import ClientProfile
 from gateway.dialects import sse
 from gateway.dialects.dialect import (
     Extras,

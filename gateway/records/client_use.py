@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from bus.wire.tasks import ClientName
+from bus.models.tasks import ClientName
 from gateway.records.statements import Statement
 
 MOST_CLIENTS = 1000

@@ -24,9 +24,9 @@ from typing import Any
 
 import mlx.core as mx
 
+from bus.models.lora import MAX_ADAPTERS
 from bus.process.memory import give_back, hold
 from bus.wire.kv import KvKind
-from bus.wire.lora import MAX_ADAPTERS
 from runner.engine import (
     EngineFacts,
     EngineMemory,

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from bus.models.tasks import ClientName
 from bus.process.logs import Log
-from bus.wire.tasks import ClientName
 from gateway.clients import FLUSH_S, AskingClients
 from gateway.cluster.options import Options
 from gateway.records import ClientTotals, LogBounds, NodeRecords

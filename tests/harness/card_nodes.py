@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bus.models.cards import CARD_FILE, BadCard, read_card
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading
-from bus.wire.model_cards import CARD_FILE, BadCard, read_card
 from gateway.cluster.card_files import CardFiles
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DOORED_ROOMS: tuple[str, ...] = (
-    "bus.wire.tasks",
+    "bus.models",
+    "bus.models.cards",
+    "bus.models.tasks",
     "bus.survey",
     "bus.switchboard",
     "conf.blas",
@@ -63,16 +65,19 @@ of PEP 562; the laws hold its table to be what its imports say, and pyright read
         if name not in _HOMES:
             raise AttributeError(name)
         return getattr(import_module(_HOMES[name]), name)
+
+A door of a room with rooms names modules (`__all__ = ["cards", "lora"]`). Others then import public
+names from such a module, and those of a room by that room's own door.
 """
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
     "bus.wire.kv": ("pydantic",),
-    "bus.wire.lora": (),
+    "bus.models.lora": (),
     "bus.wire.accelerators": ("pydantic",),
-    "bus.wire.model_cards": ("pydantic",),
+    "bus.models.cards": ("pydantic",),
     "bus.wire.pool": ("pydantic",),
-    "bus.wire.tasks": ("pydantic",),
+    "bus.models.tasks": ("pydantic",),
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.wire.messages.traces": ("msgspec", "pydantic"),

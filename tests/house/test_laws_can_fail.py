@@ -59,14 +59,20 @@ def test_a_package_of_seven_files_breaks_the_floor_and_its_own_init_does_not_cou
     assert subjects(laws.floors(house(tmp_path, bus__f6=""))) == ["bus files"]
 
 
-def test_a_room_of_thirteen_files_and_a_package_of_nine_rooms_break_the_floor(
+def test_a_room_of_thirteen_files_and_a_package_of_thirteen_rooms_break_the_floor(
     tmp_path: Path,
 ) -> None:
     twelve = {f"bus__wire__f{i}": "" for i in range(12)}
-    rooms = {f"bus__r{i}__a": "" for i in range(7)}
+    rooms = {f"bus__r{i}__a": "" for i in range(11)}
     assert laws.floors(house(tmp_path, **twelve, **rooms)) == []
-    more = house(tmp_path, bus__wire__f12="", bus__r7__a="")
+    more = house(tmp_path, bus__wire__f12="", bus__r11__a="")
     assert subjects(laws.floors(more)) == ["bus folders", "bus.wire files"]
+
+
+def test_a_room_of_nine_rooms_breaks_the_floor(tmp_path: Path) -> None:
+    rooms = {f"bus__wire__r{i}__a": "" for i in range(8)}
+    assert laws.floors(house(tmp_path, bus__wire_door="", **rooms)) == []
+    assert subjects(laws.floors(house(tmp_path, bus__wire__r8__a=""))) == ["bus.wire folders"]
 
 
 @pytest.mark.parametrize("door", ["from bus.wire.ids import NodeId\n__all__ = ['NodeId']\n", LAZY])
@@ -113,6 +119,36 @@ def test_a_door_may_have_a_module_of_its_room(tmp_path: Path) -> None:
     line = "from bus.wire import ids\n"
     tree = house(tmp_path, bus__wire_door=door, bus__wire__ids="", master__a=line)
     assert laws.doors(tree, ["bus.wire"]) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "is_polite"),
+    [
+        ("from bus.wire.ids import NodeId\n", True),
+        ("from bus.wire.ids import _secret\n", False),
+        ("from bus.wire.pool import Lease\n", True),
+        ("from bus.wire import pool\n", True),
+        ("from bus.wire.names import Name\n", False),
+        ("from bus.wire.shut import Inner\n", False),
+    ],
+)
+def test_a_door_may_name_modules_and_rooms_that_have_doors(
+    tmp_path: Path, line: str, is_polite: bool
+) -> None:
+    tree = house(
+        tmp_path,
+        bus__wire_door='__all__ = ["ids", "pool", "shut"]\n',
+        bus__wire__ids="class NodeId: ...\n_secret = 1\n",
+        bus__wire__names="class Name: ...\n",
+        bus__wire__pool_door="from bus.wire.pool.leases import Lease\n__all__ = ['Lease']\n",
+        bus__wire__pool__leases="class Lease: ...\n",
+        bus__wire__shut_door="from bus.wire.shut.a import Inner\n",
+        bus__wire__shut__a="class Inner: ...\n",
+        master__a=line,
+    )
+    assert (laws.doors(tree, ["bus.wire", "bus.wire.pool"]) == []) == is_polite
+    past = house(tmp_path, master__a="from bus.wire.pool.leases import Lease\n")
+    assert subjects(laws.doors(past, ["bus.wire", "bus.wire.pool"])) == ["bus.wire.pool"]
 
 
 def test_a_room_that_is_named_for_a_door_and_is_not_there_is_seen(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from falcon.asgi import App
 
 from bus.__main__ import peer_settings
 from bus.membership.mdns_hints import SERVICE, Advert
-from bus.model_folders import STAGING as STAGES
+from bus.models.model_folders import STAGING as STAGES
 from bus.process.endpoints import Endpoints
 from bus.process.identity import FILE
 from bus.service import EXIT_FAILED, EXIT_ORPHANED, EXIT_ROLE_TAKEN

@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from bus.held_models import FolderKept
-from bus.model_folders import delete_aside, put_back
+from bus.models.held_models import FolderKept
+from bus.models.model_folders import delete_aside, put_back
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel
 from bus.wire.messages.weights import LetGo, PurgeAsked, StorageReading

@@ -1,8 +1,8 @@
 """Talks to the disk: detects files that were added to a fetched model's folder, and moves folders
 aside. A `card.toml` does not protect a folder: another node's copy must have the same one.
 
-A folder is deleted by the steps of `bus.model_folders`, as in `shoal rm`. This module has the
-additional conditions for deletions that no person requested.
+A folder is deleted by the steps of `bus.models.model_folders`, as in `shoal rm`. This module has
+the additional conditions for deletions that no person requested.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
-from bus.model_folders import own_folder, put_aside, put_back
+from bus.models.cards import CARD_FILE
+from bus.models.model_folders import own_folder, put_aside, put_back
 from bus.process.clock import now
 from bus.wire.errors import ShoalError
 from bus.wire.messages.weights import KeepAsked
-from bus.wire.model_cards import CARD_FILE
 from worker.eviction.grants import Content
 from worker.models.files import ORIGIN_FILE, origin_of
 

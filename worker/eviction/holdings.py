@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bus.held_models import why_held
+from bus.models.held_models import why_held
 from bus.wire.cards import ModelCard, NodeCard, PartialModel
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.instances import Instance

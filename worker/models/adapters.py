@@ -12,8 +12,7 @@ from collections.abc import Collection, Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from bus.wire.cards import AdapterCard
-from bus.wire.lora import (
+from bus.models.lora import (
     CONFIG_FILE,
     FOLDER,
     MAX_ADAPTERS,
@@ -28,6 +27,7 @@ from bus.wire.lora import (
     shapes_in,
     stacked_bytes,
 )
+from bus.wire.cards import AdapterCard
 from worker.models.model_card import FoundAdapters
 from worker.models.passed_over import Unfit, bad_adapter, unreadable
 

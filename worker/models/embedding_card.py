@@ -7,8 +7,8 @@ of an input; its `card.toml` may lower that limit.
 
 from __future__ import annotations
 
+from bus.models.embedding_models import EmbeddingModel
 from bus.wire.cards import ModelCard
-from bus.wire.embedding_models import EmbeddingModel
 
 WHOLE = "an embedding model runs on a single rank"
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bus.models.lora import FOLDER
 from bus.wire.codec import pack, unpack
 from bus.wire.errors import BadMessage
-from bus.wire.lora import FOLDER
 from bus.wire.messages.weights import PIECE_BYTES, FileEntry
 from worker.models.manifest import belongs
 

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bus.models.lora import FOLDER
 from bus.wire.cards import ModelCard
-from bus.wire.lora import FOLDER
 from bus.wire.messages.weights import PIECE_BYTES
 from worker.models.files import tensors_in
 from worker.models.layers import Place, place_of

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bus.model_folders import STAGING
+from bus.models.model_folders import STAGING
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.ids import ModelId, is_model_id
 from worker.models.files import FILES, grown_bytes, is_locked

@@ -12,8 +12,8 @@ import hashlib
 import re
 from collections.abc import Sequence
 
+from bus.models.lora import CONFIG_FILE, FOLDER, WEIGHTS_FILES, is_adapter_name
 from bus.wire.ids import ModelId
-from bus.wire.lora import CONFIG_FILE, FOLDER, WEIGHTS_FILES, is_adapter_name
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 
 SUFFIXES = (".safetensors", ".json", ".jinja", ".txt", ".model", ".tiktoken")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from bus.models.cards import Notes
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, kind_for
 from bus.wire.messages.weights import MADE_FROM
-from bus.wire.model_cards import Notes
 from worker.models import layers
 from worker.models.files import DTYPE_BYTES, Tensor
 from worker.models.passed_over import Unfit

@@ -4,7 +4,7 @@ A model is a folder with `config.json` and safetensors. Folders are searched in 
 of a name wins. The order is: the bundled model, `<data>/models/<name>` and `<owner>/<name>`,
 folders from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as
 they are). Sizes are exact: they come from the safetensors headers. A `card.toml` beside them may
-add to that (`bus.wire.model_cards`). Downloads nothing. Entries that are not listed are kept with
+add to that (`bus.models.cards`). Downloads nothing. Entries that are not listed are kept with
 the reason. Folders that have not changed since the last scan, good or bad, are not read again.
 """
 
@@ -20,12 +20,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bus.models.cards import CARD_BYTES, CARD_FILE, BadCard, Notes, read_card
+from bus.models.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.process.clock import wall
 from bus.wire.cards import NAME_CHARACTERS, ModelCard, PassedOver
-from bus.wire.embedding_models import EmbeddingModel, embedding_model, files_read
 from bus.wire.ids import ModelId, ids_for
 from bus.wire.kv import KvKind
-from bus.wire.model_cards import CARD_BYTES, CARD_FILE, BadCard, Notes, read_card
 from worker.models.adapters import adapter_marks, adapters_in
 from worker.models.embedding_card import embedding_card
 from worker.models.files import (

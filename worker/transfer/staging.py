@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bus.model_folders import STAGING
+from bus.models.model_folders import STAGING
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import HASH_BYTES, PIECE_BYTES, FileEntry, Manifest
 from worker.models.file_hashes import Interrupted, Stopped, hash_pieces, hash_whole, opened

@@ -20,11 +20,11 @@ import psutil
 
 from bus.links.certificates import date_of
 from bus.links.tls_files import read_pair
+from bus.models.tasks import read_clients, read_tasks
 from bus.process.supervisor import Supervisor
 from bus.process.tree import PACKAGES, installed_code
 from bus.replica.lost_range import damage_words
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import read_clients, read_tasks
 from conf.changing import readable_key
 from conf.paths import damaged_files
 from conf.settings import Settings

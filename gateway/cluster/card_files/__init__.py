@@ -1,5 +1,5 @@
 """Talks to the disks of all nodes: reads, writes and deletes a model's `card.toml` on each node
-that has the model. `bus.wire.model_cards` defines the contents of the file.
+that has the model. `bus.models.cards` defines the contents of the file.
 """
 
 from gateway.cluster.card_files.nodes import (

@@ -11,10 +11,10 @@ import os
 import secrets
 from pathlib import Path
 
-from bus.model_folders import cached_repository
+from bus.models.cards import CARD_BYTES, CARD_FILE
+from bus.models.model_folders import cached_repository
 from bus.wire.cards import ModelCard
 from bus.wire.errors import ShoalError
-from bus.wire.model_cards import CARD_BYTES, CARD_FILE
 
 CONFIG = "config.json"
 SAME_S = 1e-4

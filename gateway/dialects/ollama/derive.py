@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Tag
 
+from bus.models.lora import is_adapter_name
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId
-from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel, DerivedTurn, plain_name
 from gateway.dialects.api_table import AskedDerivation
 from gateway.dialects.body import (

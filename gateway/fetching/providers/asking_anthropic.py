@@ -11,6 +11,7 @@ import json
 import re
 from typing import Any, cast
 
+from bus.models.tasks import ProviderModel
 from bus.wire.messages.requests import (
     ChatMessage,
     ChatPrompt,
@@ -20,7 +21,6 @@ from bus.wire.messages.requests import (
     ToolCall,
     ToolSpec,
 )
-from bus.wire.tasks import ProviderModel
 from gateway.fetching.providers.asking import (
     TranslatedBody,
     answered_call,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from bus.models.tasks import ProviderModel
 from bus.wire.messages.requests import (
     ChatMessage,
     GenerationRequest,
@@ -18,7 +19,6 @@ from bus.wire.messages.requests import (
     ToolCall,
     ToolSpec,
 )
-from bus.wire.tasks import ProviderModel
 from gateway.fetching.providers.asking import (
     TranslatedBody,
     answered_call,

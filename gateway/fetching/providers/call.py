@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from bus.models.tasks import ProviderKind, ProviderModel
 from bus.wire.errors import ShoalError
-from bus.wire.tasks import ProviderKind, ProviderModel
 from gateway.dialects.faults import HttpFault
 
 ASKS: Mapping[str, ProviderKind] = {"openai_chat": "openai", "anthropic_messages": "anthropic"}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from bus.models.tasks import ProviderKind, ProviderModel
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
-from bus.wire.tasks import ProviderKind, ProviderModel
 from gateway.fetching.providers.asking import TranslatedBody
 from gateway.fetching.providers.asking_anthropic import anthropic_body
 from gateway.fetching.providers.asking_openai import openai_body

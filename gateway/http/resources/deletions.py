@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
-from bus.held_models import FolderKept
+from bus.models.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived

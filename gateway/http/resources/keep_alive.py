@@ -7,9 +7,9 @@ lets open requests finish, and has no effect on pinned models and instances.
 
 from __future__ import annotations
 
+from bus.models.tasks import ClientName
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import DeleteInstance, PlaceModel
-from bus.wire.tasks import ClientName
 from gateway.dialects.dialect import Parsed
 from gateway.service import HttpService
 

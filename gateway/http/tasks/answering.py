@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
+from bus.models.tasks import NamedTask
 from bus.wire.errors import BadRequest
-from bus.wire.tasks import NamedTask
 from gateway.dialects.body import read_object
 from gateway.dialects.dialect import Limits, WholeDialect
 from gateway.dialects.encode import json_bytes

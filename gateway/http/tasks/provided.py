@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
+from bus.models.tasks import ProviderModel
 from bus.process.clock import wall
-from bus.wire.tasks import ProviderModel
 from gateway.dialects import sse
 from gateway.dialects.body import take_extras
 from gateway.dialects.dialect import Dialect, Extras, Parsed, WholeDialect

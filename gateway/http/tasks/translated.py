@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from falcon.asgi import Request
 
+from bus.models.tasks import ProviderModel
 from bus.process.logs import story_of
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Entry
-from bus.wire.tasks import ProviderModel
 from gateway.dialects import sse
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bus.models.tasks import CLIENTS_FILE, ClientName, ClientProfile
 from bus.wire.shares import PRIORITIES
-from bus.wire.tasks import CLIENTS_FILE, ClientName, ClientProfile
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.faults import HttpFault
 

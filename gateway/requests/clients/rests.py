@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bus.wire.tasks import ClientName
+from bus.models.tasks import ClientName
 
 FRESH_S = 5.0
 """A report of waiting requests is valid for this many seconds."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from bus.links.reactor import Reactor
+from bus.models.tasks import MOST_BYTES, ClientTable, FileTable, TaskTable, read_clients, read_tasks
 from bus.process.logs import Log
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import MOST_BYTES, ClientTable, FileTable, TaskTable, read_clients, read_tasks
 
 LOOK_S = 1.0
 Stamp = tuple[int, ...] | None

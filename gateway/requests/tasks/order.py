@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.wire.tasks import ProviderModel, TaskTable
+from bus.models.tasks import ProviderModel, TaskTable
 
 PRIMARY = "primary"
 

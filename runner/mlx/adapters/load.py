@@ -19,7 +19,7 @@ from typing import Any
 import mlx.core as mx
 from mlx import nn
 
-from bus.wire.lora import (
+from bus.models.lora import (
     CONFIG_FILE,
     FOLDER,
     MAX_ADAPTERS,

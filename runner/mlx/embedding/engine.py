@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from bus.models.embedding_models import EmbeddingModel
 from bus.process.memory import give_back
-from bus.wire.embedding_models import EmbeddingModel
 from bus.wire.errors import ShoalError
 from runner.engine import EngineMemory, LoadProgress
 from runner.mlx.embedding.batches import batches

@@ -17,7 +17,7 @@ from typing import Any, cast
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from bus.wire.embedding_models import DenseStep, EmbeddingModel, Step, padding_token
+from bus.models.embedding_models import DenseStep, EmbeddingModel, Step, padding_token
 from runner.engine import LoadProgress
 from runner.mlx.embedding.decoder import load_decoder
 from runner.mlx.embedding.encoder import Encoder, encoder_shape, own_names

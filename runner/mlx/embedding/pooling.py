@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 from mlx import nn
 
-from bus.wire.embedding_models import PoolingMode
+from bus.models.embedding_models import PoolingMode
 
 LEAST_LENGTH = 1e-12
 """Minimum divisor of a vector, so that a zero vector stays zero."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from bus.wire.embedding_models import EmbeddingModel, embedding_model
+from bus.models.embedding_models import EmbeddingModel, embedding_model
 from bus.wire.errors import BadRequest, ContextOverflow
 from runner.text.opening import TokenizerError, check_file, panics_told
 

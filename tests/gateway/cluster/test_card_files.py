@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bus.models.cards import CARD_FILE
 from bus.process.clock import wall
-from bus.wire.model_cards import CARD_FILE
 from gateway.cluster.card_files import CardChanged, newest_of, tag_of
 from gateway.cluster.card_files import files as disk
 from tests.harness.card_nodes import CardNodes, M

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bus.held_models import FolderKept
+from bus.models.held_models import FolderKept
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import (

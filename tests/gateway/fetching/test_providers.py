@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from bus.wire.tasks import Provider, ProviderKind, ProviderModel
+from bus.models.tasks import Provider, ProviderKind, ProviderModel
 from gateway.dialects.faults import HttpFault
 from gateway.fetching.providers import ProviderCall, ToldInPassing, call_of, refusal_of
 from tests.harness.providers import anthropic_frames, anthropic_whole, openai_frames, openai_whole

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bus.models.tasks import Provider, ProviderModel
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import (
     ChatMessage,
@@ -22,7 +23,6 @@ from bus.wire.messages.requests import (
     ToolCall,
     Usage,
 )
-from bus.wire.tasks import Provider, ProviderModel
 from gateway.dialects.collect import CollectedChoice, Collector
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.fetching import providers

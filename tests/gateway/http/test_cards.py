@@ -12,8 +12,8 @@ import pytest
 from falcon import testing
 from falcon.asgi import App
 
+from bus.models.cards import KNOWN_KEYS
 from bus.wire.errors import BadRequest
-from bus.wire.model_cards import KNOWN_KEYS
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
 from gateway.http.resources.pulls import CardBody
 from gateway.http.routes import ROUTES

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from bus.wire.tasks import ClientName
+from bus.models.tasks import ClientName
 from gateway.records import ClientTotals, ClientUse, client_told, kept_clients, summed_clients
 from gateway.records.client_use import MOST_CLIENTS, seen_now
 from gateway.records.schema import statements_from

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bus.models.tasks import ClientName, ClientProfile
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest
-from bus.wire.tasks import ClientName, ClientProfile
 from gateway.dialects.dialect import Extras, Parsed, headers_of
 from gateway.requests.clients import (
     ClientRests,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.wire.tasks import read_tasks
+from bus.models.tasks import read_tasks
 from gateway.dialects.faults import HttpFault
 from gateway.requests.tasks import TaskBook, leads_on, order_of
 

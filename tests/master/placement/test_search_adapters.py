@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from bus.models.lora import AdapterFiles, Pair, stacked_bytes
 from bus.wire.cards import AdapterCard, ModelCard
-from bus.wire.lora import stacked_bytes
-from bus.wire.lora.files import AdapterFiles, Pair
 from master.placement.memory_cost import layer_costs
 from master.placement.search import why_unshardable
 from tests.harness.placement_nodes import GB, model

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.model_folders import STAGING
+from bus.models.model_folders import STAGING
 from bus.wire.cards import ModelCard, covers
 from bus.wire.ids import ModelId
 from bus.wire.messages.weights import PIECE_BYTES, Manifest

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.model_cards import Notes, notes_from
+from bus.models.cards import Notes, notes_from
 from conf.paths import bundled_models
 from worker.models.layers import (
     expert_share,

@@ -1,6 +1,6 @@
 """The notice about an invalid `card.toml`, and the names that it would have given.
 
-Pure. `bus.wire.model_cards` defines the contents of a card.
+Pure. `bus.models.cards` defines the contents of a card.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import tomllib
 from itertools import islice
 from typing import cast
 
+from bus.models.cards import CARD_BYTES, MOST_ALIASES, BadCard
 from bus.wire.ids import ModelId, is_model_id
-from bus.wire.model_cards import CARD_BYTES, MOST_ALIASES, BadCard
 from worker.models.passed_over import Unfit
 
 _ALIASES = re.compile(r"(?m)^[ \t]*aliases[ \t]*=[ \t]*\[([^\]]*)")

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from bus.model_folders import LOCK
+from bus.models.model_folders import LOCK
 from bus.wire.messages.weights import PIECE_BYTES
 
 FILES, HAVE = "files", "have"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from bus.models.embedding_models import embedding_model
 from bus.wire.cards import ModelCard
-from bus.wire.embedding_models import embedding_model
 from bus.wire.kv import KvKind
 from bus.wire.messages.readings import PullForecast
 from worker.models.files import installed_families

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from bus.models.cards import Notes
+from bus.models.embedding_models import EmbeddingModel
 from bus.wire.cards import ModelCard
-from bus.wire.embedding_models import EmbeddingModel
 from bus.wire.ids import ModelId
 from bus.wire.kv import KvKind
-from bus.wire.model_cards import Notes
 from worker.models.embedding_card import embedding_card
 from worker.models.files import Tensor
 from worker.models.layers import expert_share

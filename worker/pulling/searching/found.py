@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bus.wire.embedding_models import is_encoder
+from bus.models.embedding_models import is_encoder
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.messages.gateways import FoundModel
 

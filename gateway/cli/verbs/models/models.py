@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bus.models.cards import resolved
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, PartialModel, PassedOver
 from bus.wire.instances import Instance
 from bus.wire.kv import held_bytes, window_bytes, window_of
 from bus.wire.messages.derived import DerivedModel
-from bus.wire.model_cards import resolved
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import number, size, span

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from bus.models.cards import CARD, DEFAULT, resolved
 from bus.wire.cards import ModelCard
-from bus.wire.model_cards import CARD, DEFAULT, resolved
 
 SHOWN_CHARACTERS = 60
 

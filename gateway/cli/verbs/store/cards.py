@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import typer
 
+from bus.models.cards import BadCard, beginning, read_card, with_setting
 from bus.process.clock import wall
 from bus.wire.ids import ModelId
-from bus.wire.model_cards import BadCard, beginning, read_card, with_setting
 from gateway.cli.command import Invocation
 from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import span

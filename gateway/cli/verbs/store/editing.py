@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from bus.wire.model_cards import BadCard, read_card
+from bus.models.cards import BadCard, read_card
 from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.own_editor import asker, open_editor
 from gateway.cli.output.terminal import Output

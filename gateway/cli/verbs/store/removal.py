@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import typer
 
-from bus.held_models import FolderKept, why_held
-from bus.model_folders import (
+from bus.models.held_models import FolderKept, why_held
+from bus.models.model_folders import (
     cached_repository,
     delete_aside,
     delete_cached,

@@ -15,10 +15,10 @@ from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.models.cards import BadCard, all_settings, card_text, check_keys, read_card
 from bus.wire.cards import ModelCard
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, NodeId
-from bus.wire.model_cards import BadCard, all_settings, card_text, check_keys, read_card
 from gateway.cluster.card_files import CardChanged, CardOnNode, newest_of, tag_of
 from gateway.dialects import body as bodies
 from gateway.dialects.body import Closed

@@ -12,7 +12,7 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from bus.wire.lora import adapter_files, shapes_in, stacked_bytes
+from bus.models.lora import adapter_files, shapes_in, stacked_bytes
 from runner.engine import EntryId, PrefillChunk, PrefixInsert
 from runner.mlx.engine import MlxEngine
 from tests.harness.families import MODELS, QUANTISED, write_model

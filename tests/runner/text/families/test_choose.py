@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from mlx_lm import tool_parsers
 
-from bus.wire.model_cards import LIBRARY_TOOL_PARSERS, REASONING_PARSERS, TOOL_PARSERS
+from bus.models.cards import LIBRARY_TOOL_PARSERS, REASONING_PARSERS, TOOL_PARSERS
 from runner.text.families import LibraryMarks, Parsers, family_of
 from runner.text.families.harmony import MARKERS, HarmonyFamily
 from runner.text.families.spans import Call, Marks, Span

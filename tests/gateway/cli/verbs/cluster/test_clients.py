@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bus.wire.tasks import read_clients
+from bus.models.tasks import read_clients
 from gateway.cli.verbs.cluster.clients import client_row, profile_words
 from tests.harness.gateway_testbed import ROOT, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import chat, ready

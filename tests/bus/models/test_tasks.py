@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bus.models.tasks import TaskTable, read_tasks
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import TaskTable, read_tasks
 
 SOUND = """
 # comments are free

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.lora import (
+from bus.models.lora import (
     AdapterFiles,
     BadAdapter,
     adapter_files,

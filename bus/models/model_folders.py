@@ -2,8 +2,8 @@
 folder tree of one shoal installation).
 
 The same rules apply to `shoal rm`, to clients and to a worker's eviction from disk. A model in use
-is not deleted (`bus.held_models`). Folders in caches of other programs, or in folders that the
-settings name, do not belong to this home and are not deleted.
+is not deleted (`bus.models.held_models`). Folders in caches of other programs, or in folders that
+the settings name, do not belong to this home and are not deleted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from bus.held_models import FolderKept
+from bus.models.held_models import FolderKept
 
 STAGING = ".staging"
 """A folder below the models' folder for copies in progress and folders to delete. Workers empty it

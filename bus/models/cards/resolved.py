@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from bus.models.cards.fields import NEUTRAL, NUMBERS
 from bus.wire.cards import ModelCard
-from bus.wire.model_cards.fields import NEUTRAL, NUMBERS
 from bus.wire.shares import PRIORITIES
 
 CARD, FILES, NODE = "card.toml", "the model's files", "the node's settings"

@@ -1,6 +1,6 @@
 """The text of a `card.toml`: from settings, with one more setting, or a template for an editor.
 
-Pure. The text reads back as the same settings (`bus.wire.model_cards.fields`).
+Pure. The text reads back as the same settings (`bus.models.cards.fields`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, cast
 
+from bus.models.cards.fields import BadCard, notes_from
 from bus.wire.ids import ModelId
-from bus.wire.model_cards.fields import BadCard, notes_from
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
     "aliases": ('["short-name"]', "more names for it"),

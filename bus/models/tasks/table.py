@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, StrictBool, field_validator
 
+from bus.models.tasks.reading import MOST_SECONDS, FileTable, Seconds, read_table
 from bus.wire.ids import is_model_id
 from bus.wire.messages.derived import plain_name
-from bus.wire.tasks.reading import MOST_SECONDS, FileTable, Seconds, read_table
 
 TASKS_FILE = "tasks.toml"
 MOST_CANDIDATES, MOST_NAMED, MOST_MODELS = 16, 200, 500

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.ids import ModelId
-from bus.wire.model_cards import (
+from bus.models.cards import (
     EXAMPLES,
     KNOWN_KEYS,
     BadCard,
@@ -20,6 +19,7 @@ from bus.wire.model_cards import (
     read_card,
     with_setting,
 )
+from bus.wire.ids import ModelId
 
 WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 

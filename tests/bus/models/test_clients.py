@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bus.models.tasks import ClientName, capped, read_clients
 from bus.wire.errors import ConfigError
-from bus.wire.tasks import ClientName, capped, read_clients
 
 
 def test_a_profile_is_its_clients_whichever_name_that_has() -> None:

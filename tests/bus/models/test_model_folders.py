@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bus.held_models import FolderKept
-from bus.model_folders import delete_aside, own_folder, put_aside
+from bus.models.held_models import FolderKept
+from bus.models.model_folders import delete_aside, own_folder, put_aside
 
 
 def delete(folder: Path, models: Path) -> None:

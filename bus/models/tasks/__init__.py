@@ -4,7 +4,7 @@
 profiles of clients. Pure. A file is accepted or refused as a whole.
 """
 
-from bus.wire.tasks.clients import (
+from bus.models.tasks.clients import (
     CLIENTS_FILE,
     ClientKind,
     ClientName,
@@ -13,8 +13,8 @@ from bus.wire.tasks.clients import (
     capped,
     read_clients,
 )
-from bus.wire.tasks.reading import MOST_BYTES, FileTable
-from bus.wire.tasks.table import (
+from bus.models.tasks.reading import MOST_BYTES, FileTable
+from bus.models.tasks.table import (
     TASKS_FILE,
     NamedTask,
     Provider,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.embedding_models import (
+from bus.models.embedding_models import (
     DenseStep,
     EmbeddingModel,
     NormaliseStep,

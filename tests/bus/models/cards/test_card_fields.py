@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus.wire.model_cards import BadCard, read_card
+from bus.models.cards import BadCard, read_card
 
 
 def refusal(text: str) -> BadCard:

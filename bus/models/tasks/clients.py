@@ -12,8 +12,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
+from bus.models.tasks.reading import FileTable, Seconds, Wrong, read_table
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
-from bus.wire.tasks.reading import FileTable, Seconds, Wrong, read_table
 
 CLIENTS_FILE = "clients.toml"
 MOST_PROFILES, MOST_WAITING = 500, 10_000

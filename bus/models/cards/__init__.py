@@ -2,7 +2,7 @@
 and writes the file.
 """
 
-from bus.wire.model_cards.fields import (
+from bus.models.cards.fields import (
     CARD_BYTES,
     CARD_FILE,
     KNOWN_KEYS,
@@ -13,13 +13,13 @@ from bus.wire.model_cards.fields import (
     notes_from,
     read_card,
 )
-from bus.wire.model_cards.parsers import (
+from bus.models.cards.parsers import (
     LIBRARY_TOOL_PARSERS,
     REASONING_PARSERS,
     TOOL_PARSERS,
 )
-from bus.wire.model_cards.resolved import CARD, DEFAULT, all_settings, resolved
-from bus.wire.model_cards.text import EXAMPLES, beginning, card_text, with_setting
+from bus.models.cards.resolved import CARD, DEFAULT, all_settings, resolved
+from bus.models.cards.text import EXAMPLES, beginning, card_text, with_setting
 
 __all__ = [
     "CARD",

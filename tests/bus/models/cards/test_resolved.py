@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bus.models.cards import CARD, KNOWN_KEYS, all_settings, notes_from, resolved
 from bus.wire.cards import AdapterCard, ModelCard
 from bus.wire.ids import ModelId
-from bus.wire.model_cards import CARD, KNOWN_KEYS, all_settings, notes_from, resolved
 from tests.recorded.specimens import least
 
 M = ModelId("m")

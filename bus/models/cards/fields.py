@@ -18,13 +18,13 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from bus.models.cards.parsers import REASONING_PARSERS, TOOL_PARSERS
+from bus.models.lora import is_adapter_name
 from bus.wire.errors import first_problem
 from bus.wire.ids import ModelId, is_model_id
 from bus.wire.kv import KvKind, not_a_kind
-from bus.wire.lora import is_adapter_name
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.requests import Sampling
-from bus.wire.model_cards.parsers import REASONING_PARSERS, TOOL_PARSERS
 from bus.wire.shares import MAX_PRIORITY, PRIORITIES
 
 CARD_FILE = "card.toml"
@@ -79,7 +79,7 @@ class Notes:
     `pin` keeps the model in memory. `priority` applies to requests without one. `memory_bytes`: the
     memory of its weights; it overrides the estimate from its files. `adapters`: the adapters to
     load (None: all beside it); `adapter`: the default of requests that name none. The parsers are
-    those of `bus.wire.model_cards.parsers` (empty: as its template says).
+    those of `bus.models.cards.parsers` (empty: as its template says).
     `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not as
     text. `said`: the keys of the card. A `template` (in Go's language) is from an earlier build;
     requests are refused because of it.
