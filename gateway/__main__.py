@@ -19,10 +19,10 @@ from conf.changing import SettingsTold
 from conf.paths import COUNTERS
 from conf.sections import masked
 from conf.settings import Settings, hash_key, load_settings
-from gateway.cluster.options import Options
 from gateway.cluster.pulling import names_of
 from gateway.fetching import policies_of
 from gateway.http.server import serve
+from gateway.options import Options
 
 
 def options_of(settings: Settings) -> Options:

@@ -16,12 +16,12 @@ from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
-from gateway.clients import AskingClients
+from gateway.access import AskingClients
 from gateway.cluster.metrics import Metrics
-from gateway.cluster.options import Options
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.options import Options
 from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange

@@ -30,15 +30,13 @@ from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
 from bus.wire.messages.peers import PeersReading
 from gateway import records
-from gateway.clients import AskingClients
-from gateway.cluster.api_keys import ApiKeys
+from gateway.access import ApiKeys, AskingClients
 from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.cluster.card_files import CardFiles
 from gateway.cluster.counters import Counters, RecentMinute
 from gateway.cluster.http_processes import HttpProcesses, OpenRequestTold
 from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
-from gateway.cluster.options import Options
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
@@ -50,6 +48,7 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
+from gateway.options import Options
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bus.process.logs import Log
-from gateway.cluster.options import Options
 from gateway.fetching.content import text_of
 from gateway.fetching.pages import ExtractedPage, FoundPage, OpenedPage, PageParts
 from gateway.fetching.places import Places, shares
@@ -19,6 +18,7 @@ from gateway.fetching.policy import FetchPolicy, policy_of_search, read_allowanc
 from gateway.fetching.reading import PageQuestion, PageReader
 from gateway.fetching.refusals import FetchRefused
 from gateway.fetching.url import read_url
+from gateway.options import Options
 
 if TYPE_CHECKING:
     from gateway.fetching.fetcher import Fetched, Fetcher

@@ -12,7 +12,6 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from bus.process.logs import stray_of_loop
-from gateway.cluster.options import Options
 from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import (
     CUT,
@@ -27,6 +26,7 @@ from gateway.http.middleware import (
 from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, check_verbs, routed
 from gateway.http.settings import answer_settings
+from gateway.options import Options
 from gateway.service import HttpService, ServiceHandle
 
 

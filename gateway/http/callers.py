@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 from falcon.asgi import Request
 
 from bus.wire.shares import Sharer
-from gateway.cluster.options import Options
+from gateway.access import STRANGER, Caller, client_address
 from gateway.cluster.own_peers import End, user_of_end
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.auth import STRANGER, Caller, client_address
 from gateway.http.connection import CONNECTION
+from gateway.options import Options
 
 CALLER = "shoal.caller"
 """Scope key: the caller of a request."""

@@ -16,15 +16,7 @@ from falcon.asgi import App, Request, Response
 
 from bus.process.identity import new_name
 from bus.process.logs import story_of
-from gateway.dialects import body as bodies
-from gateway.dialects import faults, unknown_fields
-from gateway.dialects.body import Model
-from gateway.dialects.dialect import Limits
-from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
-from gateway.dialects.registry import api_of, envelope_of
-from gateway.dialects.to_come import absence
-from gateway.http.auth import (
+from gateway.access import (
     EXPOSED_HEADERS,
     caller_of_key,
     caller_of_run,
@@ -37,6 +29,14 @@ from gateway.http.auth import (
     spent,
     unknown_caller,
 )
+from gateway.dialects import body as bodies
+from gateway.dialects import faults, unknown_fields
+from gateway.dialects.body import Model
+from gateway.dialects.dialect import Limits
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
+from gateway.dialects.registry import api_of, envelope_of
+from gateway.dialects.to_come import absence
 from gateway.http.callers import CALLER, caller_of, check_owner
 from gateway.http.openapi import Route
 from gateway.records import job_run_of

@@ -18,6 +18,7 @@ from typing import cast
 from falcon.asgi import Request, Response
 
 from bus.models.tasks import ClientProfile
+from gateway.access import cooldown_of
 from gateway.dialects import sse
 from gateway.dialects.dialect import (
     Extras,
@@ -34,7 +35,6 @@ from gateway.http.callers import key_id, sharer_of
 from gateway.http.connection import CAME_AT
 from gateway.http.middleware import Receive, tell_ignored
 from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
-from gateway.requests.clients import cooldown_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened

@@ -16,9 +16,9 @@ from hashlib import blake2b
 from typing import Any
 
 from bus.wire.ids import RequestId
-from gateway.cluster.options import Options
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
+from gateway.options import Options
 from gateway.records import age
 from gateway.records.statements import Statement
 

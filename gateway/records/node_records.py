@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log, story_of
-from gateway.cluster.options import Options
+from gateway.options import Options
 from gateway.records import age, kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable

@@ -27,9 +27,9 @@ from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
 from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import OpenRequestTold
-from gateway.cluster.options import Options
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
+from gateway.options import Options
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import check_templates, requests_of
 from gateway.requests.inbox import EntryInbox

@@ -15,7 +15,7 @@ import pytest
 from bus.process.clock import now
 from bus.wire.api_keys import LOST_KEYS
 from bus.wire.messages.events import ApiKeyAdded
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from gateway.http.routes import ROUTES
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import body

@@ -13,8 +13,9 @@ from typing import Any, cast
 
 from bus.models.tasks import ClientName
 from bus.process.logs import Log
-from gateway.clients import FLUSH_S, AskingClients
-from gateway.cluster.options import Options
+from gateway.access import AskingClients
+from gateway.access.clients import FLUSH_S
+from gateway.options import Options
 from gateway.records import ClientTotals, LogBounds, NodeRecords
 
 ANN = ClientName("key", "ann")

@@ -17,7 +17,7 @@ from openai import NotFoundError, OpenAI
 
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerReading, PeersReading
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.second_gateway import ELSEWHERE, SecondGateway
 

@@ -19,8 +19,8 @@ import pytest
 from bus.process.clock import now
 from bus.process.ports import addresses_of
 from bus.wire.errors import Unavailable
+from gateway.access import hashed
 from gateway.cli.node.processes import port_problem
-from gateway.http.auth import hashed
 from gateway.http.listener import open_listeners
 from tests.harness.gateway_testbed import (
     ROOT,

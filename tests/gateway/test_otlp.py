@@ -161,7 +161,7 @@ def test_without_the_extra_that_is_said_and_the_gateway_serves(tmp_path: Path) -
         "from bus.process.logs import Log\n"
         "from bus.wire.ids import NodeId\n"
         "from bus.process.endpoints import Endpoints\n"
-        "from gateway.cluster.options import Options\n"
+        "from gateway.options import Options\n"
         "from gateway.requests.otlp import open_exporter\n"
         "options = Options(node=NodeId('n1'), node_name='n', endpoints=Endpoints(sys.argv[1]),"
         " metrics_folder='', otlp_endpoint='http://127.0.0.1:9')\n"

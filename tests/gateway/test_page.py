@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from gateway.http.page.files import POLICY
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, chat, ready

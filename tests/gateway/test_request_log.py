@@ -15,7 +15,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, body, chat, ready
 

@@ -14,7 +14,7 @@ import pytest
 from bus.wire.ids import ModelId
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.events import DerivedForgotten, ModelDerived
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 from tests.harness.shared_testbeds import new_name, turn_at
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from tests.harness.gateway_testbed import MODEL, GatewayTestbed, eventually, gateway_testbed
 
 ONE, TWO = {"Authorization": "Bearer sk-one"}, {"Authorization": "Bearer sk-two"}

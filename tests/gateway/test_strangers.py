@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import httpx
 import pytest
 
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from gateway.http.openapi import PARAMETER, Route
 from gateway.http.routes import ROUTES
 from tests.harness import stranger_http

@@ -12,8 +12,8 @@ from bus.process.logs import Log
 from bus.service import role_lock
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
-from gateway.cluster.options import Options
 from gateway.http.server import serve
+from gateway.options import Options
 
 
 def main() -> int:

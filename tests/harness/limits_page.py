@@ -15,7 +15,6 @@ from bus.wire.instances import LEAST_IDLE_S
 from bus.wire.messages import derived
 from conf.settings import Settings, load_settings
 from gateway.cluster.keep_alive import APART_S
-from gateway.cluster.options import Options
 from gateway.cluster.watch import EventBounds, FeedBounds
 from gateway.cluster.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
 from gateway.cluster.watch.event_ring import MOST_EVENTS
@@ -33,6 +32,7 @@ from gateway.http.resources import instances, requests
 from gateway.http.resources.figures.events import MOST as MOST_LISTED
 from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
+from gateway.options import Options
 from gateway.records import (
     FAR_BYTES,
     MOST_BYTES,

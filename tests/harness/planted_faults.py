@@ -78,12 +78,12 @@ FAULTS = (
     ),
     PlantedFault(
         Mutant(
-            "gateway/cluster/api_keys/budgets.py",
+            "gateway/access/budgets.py",
             "        meter.ended(spent(), wall_s)\n",
             "",
             "the tokens of a key's requests are not counted",
         ),
-        ("tests/gateway/cluster/test_api_keys.py",),
+        ("tests/gateway/access/test_api_keys.py",),
     ),
     PlantedFault(
         Mutant(

@@ -58,7 +58,6 @@ from gateway.cli.output.errors import (
     refusal,
 )
 from gateway.cli.verbs.models.chat import HISTORY_FILE
-from gateway.cluster.options import Options
 from gateway.dialects import faults
 from gateway.dialects.dialect import headers_of
 from gateway.dialects.faults import HttpFault
@@ -66,6 +65,7 @@ from gateway.dialects.ollama.render import error_object as ollama_error
 from gateway.dialects.openai.shapes import error_object as openai_error
 from gateway.http.openapi import document
 from gateway.http.routes import ROUTES, add_routes
+from gateway.options import Options
 from gateway.service import ServiceHandle
 from master.__main__ import master_settings
 from runner.group.group_config import jaccl_environment, ring_environment

@@ -37,10 +37,10 @@ from bus.wire.messages.readings import (
     WeightsReading,
 )
 from bus.wire.messages.wire import Message
-from gateway.cluster.options import Options
-from gateway.http.auth import hashed
+from gateway.access import hashed
 from gateway.http.middleware import AccessControl, ErrorHandlers
 from gateway.http.routes import add_routes, routed
+from gateway.options import Options
 from gateway.service import HttpService, ServiceHandle
 from tests.recorded.history import N1, N2, WHOLE, folded, story
 from tests.recorded.specimens import full

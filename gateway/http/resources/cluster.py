@@ -32,7 +32,6 @@ from bus.wire.pool import PoolReading
 from gateway.cluster import metrics
 from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.http_processes import OpenRequestTold
-from gateway.cluster.options import Options
 from gateway.cluster.readings import hardware_of, pool_of, storage_of
 from gateway.cluster.watch import NodeHealth, grave_problems, node_health
 from gateway.dialects import faults
@@ -41,6 +40,7 @@ from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
+from gateway.options import Options
 from gateway.service import HttpService
 
 WITHHELD = frozenset({"api_keys"})

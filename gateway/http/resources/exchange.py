@@ -20,6 +20,7 @@ from falcon.asgi import Request, Response
 from bus.process.clock import wall
 from bus.process.logs import story_of
 from bus.wire.messages.requests import InputsPrompt
+from gateway.access import with_defaults
 from gateway.dialects import api_table, sse
 from gateway.dialects.collect import Collected, Collector
 from gateway.dialects.dialect import (
@@ -59,7 +60,6 @@ from gateway.http.running import (
     refusals_recorded,
 )
 from gateway.http.tasks import answer_as_named, named_as_asked, submitted
-from gateway.requests.clients import with_defaults
 from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
 

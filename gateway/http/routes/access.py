@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from bus.wire.topics import TABLE as TOPICS
-from gateway.http.auth import is_open
+from gateway.access import is_open
 from gateway.http.openapi import Route
 
 CALLS: Mapping[str, str] = {

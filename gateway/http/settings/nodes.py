@@ -16,8 +16,8 @@ from typing_extensions import TypedDict
 
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
-from gateway.cluster.options import SettingsDesk, SettingValue
 from gateway.cluster.record_questions import RecordsElsewhere
+from gateway.options import SettingsDesk, SettingValue
 from gateway.service import HttpService
 
 READ, CHANGE = "settings.read", "settings.change"

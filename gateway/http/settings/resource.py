@@ -11,7 +11,6 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from bus.wire.errors import BadRequest, ConfigError, SettingsUnwritable
-from gateway.cluster.options import SettingRow, SettingsDesk, SettingsFound
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
@@ -26,6 +25,7 @@ from gateway.http.settings.nodes import (
     elsewhere,
     of_others,
 )
+from gateway.options import SettingRow, SettingsDesk, SettingsFound
 from gateway.service import HttpService
 
 MOST = 100

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.wire.ids import RequestId
-from gateway.cluster.options import Options
+from gateway.options import Options
 from gateway.records import age
 from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, Signal, error_text
 from gateway.records.statements import Statement

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 
 from bus.links.collector import HttpCollector
 from bus.process.logs import Log
-from gateway.cluster.options import Options
+from gateway.options import Options
 from gateway.requests.otlp.spans import Value
 
 Outcome = Literal["sent", "refused", "dropped"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from gateway.requests.tracing.context import TraceParent
 
 if TYPE_CHECKING:
-    from gateway.cluster.options import Options
+    from gateway.options import Options
 
 TraceChoice = Literal["", "asked", "parent", "sampled"]
 """Why a request is traced; empty: it is not."""

@@ -14,8 +14,8 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import RoleLock
 from bus.service import role_lock
 from bus.wire.ids import NodeId
-from gateway.cluster.options import Options
 from gateway.http import server
+from gateway.options import Options
 
 TIMEOUT_S = 60
 HUNG = 4711

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.http.auth import is_open
+from gateway.access import is_open
 from gateway.http.page.files import POLICY, STATIC, TYPES, page_files
 
 ROOT = Path(__file__).resolve().parents[3]

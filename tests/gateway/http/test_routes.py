@@ -9,10 +9,10 @@ from falcon.asgi import App
 
 from bus.process.endpoints import Endpoints
 from bus.wire.ids import NodeId
-from gateway.cluster.options import Options
 from gateway.http.openapi import document
 from gateway.http.resources.pages import docs, openapi
 from gateway.http.routes import ROUTES, add_routes
+from gateway.options import Options
 from gateway.service import ServiceHandle
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.options import Options
 from gateway.cluster.record_lists import Gathered
+from gateway.options import Options
 from gateway.records import NodeRecords, RecentQuery, TraceRecords, TraceRow, open_records
 from gateway.records.traces import stats_told
 from tests.harness.records_writer import row

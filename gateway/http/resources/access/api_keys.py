@@ -14,9 +14,9 @@ from bus.process.clock import wall
 from bus.process.identity import new_api_key, new_name
 from bus.wire.api_keys import ApiKey, KeyLimits, Scope
 from bus.wire.messages.commands import AddApiKey, RemoveApiKey, RotateApiKey
+from gateway.access import hashed
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised, key_not_found
-from gateway.http.auth import hashed
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.service import HttpService

@@ -10,10 +10,10 @@ import orjson
 from falcon.asgi import Request
 
 from bus.wire.ids import RequestId
+from gateway.access import check_scope
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
-from gateway.http.auth import check_scope
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
 from gateway.http.middleware import receive_of
 from gateway.http.resources.answers import record_faults

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from bus.process.clock import wall
 from bus.wire.errors import BadRequest
 from bus.wire.shares import PRIORITIES
+from gateway.access import cooldown_of
 from gateway.dialects import body as bodies
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.dialect import Parsed
@@ -36,7 +37,6 @@ from gateway.http.middleware import (
 from gateway.http.resources.jobs.found import ask_records, found_job, owner_of_jobs, submit_job
 from gateway.http.tasks import own_model
 from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
-from gateway.requests.clients import cooldown_of
 from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20

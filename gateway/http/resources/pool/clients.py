@@ -5,7 +5,7 @@ from __future__ import annotations
 from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
-from gateway.clients import ClientTold
+from gateway.access import ClientTold
 from gateway.http.middleware import Resource, answer_json
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access import hashed
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.cluster.apikeys import seconds_of
-from gateway.http.auth import hashed
 from tests.harness import typed_lines
 from tests.harness.gateway_testbed import GatewayTestbed, gateway_testbed
 

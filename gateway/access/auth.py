@@ -20,10 +20,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from bus.process.endpoints import is_loopback
 from bus.wire.api_keys import KEY_ID, ApiKey, Scope
-from gateway.cluster.api_keys import OverBudget
-from gateway.cluster.options import Options
+from gateway.access.budgets import OverBudget
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.options import Options
 
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"

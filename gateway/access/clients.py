@@ -23,11 +23,12 @@ from bus.process.logs import Log
 from bus.wire.cards import ModelCard
 from bus.wire.shares import Sharer
 from gateway import records
-from gateway.cluster.api_keys import ApiKeys
+from gateway.access.api_keys import ApiKeys
+from gateway.access.cooldowns import ClientRests, RestRow
+from gateway.access.profiles import asked_too_soon, too_many_waiting
 from gateway.cluster.http_processes import HttpProcesses
-from gateway.cluster.options import Options
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.requests.clients import ClientRests, RestRow, asked_too_soon, too_many_waiting
+from gateway.options import Options
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import open_profiles
 

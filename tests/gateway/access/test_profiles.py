@@ -9,15 +9,14 @@ import pytest
 from bus.models.tasks import ClientName, ClientProfile
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import ChatPrompt, GenerationRequest
-from gateway.dialects.dialect import Extras, Parsed, headers_of
-from gateway.requests.clients import (
-    ClientRests,
+from gateway.access.cooldowns import FRESH_S, MOST_RESTING, ClientRests
+from gateway.access.profiles import (
     asked_too_soon,
     cooldown_of,
     too_many_waiting,
     with_defaults,
 )
-from gateway.requests.clients.rests import FRESH_S, MOST_RESTING
+from gateway.dialects.dialect import Extras, Parsed, headers_of
 
 ANN, BEN = ClientName("key", "ann"), ClientName("client_id", "ben")
 

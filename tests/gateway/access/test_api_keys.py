@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 from bus.wire.api_keys import KeyLimits
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import KeyUseReading
-from gateway.cluster.api_keys import KeyBudgets, KeyTotals, OverBudget, used_elsewhere
-from gateway.cluster.api_keys.budgets import DAY_S, NO_USE, day_of
+from gateway.access.budgets import (
+    DAY_S,
+    NO_USE,
+    KeyBudgets,
+    KeyTotals,
+    OverBudget,
+    day_of,
+    used_elsewhere,
+)
 
 KEY = "key-00000001"
 NOON_S = 20_000 * DAY_S + DAY_S / 2

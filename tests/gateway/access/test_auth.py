@@ -14,10 +14,7 @@ from bus.process.endpoints import Endpoints
 from bus.wire.api_keys import ApiKey
 from bus.wire.ids import NodeId
 from conf.settings import hash_key
-from gateway.cluster.api_keys import KeyBook
-from gateway.cluster.options import Options
-from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.auth import (
+from gateway.access.auth import (
     Caller,
     caller_of_key,
     caller_of_run,
@@ -30,6 +27,9 @@ from gateway.http.auth import (
     origin_allowed,
     page_allowed,
 )
+from gateway.access.key_book import KeyBook
+from gateway.dialects.faults import HttpFaultRaised
+from gateway.options import Options
 
 
 def test_a_key_is_known_by_its_hash_alone() -> None:

@@ -17,8 +17,7 @@ from bus.wire.codec import Envelope
 from bus.wire.errors import Refusal
 from bus.wire.messages.readings import KeyUse, KeyUseReading
 from bus.wire.topics import reading_topic
-from gateway.cluster.api_keys.book import KeyBook
-from gateway.cluster.api_keys.budgets import (
+from gateway.access.budgets import (
     KeyBudgets,
     KeyTotals,
     OverBudget,
@@ -26,6 +25,7 @@ from gateway.cluster.api_keys.budgets import (
     day_of,
     used_elsewhere,
 )
+from gateway.access.key_book import KeyBook
 from gateway.cluster.readings import ClusterReadings
 
 KNOWN_S = 3.0

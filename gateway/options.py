@@ -73,7 +73,7 @@ class Options:
     `request_timeout_s` bounds the time between two messages of a runner about a request (0: no
     bound). Loading has its own bound, `load_timeout_s`.
 
-    `keys` are the hashes of API keys (`gateway.http.auth`); `owner_key` is the hash of the node
+    `keys` are the hashes of API keys (`gateway.access`); `owner_key` is the hash of the node
     owner's key. `names` are further Host names that the gateway accepts. `origins` are further web
     origins whose pages may call the gateway. `trusted_proxies` are addresses and networks of
     proxies whose X-Forwarded-For is believed. `anyone_pulls`: while no API keys are set, users
