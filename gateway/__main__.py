@@ -19,7 +19,7 @@ from conf.changing import SettingsTold
 from conf.paths import COUNTERS
 from conf.sections import masked
 from conf.settings import Settings, hash_key, load_settings
-from gateway.cluster.pulling import names_of
+from gateway.control.pulling import names_of
 from gateway.fetching import policies_of
 from gateway.http.server import serve
 from gateway.options import Options

@@ -31,17 +31,17 @@ from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, Ke
 from bus.wire.messages.peers import PeersReading
 from gateway import records
 from gateway.access import ApiKeys, AskingClients
-from gateway.cluster.cancels import CancelRouter, RememberedCancels, RemoteCancels
-from gateway.cluster.card_files import CardFiles
 from gateway.cluster.counters import Counters, RecentMinute
 from gateway.cluster.http_processes import HttpProcesses, OpenRequestTold
-from gateway.cluster.keep_alive import KeepAliveWishes
 from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
 from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
-from gateway.cluster.removals import Removals
 from gateway.cluster.watch import ClusterSeen, SnapshotFeed, follow_log, snapshot_of
+from gateway.control.cancels import CancelRouter, RememberedCancels, RemoteCancels
+from gateway.control.card_files import CardFiles
+from gateway.control.keep_alive import KeepAliveWishes
+from gateway.control.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal

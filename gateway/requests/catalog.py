@@ -20,8 +20,8 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
-from gateway.cluster.pulling import demanded_repository, known_repository
 from gateway.cluster.readings import ClusterReadings
+from gateway.control.pulling import demanded_repository, known_repository
 from gateway.dialects.faults import (
     HttpFaultRaised,
     makes_no_such,

@@ -24,8 +24,8 @@ from bus.client import BusClient
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
-from gateway.cluster.pulling import PullsOnDemand, pulling_text
 from gateway.cluster.readings import wait_of
+from gateway.control.pulling import PullsOnDemand, pulling_text
 from gateway.dialects.faults import HttpFault, of_pull
 from gateway.options import Options
 from gateway.requests.catalog import ModelCatalog, not_loaded

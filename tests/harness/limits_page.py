@@ -14,11 +14,11 @@ from bus.wire.ids import NodeId
 from bus.wire.instances import LEAST_IDLE_S
 from bus.wire.messages import derived
 from conf.settings import Settings, load_settings
-from gateway.cluster.keep_alive import APART_S
 from gateway.cluster.watch import EventBounds, FeedBounds
 from gateway.cluster.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
 from gateway.cluster.watch.event_ring import MOST_EVENTS
 from gateway.cluster.watch.log_files import MOST_LINES, TAIL_BYTES
+from gateway.control.keep_alive import APART_S
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import fields

@@ -23,7 +23,8 @@ from bus.process.identity import new_name
 from bus.process.logs import story_of
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
-from gateway.cluster.captures import (
+from gateway.cluster.record_questions import RecordsElsewhere
+from gateway.control.captures import (
     Captured,
     KeptCaptures,
     NodeCapture,
@@ -33,7 +34,6 @@ from gateway.cluster.captures import (
     packed_capture,
     remover_of,
 )
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.body import Closed
 from gateway.http.diagnostics.cluster import answer_node
 from gateway.http.diagnostics.gathering import CaptureTiming, gathered

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from bus.wire.errors import ShoalError
 from bus.wire.messages.control import AskDiagnosis
-from gateway.cluster.captures import (
+from gateway.control.captures import (
     GATEWAY,
     Machine,
     Missing,

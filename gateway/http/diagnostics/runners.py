@@ -22,7 +22,7 @@ from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import AskEnded, DiagnosisRefused, RunnerReport, RunnersEnded
 from bus.wire.messages.gateways import CancelRow, RowCancelled
-from gateway.cluster.captures import state_of
+from gateway.control.captures import state_of
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of

@@ -30,10 +30,10 @@ from bus.wire.messages.readings import (
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
 from gateway.cluster import metrics
-from gateway.cluster.cancels import OwnerSilent
 from gateway.cluster.http_processes import OpenRequestTold
 from gateway.cluster.readings import hardware_of, pool_of, storage_of
 from gateway.cluster.watch import NodeHealth, grave_problems, node_health
+from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised

@@ -17,7 +17,7 @@ from bus.models.held_models import FolderKept
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived
-from gateway.cluster.removals import Removal
+from gateway.control.removals import Removal
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body

@@ -18,7 +18,7 @@ from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeriveModel
 from bus.wire.messages.derived import DerivedModel
-from gateway.cluster.model_files import ModelFiles, read_model_files
+from gateway.control.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored

@@ -20,7 +20,7 @@ from bus.wire.codec import Envelope, decode, encode
 from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 from bus.wire.messages.readings import NodeReading, ProcessReading
-from gateway.cluster.captures import NodeCapture
+from gateway.control.captures import NodeCapture
 from gateway.http.diagnostics import gathering
 from gateway.http.diagnostics.gathering import CaptureTiming
 

@@ -19,7 +19,7 @@ from bus.models.cards import BadCard, all_settings, card_text, check_keys, read_
 from bus.wire.cards import ModelCard
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, NodeId
-from gateway.cluster.card_files import CardChanged, CardOnNode, newest_of, tag_of
+from gateway.control.card_files import CardChanged, CardOnNode, newest_of, tag_of
 from gateway.dialects import body as bodies
 from gateway.dialects.body import Closed
 from gateway.dialects.dialect import Limits

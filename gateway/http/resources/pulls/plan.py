@@ -11,8 +11,8 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullForecast
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
+from gateway.control.cancels import OwnerSilent
+from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised

@@ -18,7 +18,7 @@ from bus.wire.cards import model_named
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
-from gateway.cluster.pulling import Fitting, PullTarget, pull_target
+from gateway.control.pulling import Fitting, PullTarget, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from falcon.asgi import Request, Response
 
-from gateway.cluster.cancels import OwnerSilent
+from gateway.control.cancels import OwnerSilent
 from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised

@@ -15,7 +15,7 @@ from bus.wire.messages.gateways import (
     SearchFound,
     SearchRefused,
 )
-from gateway.cluster.cancels import OwnerSilent
+from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised

@@ -18,10 +18,10 @@ from pydantic import Field
 from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
-from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.model_files import files_on_disk
-from gateway.cluster.pulling import Workers
 from gateway.cluster.readings import storage_of
+from gateway.control.cancels import OwnerSilent
+from gateway.control.model_files import files_on_disk
+from gateway.control.pulling import Workers
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent, unknown_model
 from gateway.http.middleware import Resource, answer_json

@@ -20,7 +20,7 @@ from pydantic import Field, RootModel
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading, PullPhase, PullState
-from gateway.cluster.pulling import (
+from gateway.control.pulling import (
     AskForCopy,
     CopyAt,
     CopyState,

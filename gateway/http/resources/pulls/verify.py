@@ -14,7 +14,7 @@ from pydantic import Field
 
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.weights import VerifyPhase, VerifyState
-from gateway.cluster.pulling import Workers
+from gateway.control.pulling import Workers
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised

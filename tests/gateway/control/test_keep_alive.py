@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import InstanceId, ModelId
 from bus.wire.instances import LEAST_IDLE_S, Instance
-from gateway.cluster.keep_alive import APART_S, KeepAliveWishes
+from gateway.control.keep_alive import APART_S, KeepAliveWishes
 
 NAME = InstanceId("i")
 

@@ -11,8 +11,8 @@ import pytest
 
 from bus.models.cards import CARD_FILE
 from bus.process.clock import wall
-from gateway.cluster.card_files import CardChanged, newest_of, tag_of
-from gateway.cluster.card_files import files as disk
+from gateway.control import card_on_disk as disk
+from gateway.control.card_files import CardChanged, newest_of, tag_of
 from tests.harness.card_nodes import CardNodes, M
 
 

@@ -17,8 +17,8 @@ import psutil
 
 from bus.process.logs import end_of
 from bus.process.supervisor import Supervisor
-from gateway.cluster.captures.archive import Missing
-from gateway.cluster.captures.secrets import LEAST, Remover, secrets_of
+from gateway.control.captures.archive import Missing
+from gateway.control.captures.secrets import LEAST, Remover, secrets_of
 
 LOG_BYTES = 128 << 10
 LOGS_BYTES = 4 << 20

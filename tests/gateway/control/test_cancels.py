@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.cancels import REMEMBERED, RememberedCancels
+from gateway.control.cancels import REMEMBERED, RememberedCancels
 from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
 from tests.harness.ports import free_port

@@ -24,7 +24,7 @@ from bus.wire.messages.readings import (
 )
 from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
-from gateway.cluster.removals import Removals
+from gateway.control.removals import Removals
 from tests.recorded.specimens import least
 
 M = ModelId("m")

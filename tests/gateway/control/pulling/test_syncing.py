@@ -10,9 +10,9 @@ from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
-from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling import CopyAt, CopyState, SyncPlan, copied, sync_plan
-from gateway.cluster.pulling.syncing import AT_ONCE
+from gateway.control.cancels import OwnerSilent
+from gateway.control.pulling import CopyAt, CopyState, SyncPlan, copied, sync_plan
+from gateway.control.pulling.syncing import AT_ONCE
 from tests.recorded.specimens import least
 
 A, B, C = NodeId("a"), NodeId("b"), NodeId("c")

@@ -4,7 +4,7 @@ It collects the capture of this node, stores it until a client fetches it, and c
 of all nodes in one archive.
 """
 
-from gateway.cluster.captures.archive import (
+from gateway.control.captures.archive import (
     Captured,
     Missing,
     NodeCapture,
@@ -15,8 +15,8 @@ from gateway.cluster.captures.archive import (
     json_text,
     packed_capture,
 )
-from gateway.cluster.captures.kept import KeptCaptures
-from gateway.cluster.captures.machine import (
+from gateway.control.captures.kept import KeptCaptures
+from gateway.control.captures.machine import (
     GATEWAY,
     Machine,
     SeenProcess,
@@ -24,7 +24,7 @@ from gateway.cluster.captures.machine import (
     remover_of,
     state_of,
 )
-from gateway.cluster.captures.secrets import Remover
+from gateway.control.captures.secrets import Remover
 
 __all__ = [
     "GATEWAY",

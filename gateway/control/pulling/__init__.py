@@ -4,9 +4,9 @@ Clients can request a model by a well-known short name; pure code finds its full
 report which node pulls or verifies a model, and its progress.
 """
 
-from gateway.cluster.pulling.fit import Fit, Verdict
-from gateway.cluster.pulling.fitting import Fitting, HeldPull
-from gateway.cluster.pulling.names import (
+from gateway.control.pulling.fit import Fit, Verdict
+from gateway.control.pulling.fitting import Fitting, HeldPull
+from gateway.control.pulling.names import (
     KNOWN_NAMES,
     PullTarget,
     demanded_repository,
@@ -15,10 +15,10 @@ from gateway.cluster.pulling.names import (
     names_of,
     pull_target,
 )
-from gateway.cluster.pulling.on_demand import PullsOnDemand, pulling_text
-from gateway.cluster.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
-from gateway.cluster.pulling.syncing import AskForCopy, CopyState, copied
-from gateway.cluster.pulling.workers import Workers
+from gateway.control.pulling.on_demand import PullsOnDemand, pulling_text
+from gateway.control.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
+from gateway.control.pulling.syncing import AskForCopy, CopyState, copied
+from gateway.control.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",

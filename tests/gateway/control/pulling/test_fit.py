@@ -10,7 +10,7 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused
 from bus.wire.messages.readings import PullForecast, PullState
-from gateway.cluster.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
+from gateway.control.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
 from gateway.dialects.faults import of_pull
 
 N1 = NodeId("n1")

@@ -15,7 +15,7 @@ import pytest
 
 from bus.wire.codec import pack
 from bus.wire.errors import BadMessage
-from gateway.cluster.captures import (
+from gateway.control.captures import (
     KeptCaptures,
     Machine,
     Missing,
@@ -27,10 +27,10 @@ from gateway.cluster.captures import (
     capture_of,
     packed_capture,
 )
-from gateway.cluster.captures.archive import FILE_BYTES, NODE_BYTES
-from gateway.cluster.captures.kept import AT_A_TIME, CLAIM_S, KEPT_S, CaptureRefused
-from gateway.cluster.captures.machine import LOG_BYTES, LOGS_BYTES, memory_of
-from gateway.cluster.captures.secrets import secrets_of
+from gateway.control.captures.archive import FILE_BYTES, NODE_BYTES
+from gateway.control.captures.kept import AT_A_TIME, CLAIM_S, KEPT_S, CaptureRefused
+from gateway.control.captures.machine import LOG_BYTES, LOGS_BYTES, memory_of
+from gateway.control.captures.secrets import secrets_of
 
 SECRET = "hush-7f3a91c2 ü/+"
 

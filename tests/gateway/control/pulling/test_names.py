@@ -6,7 +6,7 @@ import pytest
 
 from bus.wire.errors import BadRequest
 from bus.wire.ids import is_model_id
-from gateway.cluster.pulling import (
+from gateway.control.pulling import (
     KNOWN_NAMES,
     PullTarget,
     demanded_repository,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
-from gateway.cluster.cancels import OwnerSilent
-from gateway.cluster.pulling.sync_plan import CopyAt
+from gateway.control.cancels import OwnerSilent
+from gateway.control.pulling.sync_plan import CopyAt
 
 AT_ONCE = 2
 """Copies that a node makes at a time; its worker accepts no more."""

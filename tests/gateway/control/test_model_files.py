@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.model_files import (
+from gateway.control.model_files import (
     HEADERS_BYTES,
     TEXT_BYTES,
     ModelFiles,

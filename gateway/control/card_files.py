@@ -20,15 +20,15 @@ from bus.client import BusClient
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
-from gateway.cluster.card_files.files import (
+from gateway.cluster.readings import ClusterReadings
+from gateway.cluster.record_questions import Questions, RecordsElsewhere
+from gateway.control.card_on_disk import (
     CardKept,
     folder_for_card,
     read_text,
     remove,
     write_text,
 )
-from gateway.cluster.readings import ClusterReadings
-from gateway.cluster.record_questions import Questions, RecordsElsewhere
 
 READ, WRITE, REMOVE = "read_card", "write_card", "remove_card"
 LATER_S = 0.001
