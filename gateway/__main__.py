@@ -22,7 +22,7 @@ from conf.settings import Settings, hash_key, load_settings
 from gateway.control.pulling import names_of
 from gateway.fetching import policies_of
 from gateway.http.server import serve
-from gateway.options import Options
+from gateway.view.options import Options
 
 
 def options_of(settings: Settings) -> Options:

@@ -17,18 +17,15 @@ from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
 from gateway.access import AskingClients
-from gateway.cluster.metrics import Metrics
 from gateway.dialects.dialect import Extras, Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.options import Options
 from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
-from gateway.requests.otlp import EndedTrace, asked_attributes, open_exporter
 from gateway.requests.request import ClientRequest
 from gateway.requests.tasks import Attempt
-from gateway.requests.tracing import (
+from gateway.tracing import (
     GatewayTrace,
     TraceChoice,
     TracedRequest,
@@ -37,6 +34,9 @@ from gateway.requests.tracing import (
     document_of,
     place_of,
 )
+from gateway.tracing.otlp import EndedTrace, asked_attributes, open_exporter
+from gateway.view.metrics import Metrics
+from gateway.view.options import Options
 
 FINISHED = "finished"
 RANKS_S = 1.0

@@ -31,13 +31,9 @@ from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, Ke
 from bus.wire.messages.peers import PeersReading
 from gateway import records
 from gateway.access import ApiKeys, AskingClients
-from gateway.cluster.counters import Counters, RecentMinute
 from gateway.cluster.http_processes import HttpProcesses, OpenRequestTold
-from gateway.cluster.metrics import FLUSH_S, Metrics, read_totals
-from gateway.cluster.readings import TOPICS, ClusterReadings
 from gateway.cluster.record_lists import RecordLists
 from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
-from gateway.cluster.watch import ClusterSeen, SnapshotFeed, follow_log, snapshot_of
 from gateway.control.cancels import CancelRouter, RememberedCancels, RemoteCancels
 from gateway.control.card_files import CardFiles
 from gateway.control.keep_alive import KeepAliveWishes
@@ -48,13 +44,17 @@ from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
-from gateway.options import Options
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import open_tasks
-from gateway.requests.tracing import sampler_of
 from gateway.runners.pool import RunnerClients
+from gateway.tracing import sampler_of
+from gateway.view.counters import Counters, RecentMinute
+from gateway.view.metrics import FLUSH_S, Metrics, read_totals
+from gateway.view.options import Options
+from gateway.view.readings import TOPICS, ClusterReadings
+from gateway.view.watch import ClusterSeen, SnapshotFeed, follow_log, snapshot_of
 
 TIDY_S = 1.0
 WISHES_S = 1.0

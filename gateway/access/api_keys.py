@@ -26,7 +26,7 @@ from gateway.access.budgets import (
     used_elsewhere,
 )
 from gateway.access.key_book import KeyBook
-from gateway.cluster.readings import ClusterReadings
+from gateway.view.readings import ClusterReadings
 
 KNOWN_S = 3.0
 KNOWN_LOOK_S = 0.02

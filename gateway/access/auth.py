@@ -23,7 +23,7 @@ from bus.wire.api_keys import KEY_ID, ApiKey, Scope
 from gateway.access.budgets import OverBudget
 from gateway.dialects import faults
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.options import Options
+from gateway.view.options import Options
 
 _OPEN_PATHS = frozenset({"/", "/health", "/livez", "/readyz", "/dashboard"})
 _OPEN_BELOW = "/dashboard/"

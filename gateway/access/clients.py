@@ -28,9 +28,9 @@ from gateway.access.cooldowns import ClientRests, RestRow
 from gateway.access.profiles import asked_too_soon, too_many_waiting
 from gateway.cluster.http_processes import HttpProcesses
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.options import Options
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import open_profiles
+from gateway.view.options import Options
 
 FLUSH_S = 60.0
 TELL_S, REPEAT_S = 0.25, 1.0

@@ -1,3 +1,3 @@
-"""The state of the cluster as one HTTP process knows it: readings, counts, other nodes, and the
-other HTTP processes of the same gateway.
+"""Talks to other gateways and to this gateway's other HTTP processes: questions that one process
+asks, and their answers.
 """

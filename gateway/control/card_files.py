@@ -20,7 +20,6 @@ from bus.client import BusClient
 from bus.process.clock import wall
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
-from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
 from gateway.control.card_on_disk import (
     CardKept,
@@ -29,6 +28,7 @@ from gateway.control.card_on_disk import (
     remove,
     write_text,
 )
+from gateway.view.readings import ClusterReadings
 
 READ, WRITE, REMOVE = "read_card", "write_card", "remove_card"
 LATER_S = 0.001

@@ -20,8 +20,8 @@ from bus.models.model_folders import delete_aside, own_folder, put_aside, put_ba
 from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading
-from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import Questions, RecordsElsewhere
+from gateway.view.readings import ClusterReadings
 
 VERB = "delete_model"
 

@@ -18,7 +18,7 @@ from gateway.fetching.policy import FetchPolicy, policy_of_search, read_allowanc
 from gateway.fetching.reading import PageQuestion, PageReader
 from gateway.fetching.refusals import FetchRefused
 from gateway.fetching.url import read_url
-from gateway.options import Options
+from gateway.view.options import Options
 
 if TYPE_CHECKING:
     from gateway.fetching.fetcher import Fetched, Fetcher

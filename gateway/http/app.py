@@ -26,8 +26,8 @@ from gateway.http.middleware import (
 from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, check_verbs, routed
 from gateway.http.settings import answer_settings
-from gateway.options import Options
 from gateway.service import HttpService, ServiceHandle
+from gateway.view.options import Options
 
 
 def build_app(options: Options) -> ReceiveTap:

@@ -19,10 +19,10 @@ from falcon.asgi import Request
 
 from bus.wire.shares import Sharer
 from gateway.access import STRANGER, Caller, client_address
-from gateway.cluster.own_peers import End, user_of_end
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.connection import CONNECTION
-from gateway.options import Options
+from gateway.view.options import Options
+from gateway.view.own_peers import End, user_of_end
 
 CALLER = "shoal.caller"
 """Scope key: the caller of a request."""

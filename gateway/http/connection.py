@@ -21,7 +21,7 @@ from typing import Any
 from gunicorn.asgi import protocol
 
 from bus.process.clock import now
-from gateway.options import Options
+from gateway.view.options import Options
 
 LINES = b"application/x-ndjson"
 LAST_WORD_S = 1.0

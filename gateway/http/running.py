@@ -38,8 +38,8 @@ from gateway.records import EndedTurn, Kind, job_of_run, job_run_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.shortened import shortened
-from gateway.requests.tracing import TRACEPARENT, parent_of
 from gateway.service import HttpService
+from gateway.tracing import TRACEPARENT, parent_of
 
 CLOSED_REQUEST = 499
 ATTEMPT = "shoal.attempt"

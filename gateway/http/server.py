@@ -34,11 +34,11 @@ from bus.process.clock import now as clock_now
 from bus.process.identity import RoleLock
 from bus.process.logs import Log, story_of
 from bus.service import die_with_supervisor
-from gateway.cluster.earlier_counts import go_on
 from gateway.http.connection import Connection
 from gateway.http.listener import BACKLOG, open_listeners, open_socket, prepare
 from gateway.http.secure import Door, ServedPair
-from gateway.options import Options
+from gateway.view.earlier_counts import go_on
+from gateway.view.options import Options
 
 KEPT_S = 7
 """Seconds that an idle connection stays open. This is longer than the 5 s of the client library

@@ -18,9 +18,9 @@ from typing import Any
 from bus.wire.ids import RequestId
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
-from gateway.options import Options
 from gateway.records import age
 from gateway.records.statements import Statement
+from gateway.view.options import Options
 
 LARGEST_BYTES = 8 << 20
 """Limit of an answer with its items; a larger one is not stored."""

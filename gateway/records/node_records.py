@@ -20,13 +20,13 @@ from typing import Any, TypeVar
 
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log, story_of
-from gateway.options import Options
 from gateway.records import age, kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
 from gateway.records.statements import Statement
 from gateway.records.traces import TraceRow
+from gateway.view.options import Options
 
 MOST_ROWS_WAITING = 8192
 """The queue has at most this many rows: some seconds of a busy node, or a reserve while the disk is

@@ -20,7 +20,6 @@ from bus.wire.instances import Instance
 from bus.wire.messages.derived import DerivedModel, derived_named, plain_name
 from bus.wire.messages.readings import RunnerReading
 from bus.wire.messages.requests import GenerationRequest
-from gateway.cluster.readings import ClusterReadings
 from gateway.control.pulling import demanded_repository, known_repository
 from gateway.dialects.faults import (
     HttpFaultRaised,
@@ -32,6 +31,7 @@ from gateway.dialects.faults import (
 from gateway.requests import routing
 from gateway.requests.adapters import AdapterBook
 from gateway.runners.pool import RunnerClients
+from gateway.view.readings import ClusterReadings
 
 KNOWN_S = 3.0
 """How long the first requests of a starting process wait for the cluster state and the node

@@ -25,11 +25,9 @@ from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
-from gateway.cluster.counters import Counters
 from gateway.cluster.http_processes import OpenRequestTold
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
-from gateway.options import Options
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import check_templates, requests_of
 from gateway.requests.inbox import EntryInbox
@@ -38,6 +36,8 @@ from gateway.requests.waiting_queue import OwnTurns
 from gateway.requests.waiting_room import WaitingRoom
 from gateway.runners.pool import RunnerClients
 from gateway.runners.recalls import Recalls
+from gateway.view.counters import Counters
+from gateway.view.options import Options
 
 TICK_S = 0.25
 QUIET_S = 10.0

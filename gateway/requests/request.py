@@ -24,8 +24,8 @@ from bus.wire.messages.tokens import (
 )
 from bus.wire.messages.traces import RankTraced
 from bus.wire.shares import Sharer
-from gateway.cluster.counters import Counters
-from gateway.requests.tracing import GatewayTrace
+from gateway.tracing import GatewayTrace
+from gateway.view.counters import Counters
 
 if TYPE_CHECKING:
     from gateway.requests.inbox import EntryInbox

@@ -24,10 +24,8 @@ from bus.client import BusClient
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
-from gateway.cluster.readings import wait_of
 from gateway.control.pulling import PullsOnDemand, pulling_text
 from gateway.dialects.faults import HttpFault, of_pull
-from gateway.options import Options
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
 from gateway.requests.request import ClientRequest
@@ -39,6 +37,8 @@ from gateway.requests.waiting_queue import (
     loading_text,
     waits_for,
 )
+from gateway.view.options import Options
+from gateway.view.readings import wait_of
 
 SILENT_S = 12.0
 """How long a request waits for a new instance after all instances of its model failed to answer."""

@@ -15,8 +15,8 @@ from bus.models.tasks import ClientName
 from bus.process.logs import Log
 from gateway.access import AskingClients
 from gateway.access.clients import FLUSH_S
-from gateway.options import Options
 from gateway.records import ClientTotals, LogBounds, NodeRecords
+from gateway.view.options import Options
 
 ANN = ClientName("key", "ann")
 ONE = ClientTotals(1, 0, 0, 7, 10)

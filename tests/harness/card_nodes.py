@@ -12,9 +12,9 @@ from bus.models.cards import CARD_FILE, BadCard, read_card
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading
-from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.control.card_files import CardFiles
+from gateway.view.readings import ClusterReadings
 from tests.recorded.specimens import least
 
 M = ModelId("org/m")

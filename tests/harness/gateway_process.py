@@ -13,7 +13,7 @@ from bus.service import role_lock
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
 from gateway.http.server import serve
-from gateway.options import Options
+from gateway.view.options import Options
 
 
 def main() -> int:

@@ -14,10 +14,6 @@ from bus.wire.ids import NodeId
 from bus.wire.instances import LEAST_IDLE_S
 from bus.wire.messages import derived
 from conf.settings import Settings, load_settings
-from gateway.cluster.watch import EventBounds, FeedBounds
-from gateway.cluster.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
-from gateway.cluster.watch.event_ring import MOST_EVENTS
-from gateway.cluster.watch.log_files import MOST_LINES, TAIL_BYTES
 from gateway.control.keep_alive import APART_S
 from gateway.dialects import shared_fields
 from gateway.dialects.dialect import Limits
@@ -32,7 +28,6 @@ from gateway.http.resources import instances, requests
 from gateway.http.resources.figures.events import MOST as MOST_LISTED
 from gateway.http.resources.jobs import found, submit
 from gateway.http.resources.tools import web
-from gateway.options import Options
 from gateway.records import (
     FAR_BYTES,
     MOST_BYTES,
@@ -45,6 +40,11 @@ from gateway.records import (
 from gateway.records.jobs import job
 from gateway.records.jobs.runner import RESULT_BYTES
 from gateway.requests import body_budget
+from gateway.view.options import Options
+from gateway.view.watch import EventBounds, FeedBounds
+from gateway.view.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
+from gateway.view.watch.event_ring import MOST_EVENTS
+from gateway.view.watch.log_files import MOST_LINES, TAIL_BYTES
 from runner.lifecycle import PREPARES_S
 from runner.serving import trace
 from runner.serving.arrivals import PREPARING_CHARS

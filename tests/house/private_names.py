@@ -27,7 +27,7 @@ class Held(NamedTuple):
 HELD: Mapping[str, Held] = {
     "gunicorn": Held("gateway/http/connection.py", "27.0.1"),
     "mlx-lm": Held("runner/library.py", "0.32.2"),
-    "prometheus-client": Held("gateway/cluster/earlier_counts/__init__.py", "0.26.0"),
+    "prometheus-client": Held("gateway/view/earlier_counts.py", "0.26.0"),
     "supervisor": Held("bus/process/supervisor.py", "4.3.0"),
 }
 """Libraries by the name of their distribution. After an update read the file, then change this."""

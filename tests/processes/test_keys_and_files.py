@@ -14,7 +14,7 @@ import pytest
 
 from bus.process.endpoints import Endpoints
 from bus.wire.ids import NodeId
-from gateway.options import Options
+from gateway.view.options import Options
 from tests.harness.nodes import MODEL, Node, eventually, running_node
 
 KEY, OTHER = KEYS = ("sk-of-one-3f9a", "sk-of-two-77c1")

@@ -65,8 +65,8 @@ from gateway.dialects.ollama.render import error_object as ollama_error
 from gateway.dialects.openai.shapes import error_object as openai_error
 from gateway.http.openapi import document
 from gateway.http.routes import ROUTES, add_routes
-from gateway.options import Options
 from gateway.service import ServiceHandle
+from gateway.view.options import Options
 from master.__main__ import master_settings
 from runner.group.group_config import jaccl_environment, ring_environment
 from runner.lifecycle import EXIT_CODES

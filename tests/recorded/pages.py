@@ -40,8 +40,8 @@ from bus.wire.messages.wire import Message
 from gateway.access import hashed
 from gateway.http.middleware import AccessControl, ErrorHandlers
 from gateway.http.routes import add_routes, routed
-from gateway.options import Options
 from gateway.service import HttpService, ServiceHandle
+from gateway.view.options import Options
 from tests.recorded.history import N1, N2, WHOLE, folded, story
 from tests.recorded.specimens import full
 

@@ -22,10 +22,10 @@ from bus.wire.messages.commands import (
     SupposedModel,
 )
 from bus.wire.messages.readings import NodeReading, PullForecast, PullState
-from gateway.cluster.readings import ClusterReadings
 from gateway.control.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
 from gateway.control.pulling.names import PullTarget
 from gateway.control.pulling.workers import Hold, Workers
+from gateway.view.readings import ClusterReadings
 
 ANSWER_S = 6.0
 """Time for the leader's answer. A worker waits longer for a repeated question."""

@@ -15,10 +15,10 @@ from collections.abc import Collection, Sequence
 from bus.client import BusClient
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
-from gateway.cluster.readings import ClusterReadings
 from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling.fitting import Fitting
 from gateway.control.pulling.names import PullTarget, demanded_repository
+from gateway.view.readings import ClusterReadings
 
 LISTED_S = 15.0
 """Time for a pulled model to appear in its node's card."""

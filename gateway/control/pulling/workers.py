@@ -25,9 +25,9 @@ from bus.wire.messages.weights import (
     VerifyReading,
     VerifyState,
 )
-from gateway.cluster.readings import ClusterReadings, storage_of
 from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling.names import PullTarget
+from gateway.view.readings import ClusterReadings, storage_of
 
 ASK_S = 1.0
 LOOK_S = 0.1

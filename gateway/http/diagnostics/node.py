@@ -32,13 +32,13 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
-from gateway.cluster.watch import MOST_LINES, log_tail, logged_processes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.ask import ask
 from gateway.http.diagnostics.runners import known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
 from gateway.service import HttpService
+from gateway.view.watch import MOST_LINES, log_tail, logged_processes
 
 ROOT = "/v1/diagnostics/node"
 READING_FRESH_S = 15.0

@@ -29,10 +29,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
-from gateway.cluster import metrics
 from gateway.cluster.http_processes import OpenRequestTold
-from gateway.cluster.readings import hardware_of, pool_of, storage_of
-from gateway.cluster.watch import NodeHealth, grave_problems, node_health
 from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
@@ -40,8 +37,11 @@ from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
-from gateway.options import Options
 from gateway.service import HttpService
+from gateway.view import metrics
+from gateway.view.options import Options
+from gateway.view.readings import hardware_of, pool_of, storage_of
+from gateway.view.watch import NodeHealth, grave_problems, node_health
 
 WITHHELD = frozenset({"api_keys"})
 """Fields of the state that are never sent to clients."""

@@ -60,8 +60,8 @@ from gateway.http.running import (
     refusals_recorded,
 )
 from gateway.http.tasks import answer_as_named, named_as_asked, submitted
-from gateway.requests.tracing import TRACERESPONSE
 from gateway.service import HttpService
+from gateway.tracing import TRACERESPONSE
 
 QUICK_S = 0.5
 """If it is not known after this many seconds whether a request will succeed, its stream begins with

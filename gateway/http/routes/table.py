@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from gateway.cluster.watch import EventTold, MemoryAnswer, SnapshotAnswer
 from gateway.dialects.openai.answers import BenchAnswer
 from gateway.dialects.openai.bodies import ChatCompletionsBody
 from gateway.dialects.openai.chat import OpenAIBench
@@ -38,6 +37,7 @@ from gateway.http.routes.api_rows import PULLS, rows_of
 from gateway.http.settings import SettingsAnswer, SettingsBody, SettingsOfAll, SettingsResource
 from gateway.records import JobTold
 from gateway.service import ServiceHandle
+from gateway.view.watch import EventTold, MemoryAnswer, SnapshotAnswer
 
 PLAIN = "text/plain"
 SSE = "text/event-stream"

@@ -24,7 +24,7 @@ from typing import Any
 from bus.process.logs import Log
 from gateway.http.connection import Connection
 from gateway.http.secure.served import ServedPair
-from gateway.options import Options
+from gateway.view.options import Options
 
 HANDSHAKE = b"\x16"
 """The first byte of a TLS connection: the type of a handshake record (RFC 8446, 5.1)."""

@@ -17,8 +17,8 @@ from typing_extensions import TypedDict
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
 from gateway.cluster.record_questions import RecordsElsewhere
-from gateway.options import SettingsDesk, SettingValue
 from gateway.service import HttpService
+from gateway.view.options import SettingsDesk, SettingValue
 
 READ, CHANGE = "settings.read", "settings.change"
 OWN = frozenset({"node_name"})

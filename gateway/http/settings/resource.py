@@ -25,8 +25,8 @@ from gateway.http.settings.nodes import (
     elsewhere,
     of_others,
 )
-from gateway.options import SettingRow, SettingsDesk, SettingsFound
 from gateway.service import HttpService
+from gateway.view.options import SettingRow, SettingsDesk, SettingsFound
 
 MOST = 100
 Value = StrictBool | StrictInt | StrictFloat | StrictStr | list[StrictStr]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.wire.ids import RequestId
-from gateway.options import Options
 from gateway.records import age
 from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, Signal, error_text
 from gateway.records.statements import Statement
+from gateway.view.options import Options
 
 COLUMNS = tuple(field.name for field in fields(Job))
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM job"

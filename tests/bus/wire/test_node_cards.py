@@ -11,7 +11,7 @@ from bus.wire import cards
 from bus.wire.cards import NodeCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import CardReading
-from gateway.cluster.readings import ClusterReadings
+from gateway.view.readings import ClusterReadings
 from master.decisions.observations import Observations
 from worker.transfer.sources import Sources
 

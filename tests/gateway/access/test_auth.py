@@ -29,7 +29,7 @@ from gateway.access.auth import (
 )
 from gateway.access.key_book import KeyBook
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.options import Options
+from gateway.view.options import Options
 
 
 def test_a_key_is_known_by_its_hash_alone() -> None:

@@ -22,9 +22,9 @@ from bus.wire.messages.readings import (
     PullState,
     WeightsReading,
 )
-from gateway.cluster.readings import ClusterReadings
 from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.control.removals import Removals
+from gateway.view.readings import ClusterReadings
 from tests.recorded.specimens import least
 
 M = ModelId("m")

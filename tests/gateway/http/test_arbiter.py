@@ -15,7 +15,7 @@ from bus.process.identity import RoleLock
 from bus.service import role_lock
 from bus.wire.ids import NodeId
 from gateway.http import server
-from gateway.options import Options
+from gateway.view.options import Options
 
 TIMEOUT_S = 60
 HUNG = 4711

@@ -12,11 +12,11 @@ from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.derived import DerivedModel
 from bus.wire.messages.readings import CardReading
-from gateway.cluster.readings import ClusterReadings
 from gateway.dialects.ollama.api import render_tags
 from gateway.dialects.openai.api import render_models
 from gateway.http.resources import models
 from gateway.requests.catalog import ModelCatalog
+from gateway.view.readings import ClusterReadings
 
 NODE = NodeId("n1")
 CALLS_PER_NAME = 60

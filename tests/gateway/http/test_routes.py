@@ -12,8 +12,8 @@ from bus.wire.ids import NodeId
 from gateway.http.openapi import document
 from gateway.http.resources.pages import docs, openapi
 from gateway.http.routes import ROUTES, add_routes
-from gateway.options import Options
 from gateway.service import ServiceHandle
+from gateway.view.options import Options
 
 
 def answered() -> set[tuple[str, str]]:

@@ -13,9 +13,9 @@ from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId
 from gateway.cluster.record_lists import Gathered
-from gateway.options import Options
 from gateway.records import NodeRecords, RecentQuery, TraceRecords, TraceRow, open_records
 from gateway.records.traces import stats_told
+from gateway.view.options import Options
 from tests.harness.records_writer import row
 
 NOW_S = 1_000_000.0

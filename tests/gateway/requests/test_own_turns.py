@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest, TextPrompt
-from gateway.cluster.counters import Counters
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_queue import FULL_S, OwnTurns
+from gateway.view.counters import Counters
 
 M = ModelId("m")
 

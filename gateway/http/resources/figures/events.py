@@ -14,13 +14,13 @@ from contextlib import aclosing
 from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
-from gateway.cluster.watch import Entry, EventTold, LogPlace
 from gateway.dialects import sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.encode import json_bytes
 from gateway.http.middleware import Resource
 from gateway.http.query import is_yes, number_of
 from gateway.http.resources.figures.streaming import Gone, answer_streamed
+from gateway.view.watch import Entry, EventTold, LogPlace
 
 LIMIT, MOST = 100, 1000
 _PLACE = re.compile(r"(?:([0-9]{1,15}):)?([0-9]{1,15})")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from falcon.asgi import Request, Response
 
-from gateway.cluster.watch import MemoryAnswer, memory_of
 from gateway.dialects.encode import json_bytes
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import answer_each_snapshot
+from gateway.view.watch import MemoryAnswer, memory_of
 
 
 class Memory(Resource):

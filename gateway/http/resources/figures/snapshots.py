@@ -9,11 +9,11 @@ from pathlib import Path
 from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
-from gateway.cluster.watch import EVERY_S, HistoryFile, HistoryKeeper, HistoryPoint
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import answer_each_snapshot
 from gateway.service import HttpService
+from gateway.view.watch import EVERY_S, HistoryFile, HistoryKeeper, HistoryPoint
 
 
 class HistoryAnswer(TypedDict):

@@ -8,11 +8,11 @@ from contextlib import aclosing
 
 from falcon.asgi import Request, Response
 
-from gateway.cluster.watch import EventFeed, FeedFull, SnapshotFeed
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Receive, receive_of
 from gateway.http.running import hung_up
+from gateway.view.watch import EventFeed, FeedFull, SnapshotFeed
 
 Gone = asyncio.Future[None]
 Frames = Callable[[Gone], AsyncGenerator[bytes]]

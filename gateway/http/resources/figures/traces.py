@@ -24,8 +24,8 @@ from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.http.resources.answers import record_faults
 from gateway.http.resources.instances import CommandDone, acknowledgement
-from gateway.requests.tracing import chrome_trace, trace_parts
 from gateway.service import HttpService
+from gateway.tracing import chrome_trace, trace_parts
 
 LIMIT, MOST = 50, 1000
 MOST_REMOVED = 100

@@ -20,7 +20,6 @@ from bus.wire.messages.commands import (
     TakeLease,
 )
 from bus.wire.pool import LEAST_TTL_S, MOST_BYTES, MOST_TTL_S, Lease, LeaseId, PoolWait
-from gateway.cluster.readings import pool_of, wait_of
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
@@ -30,6 +29,7 @@ from gateway.http.middleware import Resource, answer_json, receive_of
 from gateway.http.resources.instances import CommandDone, acknowledgement, known_nodes
 from gateway.http.running import hung_up
 from gateway.service import HttpService
+from gateway.view.readings import pool_of, wait_of
 
 ROOM_S = 10.0
 """Idle instances are evicted within this many seconds."""

@@ -12,8 +12,6 @@ from typing_extensions import TypedDict
 from bus.process.clock import wall
 from bus.wire.messages.commands import PinModel
 from bus.wire.pool import Pin, PoolCopy, PoolWait
-from gateway.cluster.readings import pool_of
-from gateway.cluster.watch import LoadsTold, QueueRow, queue_of
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
 from gateway.http.callers import key_id
@@ -21,6 +19,8 @@ from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.http.resources.pool.leases import NamedLease, leases_answer
 from gateway.service import HttpService, ServiceHandle
+from gateway.view.readings import pool_of
+from gateway.view.watch import LoadsTold, QueueRow, queue_of
 
 
 class PinBody(Closed):

@@ -18,7 +18,6 @@ from pydantic import Field
 from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
-from gateway.cluster.readings import storage_of
 from gateway.control.cancels import OwnerSilent
 from gateway.control.model_files import files_on_disk
 from gateway.control.pulling import Workers
@@ -43,6 +42,7 @@ from gateway.http.resources.pulls.stored import (
 )
 from gateway.http.resources.pulls.target import node_named
 from gateway.service import HttpService
+from gateway.view.readings import storage_of
 
 ALL = "all"
 DOWNLOAD = "/download"
