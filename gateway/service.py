@@ -15,7 +15,11 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from bus.calls import Call, NodeCalls, Standing, standing_of
+from bus.calls.node_calls import Around
+from bus.calls.permission import refusal_of
 from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.models.tasks import ClientName
@@ -28,22 +32,21 @@ from bus.service import open_client, stack_sampler
 from bus.wire.codec import Envelope
 from bus.wire.ids import Boot, CommandId, ModelId, NodeId, RequestId, request_id
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused, KeepAlive
+from bus.wire.messages.gateways import CallRefusal
 from bus.wire.messages.peers import PeersReading
 from gateway import records
 from gateway.access import ApiKeys, AskingClients
-from gateway.cluster.http_processes import HttpProcesses, OpenRequestTold
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import RecordQuestions, Standing, standing_of
-from gateway.control.cancels import CancelRouter, RememberedCancels, RemoteCancels
+from gateway.control.cancels import CancelRouter, RememberedCancels
 from gateway.control.card_files import CardFiles
 from gateway.control.keep_alive import KeepAliveWishes
 from gateway.control.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFaultRaised, of_refusal
+from gateway.dialects.faults import HttpFaultRaised, call_refusal, of_refusal
 from gateway.dialects.unknown_fields import labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
+from gateway.http_processes import HttpProcesses, OpenRequestTold
 from gateway.requests.body_budget import BodyBudget
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
@@ -93,47 +96,38 @@ class HttpService:
         )
         self.bodies, self._wishes = BodyBudget(), KeepAliveWishes()
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
+        self.calls = NodeCalls(
+            self.bus,
+            Around(self._standing, partial(_everyone, self), self._judge, call_refusal),
+            number=self.http_processes.number,
+            processes=options.processes,
+        )
         self._own_cancels = RememberedCancels(self.dispatcher)
         self.cancels = CancelRouter(
             processes=options.processes,
             near=self.http_processes,
-            remote=RemoteCancels(self.bus, self._short_name, self._own_cancels),
-            is_node=lambda node: node in _everyone(self),
+            calls=self.calls,
         )
-        self.record_lists = RecordLists(
-            RecordQuestions(
-                self.bus,
-                number=self.http_processes.number,
-                processes=options.processes,
-                standing=self._standing,
-            ),
-            options.node,
-            partial(_everyone, self),
-        )
-        self.removals = Removals(
-            self.bus, self.readings, self.record_lists.questions, options.models_folder
-        )
-        self.card_files = CardFiles(self.bus, self.readings, self.record_lists.questions)
+        self.removals = Removals(self.bus, self.readings, self.calls, options.models_folder)
+        self.card_files = CardFiles(self.bus, self.readings, self.calls)
         self.records = records.open_records(options, self.log)
         self.answers = records.AnswerRecords(
             records=self.records,
             bounds=records.answer_bounds(options),
             near=self.http_processes,
-            far=self.record_lists,
+            calls=self.calls,
             node=options.node,
             processes=options.processes,
             stop=self._own_cancels.cancel,
             log=self.log,
         )
         self.conversations, self.traces = (
-            records.ConversationRecords(
-                self.records, self.answers, self.record_lists.questions, options.node
-            ),
-            records.TraceRecords(self.records, self.record_lists, options.node),
+            records.ConversationRecords(self.records, self.answers, self.calls, options.node),
+            records.TraceRecords(self.records, self.calls, options.node),
         )
         self.jobs = records.JobsAnywhere(
             records.JobRecords(self.records, records.job_bounds(options)),
-            self.record_lists,
+            self.calls,
             options.node,
         )
         self.job_runner = records.JobRunner(
@@ -210,7 +204,7 @@ class HttpService:
         self.events.close()
         self.dispatcher.close()
         self._clients.close()
-        self.record_lists.questions.close()
+        self.calls.close()
         self.http_processes.close()
         self.bus.close()
         self.records.close()
@@ -304,6 +298,9 @@ class HttpService:
         names |= {NodeId(node_id): facts.name for node_id, facts in self.bus.state.nodes.items()}
         peers = self.readings.peers(now)
         return standing_of(node, own=self.options.node, names=names, peers=peers)
+
+    def _judge(self, call: Call[Any, Any], asker: NodeId, key: str) -> CallRefusal | None:
+        return refusal_of(call, self._standing(asker), key, self.api_keys.book.keys, wall())
 
     async def _snapshot(self) -> bytes:
         """Return the snapshot of the cluster as JSON."""

@@ -19,12 +19,13 @@ from typing import Any, get_args
 import pytest
 import zstandard
 
+from bus.calls import CALLS
 from bus.links.cluster_key import ClusterKeys, KeyFiles
 from bus.links.keyring import open_keyring, read_keys
 from bus.membership.peer_memory import PeerMemory, Remembered
 from bus.process.identity import FILE, node_id
 from bus.replica.state import ClusterState
-from bus.wire.codec import KINDS, decode, encode, pack, unpack
+from bus.wire.codec import KINDS, decode, encode, pack, pack_body, unpack, unpack_body
 from bus.wire.data_frames import (
     pack_to_gateway,
     pack_to_runner,
@@ -73,6 +74,7 @@ def recorded(name: str) -> Any:
 
 SPOKEN: dict[str, list[str]] = recorded("kinds")
 FRAMES: dict[str, Any] = recorded("frames")
+CALLED: dict[str, Any] = recorded("calls")
 TAGS: list[str] = FRAMES.pop("entries")
 WAYS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "to_runner": (pack_to_runner, unpack_to_runner),
@@ -132,6 +134,20 @@ def test_the_same_is_said_today() -> None:
         then = in_bytes(texts)
         assert [unpack(data) for data in said[kind]] == [unpack(data) for data in then], kind
     assert as_text(said) == SPOKEN
+
+
+def test_a_recorded_call_is_read_and_packed_again() -> None:
+    for part, by_name in CALLED.items():
+        assert set(by_name) == set(CALLS), part
+        for name, texts in by_name.items():
+            cls = getattr(CALLS[name], part)
+            for data in in_bytes(texts):
+                message = unpack_body(cls, data, limit_bytes=len(data))
+                assert unpack(pack_body(message)) == unpack(data), name
+
+
+def test_the_same_is_called_today() -> None:
+    assert {part: as_text(packed) for part, packed in wire.calls().items()} == CALLED
 
 
 def test_every_frame_is_recorded() -> None:

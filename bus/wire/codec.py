@@ -13,7 +13,7 @@ fields. Messages per token and step travel as `bus.wire.array_frames` instead.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgpack
 from pydantic import TypeAdapter, ValidationError
@@ -34,6 +34,7 @@ from bus.wire.messages import (
 from bus.wire.messages.peers import FIRST_WORDS, FIRST_WORDS_PROTOCOL
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 
+_Body = TypeVar("_Body", bound=Message)
 MAX_CONTROL_BYTES = 64 << 20
 MAX_QUESTION_BYTES = 1 << 20
 """The limit of a socket that receives only questions. A byte of msgpack may take 72 in memory."""
@@ -132,6 +133,20 @@ def decode(data: bytes, *, limit_bytes: int = MAX_CONTROL_BYTES) -> Envelope:
     if not isinstance(seq, int) or not isinstance(body, dict):
         raise BadMessage("an envelope's seq must be a number and its body a map")
     return Envelope(NodeId(node), process, Boot(boot), seq, decode_body(kind, cast(Any, body)))
+
+
+def pack_body(message: Message) -> bytes:
+    """Return a message without its envelope, as the map of its fields."""
+    return pack(message.model_dump())
+
+
+def unpack_body(cls: type[_Body], data: bytes, *, limit_bytes: int) -> _Body:
+    """Read a message of the type `cls` from the map of its fields. Raises BadMessage."""
+    body = unpack(data, limit_bytes=limit_bytes, most_items=MAX_ITEMS)
+    try:
+        return cls.model_validate(body)
+    except ValidationError as error:
+        raise BadMessage(f"{cls.__name__}: {first_problem(error)}") from error
 
 
 def decode_body(kind: object, body: object) -> Message:

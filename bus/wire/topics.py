@@ -14,12 +14,7 @@ from bus.wire.accelerators import HardwareReading
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import TermHeartbeat
 from bus.wire.messages.events import Event
-from bus.wire.messages.gateways import (
-    CancelAnswered,
-    CancelAsked,
-    RecordAnswered,
-    RecordAsked,
-)
+from bus.wire.messages.gateways import CallAnswered, CallAsked
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
     CardReading,
@@ -78,10 +73,8 @@ def _retained(prefix: str, ttl_s: float, message: type[Message], promise: str) -
 TABLE: tuple[Topic, ...] = (
     _control("event", Event, "ordered by index; journalled, then published; gaps are repaired"),
     Topic("term", "control", TermHeartbeat, "every 0.5 s from the leader: last index, digest", 2.0),
-    _control("cancel.asked", CancelAsked, "to the named gateways; for 5 s or until answered"),
-    _control("cancel.answered", CancelAnswered, "to the asking gateways; one per question"),
-    _control("record.asked", RecordAsked, "to the named gateways; for 5 s or until answered"),
-    _control("record.answered", RecordAnswered, "to the asking gateways; one piece per question"),
+    _control("call.asked", CallAsked, "to the named node's gateways; repeated until answered"),
+    _control("call.answered", CallAnswered, "to the asking gateways; one piece per message"),
     _control("pull.asked", PullAsked, "to the named worker; every second while a client waits"),
     _control("verify.asked", VerifyAsked, "to the named worker; every second while a client waits"),
     _control("purge.asked", PurgeAsked, "to the named worker; every second while a client waits"),

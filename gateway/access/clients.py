@@ -14,20 +14,21 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from bus.links.reactor import Reactor
 from bus.models.tasks import ClientName, ClientProfile, capped
 from bus.process.clock import wall
 from bus.process.logs import Log
+from bus.wire.calls.processes import ClientsRead, ClientUseRow, RestRow, WaitingRow
 from bus.wire.cards import ModelCard
 from bus.wire.shares import Sharer
 from gateway import records
 from gateway.access.api_keys import ApiKeys
-from gateway.access.cooldowns import ClientRests, RestRow
+from gateway.access.cooldowns import ClientRests
 from gateway.access.profiles import asked_too_soon, too_many_waiting
-from gateway.cluster.http_processes import HttpProcesses
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.http_processes import HttpProcesses
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import open_profiles
 from gateway.view.options import Options
@@ -128,13 +129,14 @@ class AskingClients:
         """Add an ended request to a client's usage."""
         self._use.add(client, records.seen_now(totals, wall()))
 
-    def own_rows(self) -> list[Any]:
-        """Return the report of this process for the other processes. It is a list of: whether the
-        stored usage is loaded; the usage of each client; the number of waiting requests of each
-        client.
-        """
-        waiting = [[*client, count] for client, count in self._waiting().items()]
-        return [self._use.loaded, self._use.rows(), waiting]
+    def report(self) -> ClientsRead:
+        """Return the clients of this process, for the other processes."""
+        waiting = [(*client, count) for client, count in self._waiting().items()]
+        return ClientsRead(
+            is_loaded=self._use.loaded,
+            use=cast(tuple[ClientUseRow, ...], tuple(self._use.rows())),
+            waiting=cast(tuple[WaitingRow, ...], tuple(waiting)),
+        )
 
     def heard(self, process: int, rows: Sequence[RestRow]) -> None:
         """Apply another process's report of its cooldowns and waiting requests."""
@@ -143,10 +145,10 @@ class AskingClients:
     async def told(self) -> list[ClientTold]:
         """Return all clients of this gateway, the latest request first. Clients that have a profile
         but have sent no request come last."""
-        parts = await self._near.client_rows(self._options.processes)
+        parts = await self._near.clients(self._options.processes)
         totals_by_client = await self._summed(parts)
         now, waiting = self._now(), Counter[ClientName]()
-        for kind, name, count in (row for *_, rows in parts.values() for row in rows):
+        for kind, name, count in (row for part in parts.values() for row in part.waiting):
             waiting[ClientName(kind, name)] += count
         for client in (*waiting, *self._rests.clients()):
             # it has open requests, and none has ended yet
@@ -188,12 +190,12 @@ class AskingClients:
         return None if profile is None else profile.model_dump(exclude_defaults=True)
 
     async def _summed(
-        self, parts: Mapping[int, list[Any]]
+        self, parts: Mapping[int, ClientsRead]
     ) -> dict[ClientName, records.ClientTotals]:
         """Return the usage of each client, summed over all processes. If a process did not report,
         its stored usage is used."""
-        rows = [own for _, own, _ in parts.values()]
-        whole = {number for number, (loaded, *_) in parts.items() if loaded}
+        rows: list[Sequence[Sequence[Any]]] = [part.use for part in parts.values()]
+        whole = {number for number, part in parts.items() if part.is_loaded}
         stored: Sequence[Sequence[Any]] = ()
         with contextlib.suppress(records.RecordsUnavailable):
             stored = await self._stored()

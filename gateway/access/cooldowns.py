@@ -9,17 +9,14 @@ counts the other's request until the next report.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bus.models.tasks import ClientName
+from bus.wire.calls.processes import RestRow
 
 FRESH_S = 5.0
 """A report of waiting requests is valid for this many seconds."""
 MOST_RESTING = 1000
 """Limit of clients in cooldown at one process; beyond it, the oldest cooldown is forgotten."""
-RestRow = Sequence[Any]
-"""A client as plain values: its kind, its name, the end of its cooldown, and the number of its
-waiting requests."""
 
 
 class ClientRests:
@@ -59,5 +56,6 @@ class ClientRests:
         self._until = {client: until for client, until in self._until.items() if until > now}
         clients = sorted({*self._until, *waiting})
         return [
-            [*client, self._until.get(client, 0.0), waiting.get(client, 0)] for client in clients
+            (client.kind, client.name, self._until.get(client, 0.0), waiting.get(client, 0))
+            for client in clients
         ]

@@ -9,18 +9,19 @@ If two cards are written simultaneously, the same one of the two stays on all no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import TypeVar
 
+from bus.calls import Call, CallFailed, NodeCalls
+from bus.calls.table import READ_CARD, REMOVE_CARD, WRITE_CARD
 from bus.client import BusClient
 from bus.process.clock import wall
+from bus.wire.calls.models import CardOnNode, ReadCard, RemoveCard, WriteCard
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.ids import ModelId, NodeId
-from gateway.cluster.record_questions import Questions, RecordsElsewhere
+from bus.wire.ids import ModelId
+from bus.wire.messages.wire import Message
 from gateway.control.card_on_disk import (
     CardKept,
     folder_for_card,
@@ -30,7 +31,7 @@ from gateway.control.card_on_disk import (
 )
 from gateway.view.readings import ClusterReadings
 
-READ, WRITE, REMOVE = "read_card", "write_card", "remove_card"
+Q = TypeVar("Q", bound=Message)
 LATER_S = 0.001
 TAG_DIGITS = 32
 
@@ -39,56 +40,43 @@ class CardChanged(CardKept):
     """The card has changed since its writer read it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CardOnNode:
-    """The card of a model on one node: its `text` (None without a card), the time of its writing
-    and its `folder`.
-
-    `kept` says why the card cannot be changed on that node (empty: it can). `unknown` says why the
-    node did not answer. `done`: the card was changed just now.
-    """
-
-    node: NodeId
-    name: str
-    folder: str
-    text: str | None = None
-    at_s: float = 0.0
-    kept: str = ""
-    unknown: str = ""
-    done: bool = False
-
-
 class CardFiles:
     """Reads and changes the cards of this node, and asks other nodes to do the same."""
 
-    def __init__(self, bus: BusClient, readings: ClusterReadings, questions: Questions) -> None:
+    def __init__(self, bus: BusClient, readings: ClusterReadings, calls: NodeCalls) -> None:
         self._bus = bus
         self._readings = readings
-        self._questions = questions
-        for verb, act in ((READ, self._read), (WRITE, self._write), (REMOVE, self._remove)):
-            questions.answer(verb, partial(self._answer, act))
+        self._calls = calls
+        calls.answer(READ_CARD, self._read)
+        calls.answer(WRITE_CARD, self._write)
+        calls.answer(REMOVE_CARD, self._remove)
 
-    async def read(self, model: ModelId) -> list[CardOnNode]:
-        return await self._everywhere(READ, model)
+    async def read(self, model: ModelId, key: str) -> list[CardOnNode]:
+        """Return the card on each node that has the complete model. `key` is the API key of the
+        client (`NodeCalls.ask`), here and below."""
+        return await self._everywhere(READ_CARD, ReadCard(model=model), model, key)
 
-    async def write(self, model: ModelId, text: str, begun_with: str = "") -> list[CardOnNode]:
+    async def write(
+        self, model: ModelId, text: str, key: str, begun_with: str = ""
+    ) -> list[CardOnNode]:
         """Write the card on each node that has the complete model. Return the result of each node.
         Raises CardChanged if the newest card's tag is not `begun_with` (empty: any tag)."""
-        cards = await self._unchanged(model, begun_with)
+        cards = await self._unchanged(model, key, begun_with)
         newest_s = max((card.at_s for card in cards), default=0.0)
         at_s = round(max(wall(), newest_s + LATER_S), 3)
-        return await self._everywhere(WRITE, model, text, at_s)
+        write = WriteCard(model=model, text=text, at_s=at_s)
+        return await self._everywhere(WRITE_CARD, write, model, key)
 
-    async def remove(self, model: ModelId, begun_with: str = "") -> list[CardOnNode]:
+    async def remove(self, model: ModelId, key: str, begun_with: str = "") -> list[CardOnNode]:
         """Delete the card on each node that has the complete model. Raises CardChanged as `write`
         does."""
-        await self._unchanged(model, begun_with)
-        return await self._everywhere(REMOVE, model)
+        await self._unchanged(model, key, begun_with)
+        return await self._everywhere(REMOVE_CARD, RemoveCard(model=model), model, key)
 
     # --- to ask ----------------------------------------------------------------------------------
 
-    async def _unchanged(self, model: ModelId, begun_with: str) -> list[CardOnNode]:
-        cards = await self.read(model)
+    async def _unchanged(self, model: ModelId, key: str, begun_with: str) -> list[CardOnNode]:
+        cards = await self.read(model, key)
         newest = newest_of(cards)
         if begun_with and begun_with != tag_of(newest):
             where = "" if newest is None else f" on {newest.name}"
@@ -98,44 +86,42 @@ class CardFiles:
             )
         return cards
 
-    async def _everywhere(self, verb: str, model: ModelId, *given: object) -> list[CardOnNode]:
-        having = [card for card in self._cards() if _copy(card, model) is not None]
-        return list(await asyncio.gather(*(self._at(card, verb, model, given) for card in having)))
+    async def _everywhere(
+        self, call: Call[Q, CardOnNode], request: Q, model: ModelId, key: str
+    ) -> list[CardOnNode]:
+        having = {card.node: card for card in self._cards() if _copy(card, model) is not None}
+        return list(
+            await asyncio.gather(
+                *(self._at(card, call, request, model, key) for card in having.values())
+            )
+        )
 
     async def _at(
-        self, card: NodeCard, verb: str, model: ModelId, given: tuple[object, ...]
+        self, card: NodeCard, call: Call[Q, CardOnNode], request: Q, model: ModelId, key: str
     ) -> CardOnNode:
         try:
-            fields = await self._questions.ask(card.node, verb, [model, *given])
-            return CardOnNode(**cast(dict[str, Any], fields))
-        except (RecordsElsewhere, CardKept) as error:
+            return await self._calls.ask(card.node, call, request, key=key)
+        except (CallFailed, CardKept) as error:
             copy = _copy(card, model)
             folder = "" if copy is None else copy.path
-            return CardOnNode(card.node, card.name, folder, unknown=str(error))
+            return CardOnNode(node=card.node, name=card.name, folder=folder, unknown=str(error))
 
-    # --- to answer -------------------------------------------------------------------------------
+    # --- to answer; a repeated call repeats the change, which has no further effect ---------------
 
-    async def _answer(
-        self, act: Callable[..., Awaitable[CardOnNode]], arguments: Any
-    ) -> dict[str, Any]:
-        """Answer a node. A repeated question repeats the change, which has no further effect."""
-        model, *given = cast(list[Any], arguments)
-        return asdict(await act(ModelId(str(model)), *given))
+    async def _read(self, asked: ReadCard) -> CardOnNode:
+        return await asyncio.to_thread(_read, self._own(asked.model))
 
-    async def _read(self, model: ModelId) -> CardOnNode:
-        return await asyncio.to_thread(_read, self._own(model))
-
-    async def _write(self, model: ModelId, text: str, at_s: float) -> CardOnNode:
-        copy = self._own(model)
+    async def _write(self, asked: WriteCard) -> CardOnNode:
+        copy = self._own(asked.model)
 
         def write() -> bool:
-            write_text(folder_for_card(copy[1]), text, at_s)
+            write_text(folder_for_card(copy[1]), asked.text, asked.at_s)
             return True
 
         return await self._changed(copy, write)
 
-    async def _remove(self, model: ModelId) -> CardOnNode:
-        copy = self._own(model)
+    async def _remove(self, asked: RemoveCard) -> CardOnNode:
+        copy = self._own(asked.model)
         return await self._changed(copy, lambda: remove(folder_for_card(copy[1])))
 
     async def _changed(
@@ -146,12 +132,12 @@ class CardFiles:
             done = await asyncio.to_thread(change)
         except CardKept as error:
             card = await asyncio.to_thread(_read, copy)
-            return replace(card, kept=str(error))
+            return card.model_copy(update={"kept": str(error)})
         except OSError as error:
             card = await asyncio.to_thread(_read, copy)
-            return replace(card, kept=f"disk error: {error.strerror or error}")
+            return card.model_copy(update={"kept": f"disk error: {error.strerror or error}"})
         self._bus.log.info("a card was changed", model=copy[1].model, folder=copy[1].path)
-        return replace(await asyncio.to_thread(_read, copy), done=done)
+        return (await asyncio.to_thread(_read, copy)).model_copy(update={"done": done})
 
     def _own(self, model: ModelId) -> tuple[NodeCard, ModelCard]:
         """Return the node card of this node and the model card of a model on it. Raises CardKept if
@@ -199,4 +185,6 @@ def _read(copy: tuple[NodeCard, ModelCard]) -> CardOnNode:
     except OSError as error:
         reason = reason or f"disk error: {error.strerror or error}"
     text, at_s = (None, 0.0) if stored is None else stored
-    return CardOnNode(card.node, card.name, model.path, text, at_s, reason)
+    return CardOnNode(
+        node=card.node, name=card.name, folder=model.path, text=text, at_s=at_s, kept=reason
+    )

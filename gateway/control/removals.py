@@ -10,46 +10,32 @@ and report the result.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
+from bus.calls import NodeCalls
+from bus.calls.table import DELETE_MODEL
 from bus.client import BusClient
 from bus.models.held_models import FolderKept, why_held
 from bus.models.model_folders import delete_aside, own_folder, put_aside, put_back
+from bus.wire.calls.models import DeleteModel, Removal
 from bus.wire.cards import ModelCard, NodeCard, pulls_in_part
-from bus.wire.ids import ModelId, NodeId
+from bus.wire.ids import ModelId
 from bus.wire.messages.readings import PullReading
-from gateway.cluster.record_questions import Questions, RecordsElsewhere
 from gateway.view.readings import ClusterReadings
-
-VERB = "delete_model"
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """The result of deleting a model from one node. If the model stays, `why` says why; empty if it
-    is deleted."""
-
-    node: NodeId
-    name: str
-    deleted: bool
-    size_bytes: int = 0
-    folder: str = ""
-    why: str = ""
 
 
 class Removals:
     """Deletes models from this node's folder `models`, and asks other nodes to delete theirs."""
 
     def __init__(
-        self, bus: BusClient, readings: ClusterReadings, questions: Questions, models: str
+        self, bus: BusClient, readings: ClusterReadings, calls: NodeCalls, models: str
     ) -> None:
         self._bus = bus
         self._readings = readings
-        self._questions = questions
+        self._calls = calls
         self._models = models
-        questions.answer(VERB, self._answer)
+        calls.answer(DELETE_MODEL, self._delete_here)
 
     def lies_at(self, model: ModelId) -> list[NodeCard]:
         """Return the cards of the nodes whose disks have the model or a part of it."""
@@ -66,9 +52,18 @@ class Removals:
             {str(card.node): card.name for card in self._cards()},
         )
 
-    async def everywhere(self, model: ModelId) -> list[Removal]:
-        """Delete the model from all nodes; return the result of each."""
-        return list(await asyncio.gather(*(self._at(card, model) for card in self.lies_at(model))))
+    async def everywhere(self, model: ModelId, key: str) -> list[Removal]:
+        """Delete the model from all nodes; return the result of each. `key` is the API key of the
+        client (`NodeCalls.ask`)."""
+        cards = {card.node: card for card in self.lies_at(model)}
+        gathered = await self._calls.ask_each(
+            DELETE_MODEL, DeleteModel(model=model), nodes=list(cards), key=key
+        )
+        failed = {
+            node: Removal(node=node, name=cards[node].name, deleted=False, why=str(error))
+            for node, error in gathered.failures.items()
+        }
+        return [gathered.replies.get(node) or failed[node] for node in cards]
 
     async def here(self, model: ModelId) -> Removal:
         """Delete the model from this node's disk. Raises FolderKept if the model must stay."""
@@ -86,7 +81,9 @@ class Removals:
         for folder in folders:
             await self._delete(model, Path(folder.path))
         size = sum(folder.size_bytes for folder in folders)
-        return Removal(own, card.name, True, size, folders[0].path)
+        return Removal(
+            node=own, name=card.name, deleted=True, size_bytes=size, folder=folders[0].path
+        )
 
     async def _delete(self, model: ModelId, path: Path) -> None:
         """Delete a folder of the model, unless the model is in use by then."""
@@ -99,27 +96,16 @@ class Removals:
         await asyncio.to_thread(delete_aside, aside, folder, models)
         self._bus.log.info("deleted a model", model=model, folder=str(path))
 
-    async def _at(self, card: NodeCard, model: ModelId) -> Removal:
+    async def _delete_here(self, asked: DeleteModel) -> Removal:
+        """Answer a node. If the call is repeated after the deletion, the reply says that the model
+        is not on this disk."""
         try:
-            if card.node == self._bus.speaker.node:
-                return await self.here(model)
-            fields = cast(dict[str, Any], await self._questions.ask(card.node, VERB, [model]))
-            return Removal(**fields)
-        except FolderKept as error:
-            return Removal(card.node, card.name, False, why=error.words)
-        except RecordsElsewhere as error:
-            return Removal(card.node, card.name, False, why=str(error))
-
-    async def _answer(self, arguments: Any) -> dict[str, Any]:
-        """Answer another node. If a question is repeated after the deletion, the answer says that
-        the model is not on this disk."""
-        model = ModelId(str(arguments[0]))
-        try:
-            return asdict(await self.here(model))
+            return await self.here(asked.model)
         except FolderKept as error:
             own = self._bus.speaker.node
             names = {card.node: card.name for card in self._cards()}
-            return asdict(Removal(own, names.get(own, own), False, why=error.words))
+            name = names.get(own, own)
+            return Removal(node=own, name=name, deleted=False, why=error.words)
 
     def _cards(self) -> list[NodeCard]:
         return self._readings.cards(self._bus.reactor.now())

@@ -24,7 +24,7 @@ from gateway.http.middleware import (
     Send,
 )
 from gateway.http.resources.figures import keep_history
-from gateway.http.routes import add_routes, check_verbs, routed
+from gateway.http.routes import add_routes, check_calls, routed
 from gateway.http.settings import answer_settings
 from gateway.service import HttpService, ServiceHandle
 from gateway.view.options import Options
@@ -52,7 +52,7 @@ def _log_strays(service: HttpService) -> None:
 def _check_calls(service: HttpService) -> None:
     """Raise LookupError if this process answers a call of other nodes that has no row in the access
     table."""
-    check_verbs(service.record_lists.questions.verbs)
+    check_calls(service.calls.answered)
 
 
 class ReceiveTap:

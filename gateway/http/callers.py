@@ -44,6 +44,13 @@ def key_id(req: Request) -> str | None:
     return None if caller is None else caller.key_id
 
 
+def key_behind(req: Request) -> str:
+    """Return the id of the cluster's API key for calls to other nodes; "" for the owner of this
+    node, who has no key or a key in this node's settings."""
+    caller = caller_of(req)
+    return caller.key_id or "" if caller is not None and caller.of_cluster else ""
+
+
 def sharer_of(req: Request, options: Options, client_id: str | None) -> Sharer:
     """Return the client for fair sharing as a path from coarse to fine: API key, client id,
     address, connection."""

@@ -9,25 +9,34 @@ delete an answer. To stop an answer in progress, a gateway must reach the proces
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
 
+from bus.calls import NodeCalls, table
+from bus.calls.process_calls import ANSWER_S
 from bus.process.clock import wall
 from bus.process.logs import CountedWarning, Log
+from bus.wire.calls.answers import (
+    AnswerFound,
+    AnswersFound,
+    Done,
+    FindAnswer,
+    LabelAnswer,
+    ListAnswers,
+    ListedAnswer,
+    RemoveAnswer,
+    StopAnswer,
+    StoredAnswer,
+)
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
-from gateway.cluster.http_processes import ANSWER_S, HttpProcesses
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import ask_home
 from gateway.dialects.dialect import KeptAnswer
+from gateway.http_processes import HttpProcesses
 from gateway.records import kept_answers
-from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.file import RecordsUnavailable
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
 from gateway.records.node_records import Make, NodeRecords
 from gateway.records.statements import Statement
-
-_LIST = "answer.list"
 
 
 class AnswersSilent(ShoalError):
@@ -72,7 +81,7 @@ class AnswerRecords:
         records: NodeRecords,
         bounds: AnswerBounds,
         near: HttpProcesses,
-        far: RecordLists,
+        calls: NodeCalls,
         node: NodeId,
         processes: int,
         stop: Callable[[RequestId], bool],
@@ -82,14 +91,16 @@ class AnswerRecords:
         self._records = records
         self._bounds = bounds
         self._near = near
-        self._far = far
+        self._calls = calls
         self._node = node
         self._processes = processes
         self._stop = stop
         self._open: dict[RequestId, str] = {}
-        for verb in ("find", "label", "remove", "stop"):
-            far.questions.answer(f"answer.{verb}", self._answered(verb))
-        far.questions.answer(_LIST, self._list)
+        calls.answer(table.FIND_ANSWER, self._find)
+        calls.answer(table.LABEL_ANSWER, self._label)
+        calls.answer(table.REMOVE_ANSWER, self._remove)
+        calls.answer(table.STOP_ANSWER, self._stopped)
+        calls.answer(table.LIST_ANSWERS, self._list)
 
     # --- answers of this process -----------------------------------------------------------------
 
@@ -143,98 +154,99 @@ class AnswerRecords:
 
     async def find(self, owner: str, request: RequestId) -> KeptAnswer | None:
         """Return a stored answer of this owner, or None. Raises RecordsUnavailable,
-        RecordsElsewhere."""
-        reply = await self._ask_home("find", request, owner)
-        if reply is None:
+        CallFailed."""
+        find = FindAnswer(owner=owner, request=request)
+        reply = await self._calls.ask_owner(request, table.FIND_ANSWER, find)
+        if reply is None or reply.answer is None:
             return None
-        answer, items, listed, labels = cast(tuple[bytes, list[bytes], bytes, bytes], reply)
-        return KeptAnswer(answer, tuple(items), listed, labels)
+        stored = reply.answer
+        return KeptAnswer(stored.answer, stored.items, stored.listed, stored.labels)
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
         """Replace the labels of an answer of this owner. Return False if no such answer is stored.
-        Raises RecordsUnavailable, RecordsElsewhere."""
-        return await self._ask_home("label", request, owner, labels) is True
+        Raises RecordsUnavailable, CallFailed."""
+        label = LabelAnswer(owner=owner, request=request, labels=labels)
+        return _is_done(await self._calls.ask_owner(request, table.LABEL_ANSWER, label))
 
     async def remove(self, owner: str, request: RequestId) -> bool:
         """Delete an answer of this owner. Return False if no such answer is stored. Raises
-        RecordsUnavailable, RecordsElsewhere."""
-        return await self._ask_home("remove", request, owner) is True
+        RecordsUnavailable, CallFailed."""
+        remove = RemoveAnswer(owner=owner, request=request)
+        return _is_done(await self._calls.ask_owner(request, table.REMOVE_ANSWER, remove))
 
     async def stop(self, owner: str, request: RequestId) -> bool:
         """Stop an answer of this owner that is being made. Return False if none is in progress.
-        Raises AnswersSilent, RecordsElsewhere."""
-        return await self._ask_home("stop", request, owner) is True
+        Raises AnswersSilent, CallFailed."""
+        stop = StopAnswer(owner=owner, request=request)
+        return _is_done(await self._calls.ask_owner(request, table.STOP_ANSWER, stop))
 
     async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
         """Return the listed answers of this owner on all nodes, in order. Raises
         RecordsUnavailable."""
-        replies = await self._far.ask(_LIST, [owner, *astuple(query)])
-        rows = [tuple(row) for answer in replies.answers for row in answer]
-        rows.sort(key=lambda row: (row[1], row[2]), reverse=query.descends)
-        requests = tuple(RequestId(row[0]) for row in rows[: query.limit])
-        return AnswersListed(requests, replies.missing)
+        asked = ListAnswers(
+            owner=owner,
+            limit=query.limit,
+            descends=query.descends,
+            after=query.after,
+            model=query.model,
+            labels=query.labels,
+        )
+        gathered = await self._calls.ask_each(table.LIST_ANSWERS, asked)
+        rows = [row for reply in gathered.replies.values() for row in reply.rows]
+        rows.sort(key=lambda row: (row.created, row.name), reverse=query.descends)
+        requests = tuple(row.request for row in rows[: query.limit])
+        return AnswersListed(requests, gathered.missing)
 
     # --- internals -------------------------------------------------------------------------------
 
-    async def _ask_home(self, verb: str, request: RequestId, owner: str, given: bytes = b"") -> Any:
-        """Return the reply of the node that the request id names; None if the cluster has no such
-        node."""
-        return await ask_home(
-            self._far.questions, request, f"answer.{verb}", [request, owner, given]
+    async def _find(self, asked: FindAnswer) -> AnswerFound:
+        query = kept_answers.find(asked.owner, asked.request)
+        answer = await self._records.ask(lambda file: kept_answers.answer_in(file.read(query)))
+        if answer is None:
+            return AnswerFound()
+        return AnswerFound(
+            answer=StoredAnswer(
+                answer=answer.answer,
+                items=answer.items,
+                listed=answer.listed,
+                labels=answer.labels,
+            )
         )
 
-    def _answered(self, verb: str) -> Callable[[Any], Any]:
-        async def answered(arguments: Any) -> Any:
-            """Answer a call of another gateway."""
-            match arguments:
-                case [str(request), str(owner), bytes(given)]:
-                    return await self._here(verb, RequestId(request), owner, given)
-                case _:
-                    return None
+    async def _label(self, asked: LabelAnswer) -> Done:
+        change = kept_answers.labelled(asked.owner, asked.request, asked.labels)
+        return Done(done=(await self._records.write([change]))[0] > 0)
 
-        return answered
+    async def _remove(self, asked: RemoveAnswer) -> Done:
+        change = kept_answers.removed(asked.owner, asked.request)
+        return Done(done=(await self._records.write([change]))[0] > 0)
 
-    async def _list(self, arguments: Any) -> list[list[Any]]:
-        owner, limit, descends, after, model, labels = arguments
-        query = ListedQuery(
-            int(limit),
-            bool(descends),
-            after,
-            model,
-            tuple((str(name), str(text)) for name, text in labels),
-        )
-        question = kept_answers.listed(str(owner), query)
+    async def _list(self, asked: ListAnswers) -> AnswersFound:
+        query = ListedQuery(asked.limit, asked.descends, asked.after, asked.model, asked.labels)
+        question = kept_answers.listed(asked.owner, query)
         [rows] = await self._records.ask(lambda file: file.read([question]))
-        return [list(row) for row in rows]
+        return AnswersFound(
+            rows=tuple(
+                ListedAnswer(request=request, created=created, name=name)
+                for request, created, name in rows
+            )
+        )
 
-    async def _here(self, verb: str, request: RequestId, owner: str, given: bytes) -> Any:
-        match verb:
-            case "find":
-                return await self._records.ask(lambda file: _plain(file, owner, request))
-            case "label":
-                changed = [kept_answers.labelled(owner, request, given)]
-                return (await self._records.write(changed))[0] > 0
-            case "remove":
-                return (await self._records.write([kept_answers.removed(owner, request)]))[0] > 0
-            case _:
-                return await self._stopped(request, owner)
-
-    async def _stopped(self, request: RequestId, owner: str) -> bool:
-        made_by = owner_of(request)
+    async def _stopped(self, asked: StopAnswer) -> Done:
+        made_by = owner_of(asked.request)
         digits = "" if made_by is None or made_by[0] != self._node else made_by[1][1:]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 4):
-            return False
+            return Done(done=False)
         number = int(digits)
         if number == self._near.number:
-            return self.stop_here(request, owner)
+            return Done(done=self.stop_here(asked.request, asked.owner))
         if number >= self._processes:
-            return False
-        stopped = await self._near.stop_answer(number, request, owner)
+            return Done(done=False)
+        stopped = await self._near.stop_answer(number, asked.request, asked.owner)
         if stopped is None:
             raise AnswersSilent(number)
-        return stopped
+        return Done(done=stopped)
 
 
-def _plain(file: RecordsFile, owner: str, request: RequestId) -> list[Any] | None:
-    answer = kept_answers.answer_in(file.read(kept_answers.find(owner, request)))
-    return answer and [answer.answer, list(answer.items), answer.listed, answer.labels]
+def _is_done(reply: Done | None) -> bool:
+    return reply is not None and reply.done

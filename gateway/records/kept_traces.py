@@ -9,17 +9,19 @@ them can read and delete the node's traces.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
+import orjson
+
+from bus.calls import NodeCalls, table
 from bus.process.clock import wall
+from bus.wire.calls.answers import Done
+from bus.wire.calls.traces import FindTrace, ListTraces, RemoveTrace, TraceFound, TracesFound
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import ask_home
+from gateway.dialects.encode import json_bytes
 from gateway.records import traces
 from gateway.records.file import RecordsFile
 from gateway.records.node_records import NodeRecords
-
-_FIND, _REMOVE, _LATEST = "trace.find", "trace.remove", "trace.latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +35,15 @@ class TracesListed:
 
 class TraceRecords:
     """Finds the traces of all nodes; `node` is this node. Methods raise RecordsUnavailable if this
-    node's records cannot be read, and RecordsElsewhere if another node's cannot."""
+    node's records cannot be read, and CallFailed if another node's cannot."""
 
-    def __init__(self, records: NodeRecords, far: RecordLists, node: NodeId) -> None:
+    def __init__(self, records: NodeRecords, calls: NodeCalls, node: NodeId) -> None:
         self._records = records
-        self._far = far
+        self._calls = calls
         self._node = node
-        far.questions.answer(_FIND, self._find_here)
-        far.questions.answer(_REMOVE, self._remove_here)
-        far.questions.answer(_LATEST, self._latest_here)
+        calls.answer(table.FIND_TRACE, self._find)
+        calls.answer(table.REMOVE_TRACE, self._remove)
+        calls.answer(table.LIST_TRACES, self._list)
 
     async def latest(self, limit: int, model: str | None) -> dict[str, Any]:
         """Return this node's last traces, latest first, of one model or of all models. Also return
@@ -54,12 +56,16 @@ class TraceRecords:
 
         return await self._records.ask(ask)
 
-    async def latest_of_all(self, limit: int, model: str | None) -> TracesListed:
-        """Return the last traces of all nodes, ordered by the wall clock of each node."""
-        replies = await self._far.ask(_LATEST, [limit, model])
-        listed = [trace for rows in replies.answers for trace in cast(list[dict[str, Any]], rows)]
+    async def latest_of_all(self, limit: int, model: str | None, key: str) -> TracesListed:
+        """Return the last traces of all nodes, ordered by the wall clock of each node. `key` is the
+        API key of the client (`NodeCalls.ask`)."""
+        asked = ListTraces(limit=limit, model=model)
+        gathered = await self._calls.ask_each(table.LIST_TRACES, asked, key=key)
+        listed: list[dict[str, Any]] = []
+        for reply in gathered.replies.values():
+            listed += orjson.loads(reply.traces)
         listed.sort(key=lambda trace: trace["ended_at_s"], reverse=True)
-        return TracesListed(tuple(listed[:limit]), replies.missing)
+        return TracesListed(tuple(listed[:limit]), gathered.missing)
 
     async def stats(self, window_s: float, model: str | None) -> dict[str, Any]:
         """Return statistics of this node's traced requests that ended in the last `window_s`
@@ -72,34 +78,30 @@ class TraceRecords:
 
         return await self._records.ask(ask)
 
-    async def find(self, request: RequestId) -> bytes | None:
+    async def find(self, request: RequestId, key: str) -> bytes | None:
         """Return the stored trace of a request as JSON; None if the request has no stored trace."""
-        trace = await ask_home(self._far.questions, request, _FIND, [request])
-        return cast(bytes | None, trace)
+        find = FindTrace(request=request)
+        reply = await self._calls.ask_owner(request, table.FIND_TRACE, find, key=key)
+        return None if reply is None else reply.trace
 
-    async def remove(self, request: RequestId) -> bool:
+    async def remove(self, request: RequestId, key: str) -> bool:
         """Delete the trace of a request. Return False if the request has no stored trace."""
-        return await ask_home(self._far.questions, request, _REMOVE, [request]) is True
+        remove = RemoveTrace(request=request)
+        reply = await self._calls.ask_owner(request, table.REMOVE_TRACE, remove, key=key)
+        return reply is not None and reply.done
 
     # --- for the gateways of other nodes ---------------------------------------------------------
 
-    async def _find_here(self, arguments: Any) -> bytes | None:
-        [request] = arguments
+    async def _find(self, asked: FindTrace) -> TraceFound:
+        query = traces.find(asked.request)
+        [rows] = await self._records.ask(lambda file: file.read([query]))
+        return TraceFound(trace=rows[0][0] if rows else None)
 
-        def ask(file: RecordsFile) -> bytes | None:
-            [rows] = file.read([traces.find(str(request))])
-            return bytes(rows[0][0]) if rows else None
+    async def _remove(self, asked: RemoveTrace) -> Done:
+        changed = await self._records.write([traces.removed(asked.request)])
+        return Done(done=changed[0] > 0)
 
-        return await self._records.ask(ask)
-
-    async def _remove_here(self, arguments: Any) -> bool:
-        [request] = arguments
-        if await self._find_here([request]) is None:
-            return False
-        await self._records.write([traces.removed(str(request))])
-        return True
-
-    async def _latest_here(self, arguments: Any) -> list[dict[str, Any]]:
-        limit, model = arguments
-        latest = await self.latest(int(limit), None if model is None else str(model))
-        return [{"node": self._node, **trace} for trace in latest["traces"]]
+    async def _list(self, asked: ListTraces) -> TracesFound:
+        latest = await self.latest(asked.limit, asked.model)
+        rows = [{"node": self._node, **trace} for trace in latest["traces"]]
+        return TracesFound(traces=json_bytes(rows))

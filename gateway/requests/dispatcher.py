@@ -25,9 +25,9 @@ from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
-from gateway.cluster.http_processes import OpenRequestTold
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
+from gateway.http_processes import OpenRequestTold
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import check_templates, requests_of
 from gateway.requests.inbox import EntryInbox

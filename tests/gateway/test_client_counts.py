@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from bus.models.tasks import ClientName
 from bus.process.logs import Log
+from bus.wire.calls.processes import ClientsRead, ClientUseRow
 from gateway.access import AskingClients
 from gateway.access.clients import FLUSH_S
 from gateway.records import ClientTotals, LogBounds, NodeRecords
@@ -20,6 +21,7 @@ from gateway.view.options import Options
 
 ANN = ClientName("key", "ann")
 ONE = ClientTotals(1, 0, 0, 7, 10)
+USED: ClientUseRow = ("key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0)
 
 
 class Process:
@@ -31,13 +33,13 @@ class Process:
         self.path = folder / "records.sqlite"
         self.records = NodeRecords(self.path, LogBounds(10, 1 << 20, 1e9), self.log)
         self.timers: dict[float, Callable[[], None]] = {}
-        self.others: dict[int, list[Any]] = {}
+        self.others: dict[int, ClientsRead] = {}
         self.told: list[list[Any]] = []
         self.now = 100.0
         near = SimpleNamespace(
             number=number,
             tell_rests=lambda _processes, rows: self.told.append(json.loads(json.dumps(rows))),
-            client_rows=self._rows,
+            clients=self._rows,
         )
         file = folder / "clients.toml"
         file.write_text("[clients.ann]\nkeep_alive_most_s = 60\n")
@@ -57,8 +59,8 @@ class Process:
             log=self.log,
         )
 
-    async def _rows(self, _processes: int) -> dict[int, list[Any]]:
-        return {0: self.clients.own_rows(), **self.others}
+    async def _rows(self, _processes: int) -> dict[int, ClientsRead]:
+        return {0: self.clients.report(), **self.others}
 
     async def settled(self) -> None:
         """Wait until what was begun of loading and writing is done."""
@@ -132,10 +134,10 @@ def test_of_a_process_that_does_not_tell_what_is_kept_counts(tmp_path: Path) -> 
         process.clients.ended(ANN, ONE)
         await process.settled()
         assert await process.requests() == {"ann": 2}, "it is gone, and its rows are there"
-        process.others = {1: [True, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]], [["key", "ann", 2]]]}
+        process.others = {1: ClientsRead(is_loaded=True, use=(USED,), waiting=(("key", "ann", 2),))}
         assert await process.requests() == {"ann": 6}, "it tells all that it counted"
         assert [one["waiting"] for one in await process.clients.told()] == [2]
-        process.others = {1: [False, [["key", "ann", 5, 0, 0, 0, 0, 1.0, 2.0]], []]}
+        process.others = {1: ClientsRead(is_loaded=False, use=(USED,))}
         assert await process.requests() == {"ann": 7}, "it has not read its rows yet"
         await process.stop()
 

@@ -9,8 +9,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from bus.calls import CALLS
 from gateway.http.openapi import Route
-from gateway.http.routes import CALLS, KEYLESS, NODES, ROUTES, topics, with_a_key
+from gateway.http.routes import KEYLESS, NODES, RIGHTS, ROUTES, topics, with_a_key
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "security.md"
 ORDER = [
@@ -36,8 +37,9 @@ def lines() -> Iterator[str]:
     """Yield a block of routes for each pair of rules, then the calls and topics of the bus."""
     for (who, scope), routes in sorted(rules().items(), key=lambda row: ORDER.index(row[0])):
         yield from block(f"Without a key: {KEYLESS[who]}. With keys: {scope}.", paths(routes))
-    calls = (f"{one} ({more})" if more else one for one, more in CALLS.items())
-    yield from block(f"Calls between gateways: {NODES}.", wrapped(calls))
+    for right, who in RIGHTS.items():
+        calls = sorted(call.name for call in CALLS.values() if call.right == right)
+        yield from block(f"Calls between gateways: {who}.", wrapped(calls))
     yield from block(f"Topics of the bus: {NODES}.", wrapped(topics()))
 
 

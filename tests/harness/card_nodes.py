@@ -3,7 +3,6 @@ between them is a stand-in."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +11,12 @@ from bus.models.cards import CARD_FILE, BadCard, read_card
 from bus.wire.cards import ModelCard, NodeCard
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import CardReading
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.control.card_files import CardFiles
 from gateway.view.readings import ClusterReadings
+from tests.harness.called_nodes import CalledNodes
 from tests.recorded.specimens import least
 
 M = ModelId("org/m")
-Verb = Callable[[Any], Awaitable[Any]]
 
 
 class CardNodes:
@@ -30,12 +28,12 @@ class CardNodes:
         self.changes: dict[str, dict[str, Any]] = {name: {} for name in "abc"}
         """What of a node's own card of the model is told otherwise."""
         self._told = 0
-        self._verbs: dict[tuple[str, str], Verb] = {}
+        called = CalledNodes("a", "b", down="c")
         self.files: dict[str, CardFiles] = {}
         for name, own in self.folders.items():
             own.mkdir(parents=True)
             (own / "config.json").write_text("{}")
-            self.files[name] = CardFiles(self.bus(name), self.readings, self._questions(name))
+            self.files[name] = CardFiles(self.bus(name), self.readings, called[name])
             self.tell(name)
         self.a = self.files["a"]
 
@@ -74,17 +72,6 @@ class CardNodes:
     def lying(self, name: str) -> set[str]:
         """The files in a node's folder of the model, beside its configuration."""
         return {file.name for file in self.folders[name].iterdir()} - {"config.json"}
-
-    def _questions(self, own: str) -> Any:
-        def answer(verb: str, by: Verb) -> None:
-            self._verbs[own, verb] = by
-
-        async def ask(node: NodeId, verb: str, arguments: Any) -> Any:
-            if node == "c":
-                raise RecordsElsewhere(node, "down", "node node-c is not connected: silent")
-            return await self._verbs[node, verb](arguments)
-
-        return SimpleNamespace(answer=answer, ask=ask)
 
 
 def _pass_over(*_: Any, **__: Any) -> None:

@@ -373,9 +373,13 @@ class GatewayTestbed:
             )
             for name in (*(names or USUAL), *embedding)
         )
+        self.publish_node(NODE, "testbed", models)
+
+    def publish_node(self, node: NodeId, name: str, models: tuple[ModelCard, ...] = ()) -> None:
+        """Make a node with these models known to all gateways."""
         card = NodeCard(
-            node=NODE,
-            name="testbed",
+            node=node,
+            name=name,
             platform="linux",
             cores=2,
             memory_bytes=10**9,
@@ -386,7 +390,7 @@ class GatewayTestbed:
             models=models,
             announced_at_s=wall(),
         )
-        self.do(lambda: self.holder.bus.publish(f"card.{NODE}", CardReading(card=card)))
+        self.do(lambda: self.holder.bus.publish(f"card.{node}", CardReading(card=card)))
 
     # --- runners ------------------------------------------------------------------------------
 

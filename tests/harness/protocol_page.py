@@ -8,6 +8,7 @@ import typing
 from collections.abc import Mapping
 from pathlib import Path
 
+from bus.calls import CALLS
 from bus.wire import codec
 from bus.wire.array_frames import ArrayFrame
 from bus.wire.errors import FailReason, FinishReason, RefusalReason
@@ -35,7 +36,10 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "readings": ("Readings", "Measurements; the latest wins."),
     "collectives": ("Collective test", "What ranks measured of the links between nodes."),
     "control": ("Control", "Term, snapshots, slots, diagnostics."),
-    "gateways": ("Gateways", "Between gateways of different nodes: cancels, records."),
+    "gateways": (
+        "Gateways",
+        "Between gateways of different nodes (see Calls), and to a worker.",
+    ),
     "peers": ("Peers", "Between switchboards of different nodes."),
     "weights": ("Weights", "Between workers: manifests and bytes of models."),
 }
@@ -113,6 +117,43 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def calls() -> str:
+    """Return the table of calls between gateways, and the fields of their messages."""
+    head = [
+        "## Calls\n",
+        "Between the gateways of two nodes: `call_asked` holds the request, `call_answered` a\n"
+        "piece of the reply, each packed as a map of its fields. Right `admin`: the client\n"
+        "behind the call is the owner of the asking node or has an API key with the scope\n"
+        "`admin`. Right `process`: between the HTTP processes of one node, over its own\n"
+        "socket. `bus/calls/table.py`\n",
+        "| call | right | request | reply |",
+        "|---|---|---|---|",
+    ]
+    rows = [
+        f"| `{call.name}` | {call.right} | `{call.request.__name__}` | `{call.reply.__name__}` |"
+        for call in CALLS.values()
+    ]
+    used = {cls for call in CALLS.values() for cls in (call.request, call.reply)}
+    messages = ["", "| message | meaning | fields |", "|---|---|---|"]
+    messages += [
+        f"| `{cls.__name__}` | {_cell(first_paragraph(cls))} | {fields_of(cls)} |"
+        for cls in sorted(used | _inner(used), key=lambda cls: cls.__name__)
+    ]
+    return "\n".join([*head, *rows, *messages]) + "\n"
+
+
+def _inner(used: set[type[Message]]) -> set[type[Message]]:
+    """Return the messages of `bus/wire/calls` that only stand inside other messages."""
+    modules = {inspect.getmodule(cls) for cls in used}
+    named = {
+        cls
+        for module in modules
+        for cls in vars(module).values()
+        if isinstance(cls, type) and issubclass(cls, Message) and ".calls." in cls.__module__
+    }
+    return {cls for cls in named - used if not any(issubclass(other, cls) for other in used)}
+
+
 def reasons() -> str:
     lists = {
         "A request fails with": FailReason,
@@ -127,4 +168,4 @@ def reasons() -> str:
 
 
 def page() -> str:
-    return "\n".join([HEAD, kinds(), frames(), reasons()])
+    return "\n".join([HEAD, kinds(), calls(), frames(), reasons()])

@@ -31,6 +31,7 @@ class SecondGateway:
         finally:
             made.log.close()
             made.port, made.log = first, log
+        made.publish_node(ELSEWHERE, "elsewhere")
 
     def close(self) -> None:
         """End it."""

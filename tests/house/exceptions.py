@@ -36,7 +36,6 @@ ROOMS_WITHOUT_A_DOOR: Mapping[str, Excused] = {
     "gateway.cli.verbs.models": Excused("no door yet"),
     "gateway.cli.verbs.node": Excused("no door yet"),
     "gateway.cli.verbs.store": Excused("no door yet"),
-    "gateway.cluster": Excused("no door yet"),
     "gateway.dialects": Excused("not asked for yet"),
     "gateway.dialects.ollama": Excused("no door yet"),
     "gateway.dialects.openai": Excused("no door yet"),

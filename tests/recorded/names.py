@@ -18,6 +18,7 @@ import falcon.inspect
 from falcon.asgi import App
 
 from bus.__main__ import peer_settings
+from bus.calls import CALLS
 from bus.membership.mdns_hints import SERVICE, Advert
 from bus.models.model_folders import STAGING as STAGES
 from bus.process.endpoints import Endpoints
@@ -91,6 +92,13 @@ def topics() -> list[dict[str, Any]]:
             "on_demand": row.on_demand,
         }
         for row in TOPICS
+    ]
+
+
+def calls() -> list[dict[str, Any]]:
+    """List the rows of the table of calls between gateways."""
+    return [
+        {"call": call.name, "right": call.right, "is_slow": call.is_slow} for call in CALLS.values()
     ]
 
 
@@ -246,6 +254,7 @@ def errors() -> dict[str, Any]:
 
 TABLES: Mapping[str, Callable[[], Any]] = {
     "topics": topics,
+    "calls": calls,
     "wire": wire_names,
     "sockets": sockets,
     "files": files,

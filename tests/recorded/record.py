@@ -30,7 +30,7 @@ from tests.recorded.disk import (
     told_state,
 )
 from tests.recorded.names import TABLES
-from tests.recorded.wire import Recorded, entry_tags, frames, kinds
+from tests.recorded.wire import Recorded, calls, entry_tags, frames, kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).parent / "data"
@@ -65,6 +65,8 @@ def pages(folder: Path) -> dict[str, Any]:
 def record_wire() -> None:
     """Record what crosses wires."""
     (DATA / "kinds.json").write_text(text_of(as_text(kinds())))
+    called = {part: as_text(packed) for part, packed in calls().items()}
+    (DATA / "calls.json").write_text(text_of(called))
     spoken = {direction: as_text(tagged) for direction, tagged in frames().items()}
     (DATA / "frames.json").write_text(text_of({**spoken, "entries": entry_tags()}))
 

@@ -164,6 +164,8 @@ def _made_of(annotation: Any, name: str, turn: int, *, whole: bool) -> Any:
         return tuple(_value(inner[0], name, turn + n, {}, whole=whole) for n in range(2))
     if origin is tuple:
         return tuple(_value(one, name, turn + n, {}, whole=whole) for n, one in enumerate(inner))
+    if origin is list:
+        return [_value(inner[0], name, turn + n, {}, whole=whole) for n in range(2)]
     if origin is dict:
         key, value = inner
         return {

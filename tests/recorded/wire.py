@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
-from bus.wire.codec import KINDS, Envelope, encode, unpack
+from bus.calls import CALLS
+from bus.wire.codec import KINDS, Envelope, encode, pack_body, unpack
 from bus.wire.data_frames import pack_to_gateway, pack_to_runner
 from bus.wire.errors import FailReason, FinishReason, Refusal
 from bus.wire.ids import Boot, InstanceId, NodeId, RequestId, TokenId
@@ -100,6 +101,17 @@ def kinds() -> Recorded:
     return {
         kind: [encode(Envelope(*SENDER, message)) for message in specimens(cls, apart)]
         for kind, cls in sorted(KINDS.items())
+    }
+
+
+def calls() -> dict[str, Recorded]:
+    """Pack specimens of the request and the reply of every call between gateways."""
+    return {
+        part: {
+            name: [pack_body(message) for message in specimens(getattr(call, part))]
+            for name, call in sorted(CALLS.items())
+        }
+        for part in ("request", "reply")
     }
 
 

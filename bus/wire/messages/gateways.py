@@ -1,9 +1,8 @@
-"""Questions between gateways of different nodes: stop a request, query records. And questions of a
-gateway to its own node's worker: search a hub, let a runner end a request.
+"""Calls between gateways of different nodes. And questions of a gateway to its own node's worker:
+search a hub, let a runner end a request.
 
-Pure. Gateways use the control plane, which may drop messages. The asker repeats a question until it
-is answered; a repeated question gets the first answer. A worker's socket drops nothing: one
-question, one answer.
+Pure. Gateways use the control plane, which may drop messages, so a call is repeated until it is
+answered (`bus/calls`). A worker's socket drops nothing: one question, one answer.
 """
 
 from __future__ import annotations
@@ -12,61 +11,60 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.ids import ModelId, NodeId, RequestId
+from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.readings import PullRefusal
 from bus.wire.messages.wire import Message
 
-RECORD_PIECE_BYTES = 256 << 10
-"""The size of one part of an answer about records, so that other messages of the plane get
-through."""
-RECORD_ANSWER_BYTES = 16 << 20
-RECORD_ARGUMENTS_BYTES = 1 << 20
+CALL_PIECE_BYTES = 256 << 10
+"""The size of one piece of a reply, so that other messages of the plane get through."""
+CALL_REPLY_BYTES = 16 << 20
+CALL_REQUEST_BYTES = 1 << 20
 
 
-class CancelAsked(Message):
-    """Stop a request that the gateway of another node owns. `question` is new for each question and
-    the same in its repeats; the answer goes to the gateways of `asker`."""
+class CallAsked(Message):
+    """Call `name` at a node's gateways: return the reply to `request` from byte `offset` on.
 
-    kind: Literal["cancel_asked"] = "cancel_asked"
-    question: str
-    asker: NodeId
-    request: RequestId
+    `call_id` is new for each call and the same in its repeats. `bus/calls/table.py` lists the names
+    and the messages that `request` and the reply hold. `key` is the id of the API key behind the
+    call; it is empty if the asking node's owner is behind it. `attempt` grows when no reply came;
+    it selects the HTTP process that answers.
+    """
 
-
-class CancelAnswered(Message):
-    """The owner's answer. `found` False: the request was neither open there nor stopped before."""
-
-    kind: Literal["cancel_answered"] = "cancel_answered"
-    question: str
-    found: bool
-
-
-class RecordAsked(Message):
-    """Query the records of a node's gateways: the result of `verb` with `arguments` (plain data in
-    msgpack), from byte `offset` of the answer on. `question` is as in `CancelAsked`. `attempt`
-    grows when no answer came; it selects the HTTP process that answers."""
-
-    kind: Literal["record_asked"] = "record_asked"
-    question: str = Field(max_length=64)
-    asker: NodeId
-    verb: str = Field(max_length=64)
-    arguments: bytes = Field(max_length=RECORD_ARGUMENTS_BYTES)
-    offset: int = Field(default=0, ge=0, le=RECORD_ANSWER_BYTES)
+    kind: Literal["call_asked"] = "call_asked"
+    call_id: str = Field(max_length=64)
+    name: str = Field(max_length=64)
+    key: str = Field(default="", max_length=64)
+    request: bytes = Field(max_length=CALL_REQUEST_BYTES)
+    offset: int = Field(default=0, ge=0, le=CALL_REPLY_BYTES)
     attempt: int = Field(default=0, ge=0)
 
 
-class RecordAnswered(Message):
-    """A part of the answer, in msgpack, from `offset` on. `edition` is the same for all parts of
-    one answer; it is empty while the answer is being prepared. `refused`: there is no answer, for
-    this reason."""
+class CallRefusal(Message):
+    """The reason why a call has no reply. `status` and `code` are those of the HTTP error that the
+    asking gateway answers; 0 and empty: the asking gateway chooses. `field` names the parameter
+    that is wrong. `retry_after_s`: when to try again, if known."""
 
-    kind: Literal["record_answered"] = "record_answered"
-    question: str = Field(max_length=64)
-    edition: str = ""
+    message: str
+    status: int = Field(default=0, ge=0, le=599)
+    code: str = Field(default="", max_length=64)
+    field: str | None = Field(default=None, max_length=64)
+    retry_after_s: float | None = None
+
+
+class CallAnswered(Message):
+    """A piece of the reply to a call, from byte `offset` on.
+
+    `edition` is the same for all pieces of one reply; it is empty while the reply is being
+    computed. `refused`: there is no reply, for this reason.
+    """
+
+    kind: Literal["call_answered"] = "call_answered"
+    call_id: str = Field(max_length=64)
+    edition: str = Field(default="", max_length=64)
     offset: int = Field(default=0, ge=0)
-    total_bytes: int = Field(default=0, ge=0, le=RECORD_ANSWER_BYTES)
-    content: bytes = Field(default=b"", max_length=RECORD_PIECE_BYTES)
-    refused: str = ""
+    total_bytes: int = Field(default=0, ge=0, le=CALL_REPLY_BYTES)
+    content: bytes = Field(default=b"", max_length=CALL_PIECE_BYTES)
+    refused: CallRefusal | None = None
 
 
 class CancelRow(Message):

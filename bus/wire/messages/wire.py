@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 PROTOCOL_MIN = 1
-PROTOCOL_MAX = 13
+PROTOCOL_MAX = 14
 """The protocol versions that a process reads from processes of its own node. To other nodes a build
 speaks only its highest, because all of them get the same published bytes."""
 

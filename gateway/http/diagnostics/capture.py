@@ -13,17 +13,19 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from falcon.asgi import Request, Response
 from pydantic import Field
 
+from bus.calls import CallFailed, table
 from bus.process.clock import wall
 from bus.process.identity import new_name
 from bus.process.logs import story_of
+from bus.wire.calls.jobs import Noted
+from bus.wire.calls.nodes import Capture, ForgetCapture, TakeCapture
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.control.captures import (
     Captured,
     KeptCaptures,
@@ -35,6 +37,7 @@ from gateway.control.captures import (
     remover_of,
 )
 from gateway.dialects.body import Closed
+from gateway.http.callers import key_behind
 from gateway.http.diagnostics.cluster import answer_node
 from gateway.http.diagnostics.gathering import CaptureTiming, gathered
 from gateway.http.diagnostics.peers import chosen, names_of, node_named
@@ -45,7 +48,6 @@ from gateway.http.diagnostics.timeline import answer_runners
 from gateway.http.middleware import Resource, tell_missing
 from gateway.service import HttpService
 
-TAKE, FETCHED = "capture.take", "capture.fetched"
 TIMING = CaptureTiming()
 FORMAT = 1
 LOOK_S = 0.5
@@ -68,7 +70,7 @@ class ClusterCapture(Resource):
         """Answer with a tar.gz: a folder for each reached node, and `manifest.json`."""
         body = await self.read(req, CaptureBody)
         names = names_of(self.service)
-        await _answer(self.service, resp, names, chosen(names, body.nodes, "nodes"))
+        await _answer(self.service, req, resp, names, chosen(names, body.nodes, "nodes"))
 
 
 class CaptureOfNode(Resource):
@@ -78,16 +80,21 @@ class CaptureOfNode(Resource):
     async def on_post(self, req: Request, resp: Response, node: str = "") -> None:
         """Answer with the capture of one node, in the same format; 404 for an unknown node."""
         where = node_named(self.service, node)
-        await _answer(self.service, resp, names_of(self.service), [where])
+        await _answer(self.service, req, resp, names_of(self.service), [where])
 
 
 async def _answer(
-    service: HttpService, resp: Response, names: Mapping[NodeId, str], nodes: Sequence[NodeId]
+    service: HttpService,
+    req: Request,
+    resp: Response,
+    names: Mapping[NodeId, str],
+    nodes: Sequence[NodeId],
 ) -> None:
     within_s = TIMING.whole_s + SLACK_S
     capture = new_name("capture")
+    key = key_behind(req)
     captured = await asyncio.gather(
-        *(_captured(service, node, names[node], capture, within_s) for node in nodes)
+        *(_captured(service, key, node, names[node], capture, within_s) for node in nodes)
     )
     at_s = wall()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
@@ -105,7 +112,8 @@ async def _answer(
 
 
 def answer_others(service: HttpService) -> None:
-    """Let all gateways, including our own, diagnose, capture and restart this node."""
+    """Let the gateways of all nodes, including our own, diagnose, capture and restart this
+    node."""
     answering = (answer_node, answer_runners, answer_examined, answer_cancels, answer_restarts)
     for register in answering:
         register(service)
@@ -121,35 +129,36 @@ def answer_others(service: HttpService) -> None:
             # The asking node only sees its own timeout; the reason is in this log.
             service.log.error("a capture failed", error=story_of(error))
 
-    async def take(arguments: Any) -> bytes:
-        """On the first call with a name, start a capture. Return the capture, or b"" while it is
-        not ready."""
-        name = str(arguments[0])
+    async def take(asked: TakeCapture) -> Capture:
+        """On the first call with a name, start a capture. Return the capture, or no bytes while it
+        is not ready."""
+        name = asked.name
         if await asyncio.to_thread(captures.claimed, name):
             task = asyncio.ensure_future(make(name))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
-        return await asyncio.to_thread(captures.read, name) or b""
+        return Capture(content=await asyncio.to_thread(captures.read, name) or b"")
 
-    async def fetched(arguments: Any) -> None:
+    async def forget(asked: ForgetCapture) -> Noted:
         """Delete the stored capture of this name, because it has been fetched."""
-        await asyncio.to_thread(captures.forget, str(arguments[0]))
+        await asyncio.to_thread(captures.forget, asked.name)
+        return Noted()
 
-    service.record_lists.questions.answer(TAKE, take)
-    service.record_lists.questions.answer(FETCHED, fetched)
+    service.calls.answer(table.TAKE_CAPTURE, take)
+    service.calls.answer(table.FORGET_CAPTURE, forget)
 
 
 async def _captured(
-    service: HttpService, node: NodeId, name: str, capture: str, within_s: float
+    service: HttpService, key: str, node: NodeId, name: str, capture: str, within_s: float
 ) -> Captured:
     """Return the capture of a node, or the reason why the node has none."""
-    questions = service.record_lists.questions
+    take = TakeCapture(name=capture)
     until = service.reactor.now() + within_s
     silences = 0
     while service.reactor.now() < until:
         try:
-            packed = cast(bytes, await questions.ask(node, TAKE, [capture]))
-        except RecordsElsewhere as error:
+            reply = await service.calls.ask(node, table.TAKE_CAPTURE, take, key=key)
+        except CallFailed as error:
             silences += 1
             if error.why != "silent" or silences >= SILENCES:
                 return NotReached(node, name, error.why, str(error))
@@ -157,17 +166,18 @@ async def _captured(
         except (ShoalError, OSError) as error:
             return NotReached(node, name, "refused", f"node {name}: {error}")
         silences = 0
-        if packed:
-            return await _read(service, node, name, capture, packed)
+        if reply.content:
+            return await _read(service, key, node, name, capture, reply.content)
         await asyncio.sleep(LOOK_S)
     return NotReached(node, name, "silent", f"node {name} did not finish within {within_s:g} s")
 
 
 async def _read(
-    service: HttpService, node: NodeId, name: str, capture: str, packed: bytes
+    service: HttpService, key: str, node: NodeId, name: str, capture: str, packed: bytes
 ) -> Captured:
     with contextlib.suppress(ShoalError):
-        await service.record_lists.questions.ask(node, FETCHED, [capture])
+        forget = ForgetCapture(name=capture)
+        await service.calls.ask(node, table.FORGET_CAPTURE, forget, key=key)
     try:
         read = await asyncio.to_thread(capture_of, packed)
     except BadMessage as error:

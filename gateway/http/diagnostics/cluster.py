@@ -7,23 +7,20 @@ reason.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.calls import Gathered, table
+from bus.wire.calls.nodes import Document, ReadNode
 from bus.wire.ids import NodeId
-from gateway.cluster.record_questions import RecordsElsewhere
-from gateway.dialects import faults
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFaultRaised
+from gateway.http.callers import key_behind
 from gateway.http.diagnostics.node import DiagnosticsTiming, node_document
-from gateway.http.diagnostics.peers import chosen, names_of, node_named
+from gateway.http.diagnostics.peers import ask_node, chosen, names_of, node_named
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.service import HttpService
-
-VERB = "diagnostics.node"
 
 
 class ClusterDiagnostics(Resource):
@@ -35,7 +32,10 @@ class ClusterDiagnostics(Resource):
         service = self.service
         wanted = req.get_param_as_list("node", default=[])
         nodes = chosen(names_of(service), [word for word in wanted if word], "node")
-        entries = await asyncio.gather(*(_entry(service, node) for node in nodes))
+        gathered = await service.calls.ask_each(
+            table.READ_NODE, ReadNode(), nodes=nodes, key=key_behind(req)
+        )
+        entries = [_entry(node, names_of(service).get(node, node), gathered) for node in nodes]
         missing = [entry for entry in entries if not entry["reached"]]
         tell_missing(resp, [f"{entry['name']} ({entry['why']})" for entry in missing])
         answer_json(resp, {"asked": service.options.node, "nodes": entries})
@@ -44,33 +44,29 @@ class ClusterDiagnostics(Resource):
 class PeerDiagnostics(Resource):
     """`GET /v1/diagnostics/cluster/{node}`."""
 
-    async def on_get(self, _req: Request, resp: Response, node: str) -> None:
+    async def on_get(self, req: Request, resp: Response, node: str) -> None:
         """Answer with the document of `GET /v1/diagnostics/node` of a node, by id or name."""
         where = node_named(self.service, node)
-        try:
-            resp.data = await self.service.record_lists.questions.ask(where, VERB, [])
-        except RecordsElsewhere as error:
-            fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
-            raise HttpFaultRaised(fault) from error
+        reply = await ask_node(self.service, req, where, table.READ_NODE, ReadNode())
+        resp.data = reply.content
 
 
 def answer_node(service: HttpService) -> None:
-    """Let other nodes' gateways read this node's document."""
+    """Let the gateways of all nodes read this node's document."""
 
-    async def send_document(_arguments: Any) -> bytes:
-        return json_bytes(await node_document(service, DiagnosticsTiming()))
+    async def read(_asked: ReadNode) -> Document:
+        return Document(content=json_bytes(await node_document(service, DiagnosticsTiming())))
 
-    service.record_lists.questions.answer(VERB, send_document)
+    service.calls.answer(table.READ_NODE, read)
 
 
-async def _entry(service: HttpService, node: NodeId) -> dict[str, Any]:
-    name = names_of(service).get(node, node)
+def _entry(node: NodeId, name: str, gathered: Gathered[Document]) -> dict[str, Any]:
     head = {"node": node, "name": name}
-    try:
-        document = json.loads(await service.record_lists.questions.ask(node, VERB, []))
-    except RecordsElsewhere as error:
+    if (error := gathered.failures.get(node)) is not None:
         return {**head, "reached": False, "why": error.why, "message": str(error)}
-    except (ValueError, TypeError) as error:
+    try:
+        document = json.loads(gathered.replies[node].content)
+    except ValueError as error:
         message = f"node {name} sent no document: {error}"
         return {**head, "reached": False, "why": "refused", "message": message}
     return {**head, "reached": True, "diagnostics": document}

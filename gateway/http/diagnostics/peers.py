@@ -1,17 +1,25 @@
-"""Talks to the gateways of other nodes: lists nodes, and sends one of them a call."""
+"""Talks to the gateways of nodes: lists nodes, and makes a client's call to one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TypeVar
 
-from bus.wire.errors import BadRequest, ShoalError
+from falcon.asgi import Request
+
+from bus.calls import Call, CallFailed
+from bus.calls.pending import WHOLE_S
+from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
-from gateway.cluster.record_questions import RecordsElsewhere
+from bus.wire.messages.wire import Message
 from gateway.dialects import faults
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.callers import key_behind
 from gateway.service import HttpService
+
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
 
 
 def names_of(service: HttpService) -> dict[NodeId, str]:
@@ -19,7 +27,7 @@ def names_of(service: HttpService) -> dict[NodeId, str]:
     names = {card.node: card.name for card in service.readings.cards(service.reactor.now())}
     names |= {NodeId(node_id): facts.name for node_id, facts in service.bus.state.nodes.items()}
     names[service.options.node] = service.options.node_name
-    return {node: names.get(node) or node for node in service.record_lists.nodes()}
+    return {node: names.get(node) or node for node in service.calls.nodes()}
 
 
 def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> list[NodeId]:
@@ -47,37 +55,16 @@ def node_named(service: HttpService, name: str) -> NodeId:
 
 
 async def ask_node(
-    service: HttpService, node: NodeId, verb: str, arguments: list[Any], within_s: float
-) -> dict[str, Any]:
-    """Return the answer of another node's gateway to a call. Raises HttpFaultRaised with the fault
-    that it sent, or if it was not reached."""
+    service: HttpService,
+    req: Request,
+    node: NodeId,
+    call: Call[Q, R],
+    request: Q,
+    within_s: float = WHOLE_S,
+) -> R:
+    """Return a node's reply to a call that the client of `req` makes. Raises HttpFaultRaised with
+    the fault that the node sent, or if the node was not reached."""
     try:
-        reply = await service.record_lists.questions.ask(node, verb, arguments, within_s=within_s)
-    except RecordsElsewhere as error:
-        fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
-        raise HttpFaultRaised(fault) from error
-    except ShoalError as error:
-        raise HttpFaultRaised(HttpFault(502, "bad_answer", str(error))) from error
-    if not isinstance(reply, dict):
-        raise HttpFaultRaised(HttpFault(502, "bad_answer", f"node {node} sent no answer"))
-    answer = cast(dict[str, Any], reply)
-    if "status" in answer:
-        raise HttpFaultRaised(
-            HttpFault(
-                int(answer["status"]),
-                str(answer["code"]),
-                str(answer["message"]),
-                retry_after_s=answer["retry_after_s"],
-            )
-        )
-    return answer
-
-
-def fault_fields(fault: HttpFault) -> dict[str, Any]:
-    """Return a fault as the answer to another node's call; that node's `ask_node` raises it."""
-    return {
-        "status": fault.status,
-        "code": fault.code,
-        "message": fault.message,
-        "retry_after_s": fault.retry_after_s,
-    }
+        return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)
+    except CallFailed as error:
+        raise HttpFaultRaised(faults.call_failed(error)) from error

@@ -12,17 +12,17 @@ from typing import Any, Literal, cast
 from falcon.asgi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from bus.wire.errors import BadMessage, BadRequest, first_problem
-from bus.wire.messages.control import AskDiagnosis, Diagnosis
+from bus.calls import table
+from bus.wire.calls.nodes import Examine, Examined
+from bus.wire.errors import BadRequest, first_problem
+from bus.wire.messages.control import AskDiagnosis
 from gateway.dialects.body import bad_field
-from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.diagnostics.node import Diagnosing, diagnosis_of
-from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
+from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import read_body
 from gateway.service import HttpService
 
 MAX_BODY_BYTES = 64 << 10
-VERB = "diagnostics.process"
 THERE_AND_BACK_S = 5.0
 """Extra time for a call to another node."""
 
@@ -49,7 +49,7 @@ class ProcessStacks(Diagnosing):
         if form not in ("json", "text"):
             raise bad_field("format", f"unknown format {form!r}; use json or text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        diagnosis = await _examined(self.service, node, question, self.timing.stacks_s)
+        diagnosis = await _examined(self.service, req, node, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(diagnosis.content))
@@ -74,42 +74,29 @@ class ProcessProfile(Diagnosing):
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
         question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
         deadline_s = order.seconds + self.timing.profile_slack_s
-        diagnosis = await _examined(self.service, node, question, deadline_s)
+        diagnosis = await _examined(self.service, req, node, question, deadline_s)
         resp.content_type = diagnosis.content_type
         resp.data = diagnosis.content
 
 
 def answer_examined(service: HttpService) -> None:
-    """Let other nodes' gateways examine this node's processes."""
+    """Let the gateways of all nodes examine this node's processes."""
 
-    async def examined(arguments: Any) -> dict[str, Any]:
-        """Return telemetry's diagnosis, or the fault of its refusal."""
-        question, deadline_s = AskDiagnosis.model_validate(arguments[0]), float(arguments[1])
-        try:
-            diagnosis = await diagnosis_of(service, question, deadline_s)
-        except HttpFaultRaised as error:
-            return fault_fields(error.fault)
-        return {"content_type": diagnosis.content_type, "content": diagnosis.content}
+    async def examine(asked: Examine) -> Examined:
+        diagnosis = await diagnosis_of(service, asked.question, asked.within_s)
+        return Examined(content_type=diagnosis.content_type, content=diagnosis.content)
 
-    service.record_lists.questions.answer(VERB, examined)
+    service.calls.answer(table.EXAMINE, examine)
 
 
 async def _examined(
-    service: HttpService, name: str, question: AskDiagnosis, deadline_s: float
-) -> Diagnosis:
+    service: HttpService, req: Request, name: str, question: AskDiagnosis, deadline_s: float
+) -> Examined:
     """Return the diagnosis of a process of the node `name` ("": this node). Raises
     HttpFaultRaised."""
-    node = node_named(service, name) if name else None
-    if node is None or node == service.options.node:
-        return await diagnosis_of(service, question, deadline_s)
-    arguments = [question.model_dump(mode="json"), deadline_s]
+    examine = Examine(question=question, within_s=deadline_s)
     within_s = deadline_s + THERE_AND_BACK_S
-    answer = await ask_node(service, node, VERB, arguments, within_s)
-    try:
-        return Diagnosis(method="", content_type=answer["content_type"], content=answer["content"])
-    except (KeyError, ValueError, BadMessage) as error:
-        fault = HttpFault(502, "bad_answer", f"node {name} sent no diagnosis: {error}")
-        raise HttpFaultRaised(fault) from error
+    return await ask_node(service, req, node_named(service, name), table.EXAMINE, examine, within_s)
 
 
 def stacks_text(stacks: dict[str, Any]) -> str:

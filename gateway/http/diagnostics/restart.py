@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from falcon.asgi import Request, Response
 
+from bus.calls import table
 from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
+from bus.wire.calls.nodes import Restarting, RestartServices
 from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
+from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
-VERB = "node.restart"
 GATEWAY, RUNNERS = "gateway", "runner"
 AFTER_S = 1.0
 """Seconds between the answer and the restart. The delay is long enough to send the answer, even
@@ -41,25 +41,18 @@ class Restart(Resource):
         service = self.service
         wanted = [word for word in req.get_param_as_list("process", default=[]) if word]
         where = node_named(service, req.get_param("node_id") or "")
-        if where == service.options.node:
-            processes = await _begin(service, wanted)
-        else:
-            answer = await ask_node(service, where, VERB, [wanted], ANSWER_S)
-            processes = answer["processes"]
-        answer_json(resp, {"node": where, "processes": processes, "after_s": AFTER_S})
+        restart = RestartServices(services=tuple(wanted))
+        reply = await ask_node(service, req, where, table.RESTART, restart, ANSWER_S)
+        answer_json(resp, {"node": where, "processes": reply.services, "after_s": AFTER_S})
 
 
 def answer_restarts(service: HttpService) -> None:
-    """Let other nodes' gateways restart this node's services."""
+    """Let the gateways of all nodes restart this node's services."""
 
-    async def restart(arguments: Any) -> dict[str, Any]:
-        """Schedule the restart. Return the names of the services that will restart, or a fault."""
-        try:
-            return {"processes": await _begin(service, list(map(str, arguments[0])))}
-        except HttpFaultRaised as error:
-            return fault_fields(error.fault)
+    async def restart(asked: RestartServices) -> Restarting:
+        return Restarting(services=tuple(await _begin(service, asked.services)))
 
-    service.record_lists.questions.answer(VERB, restart)
+    service.calls.answer(table.RESTART, restart)
 
 
 async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:

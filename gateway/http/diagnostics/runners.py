@@ -17,7 +17,10 @@ from typing import Any, cast
 from falcon.asgi import Request, Response
 from pydantic import Field
 
+from bus.calls import table
 from bus.process.flight import read_flight
+from bus.wire.calls.answers import Done
+from bus.wire.calls.nodes import CancelAtRunner
 from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import AskEnded, DiagnosisRefused, RunnerReport, RunnersEnded
@@ -27,12 +30,12 @@ from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.ask import ask
-from gateway.http.diagnostics.peers import ask_node, fault_fields, node_named
+from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
 
 PROCESS = "runner:"
-VERB = "runner.cancel"
+MOST_NAME = 100
 HALTED = "stopped"
 ANSWER_S = 5.0
 CODES = {404: "process_not_found", 409: "not_rank_0", 504: "process_silent"}
@@ -55,28 +58,20 @@ class RunnerCancel(Resource):
         body = await self.read(req, RowCancelBody)
         service, request = self.service, request_id_of(body.request_id)
         where = node_named(service, node)
-        if where == service.options.node:
-            had_request = await _cancel(service, name, request)
-        else:
-            answer = await ask_node(service, where, VERB, [name, request], ANSWER_S)
-            had_request = bool(answer.get("found"))
+        cancel = CancelAtRunner(runner=name[:MOST_NAME], request=request)
+        reply = await ask_node(service, req, where, table.CANCEL_AT_RUNNER, cancel, ANSWER_S)
         answer_json(
-            resp, {"id": body.request_id, "node": where, "process": name, "cancelled": had_request}
+            resp, {"id": body.request_id, "node": where, "process": name, "cancelled": reply.done}
         )
 
 
 def answer_cancels(service: HttpService) -> None:
-    """Let other nodes' gateways cancel requests at this node's runners."""
+    """Let the gateways of all nodes cancel requests at this node's runners."""
 
-    async def cancel(arguments: Any) -> dict[str, Any]:
-        """Return whether the runner had the request open, or a fault."""
-        try:
-            had_request = await _cancel(service, str(arguments[0]), RequestId(str(arguments[1])))
-        except HttpFaultRaised as error:
-            return fault_fields(error.fault)
-        return {"found": had_request}
+    async def cancel(asked: CancelAtRunner) -> Done:
+        return Done(done=await _cancel(service, asked.runner, asked.request))
 
-    service.record_lists.questions.answer(VERB, cancel)
+    service.calls.answer(table.CANCEL_AT_RUNNER, cancel)
 
 
 async def known_runners(service: HttpService, within_s: float) -> RunnersEnded:
@@ -123,7 +118,7 @@ async def _cancel(service: HttpService, name: str, request: RequestId) -> bool:
     """Cancel a request at a runner of this node; return whether the runner had it open. Raises
     HttpFaultRaised if the runner was not reached or does not answer."""
     if not name.startswith(PROCESS):
-        text = f"{name[:100]!r} is not a runner; use a name like runner:00"
+        text = f"{name[:MOST_NAME]!r} is not a runner; use a name like runner:00"
         raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
     bus = service.bus
     question = CancelRow(slot=name.removeprefix(PROCESS)[:64], request=request)

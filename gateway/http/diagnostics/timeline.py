@@ -11,12 +11,14 @@ from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
+from bus.calls import CallFailed, table
 from bus.process.clock import wall
+from bus.wire.calls.nodes import Document, ReadRunners
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import RunnerReport
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects.encode import json_bytes
+from gateway.http.callers import key_behind
 from gateway.http.diagnostics.behind import InstanceRank, NodeRunners, Row
 from gateway.http.diagnostics.clocks import clocks_of
 from gateway.http.diagnostics.merged import timeline
@@ -26,7 +28,6 @@ from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.service import HttpService
 
-VERB = "diagnostics.runners"
 WORKER_S = 2.0
 MOST_ENTRIES = 128
 FIELDS = (
@@ -55,7 +56,8 @@ class ClusterTimeline(Resource):
         most = round(number_of(req, "entries", MOST_ENTRIES, least=1, most=MOST_ENTRIES))
         wanted = [word for word in req.get_param_as_list("node", default=[]) if word]
         nodes = chosen(names_of(service), wanted, "node")
-        answers = await asyncio.gather(*(_runners_of(service, node) for node in nodes))
+        key = key_behind(req)
+        answers = await asyncio.gather(*(_runners_of(service, key, node) for node in nodes))
         tell_missing(resp, [f"{answer.name} ({answer.why})" for answer in answers if answer.why])
 
         def is_wanted(of_instance: str, of_model: str) -> bool:
@@ -70,12 +72,12 @@ class ClusterTimeline(Resource):
 
 
 def answer_runners(service: HttpService) -> None:
-    """Let other nodes' gateways read the reports of this node's runners."""
+    """Let the gateways of all nodes read the reports of this node's runners."""
 
-    async def send_runners(_arguments: Any) -> bytes:
-        return json_bytes(await _own(service))
+    async def read(_asked: ReadRunners) -> Document:
+        return Document(content=json_bytes(await _own(service)))
 
-    service.record_lists.questions.answer(VERB, send_runners)
+    service.calls.answer(table.READ_RUNNERS, read)
 
 
 async def _own(service: HttpService) -> list[dict[str, Any]]:
@@ -95,11 +97,12 @@ def _row(report: RunnerReport) -> dict[str, Any]:
     }
 
 
-async def _runners_of(service: HttpService, node: NodeId) -> NodeRunners:
+async def _runners_of(service: HttpService, key: str, node: NodeId) -> NodeRunners:
     name = names_of(service).get(node, node)
     try:
-        runners = json.loads(await service.record_lists.questions.ask(node, VERB, []))
-    except RecordsElsewhere as error:
+        reply = await service.calls.ask(node, table.READ_RUNNERS, ReadRunners(), key=key)
+        runners = json.loads(reply.content)
+    except CallFailed as error:
         return NodeRunners(node, name, why=error.why, message=str(error))
     except (ShoalError, ValueError, TypeError) as error:
         return NodeRunners(node, name, why="refused", message=f"node {name}: {error}")

@@ -11,9 +11,8 @@ from typing import cast
 import orjson
 from falcon.asgi import Request, Response
 
+from bus.calls import CallFailed, missing_of
 from bus.wire.ids import RequestId
-from gateway.cluster.record_lists import missing_of
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -255,7 +254,7 @@ async def listed_answers(
         listed = await service.answers.listed(owner, query)
         shown = listed.requests[: page.limit]
         replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
-    gone = {missing_of(reply): None for reply in replies if isinstance(reply, RecordsElsewhere)}
+    gone = {missing_of(reply): None for reply in replies if isinstance(reply, CallFailed)}
     return AnswersPage(
         tuple(reply for reply in replies if isinstance(reply, dialect.KeptAnswer)),
         len(listed.requests) > page.limit,
@@ -265,11 +264,11 @@ async def listed_answers(
 
 async def _answer_or_error(
     service: HttpService, owner: str, request: RequestId
-) -> dialect.KeptAnswer | RecordsElsewhere | None:
+) -> dialect.KeptAnswer | CallFailed | None:
     """Return an answer, None if it was deleted, or the error of a node that no longer replies."""
     try:
         return await service.answers.find(owner, request)
-    except RecordsElsewhere as error:
+    except CallFailed as error:
         return error
 
 
@@ -289,9 +288,8 @@ def record_faults() -> Generator[None]:
     except AnswersSilent as error:
         fault = faults.records_elsewhere("silent", str(error), error.waited_s)
         raise HttpFaultRaised(fault) from None
-    except RecordsElsewhere as error:
-        fault = faults.records_elsewhere(error.why, str(error), error.waited_s)
-        raise HttpFaultRaised(fault) from None
+    except CallFailed as error:
+        raise HttpFaultRaised(faults.call_failed(error)) from None
     except RecordsUnavailable as error:
         raise HttpFaultRaised(faults.records_unavailable(str(error))) from None
 

@@ -11,6 +11,7 @@ from falcon.asgi import Request, Response
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from bus.calls import CallFailed
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.stalls import StallCounts, read_stalls
 from bus.replica.state import ClusterState
@@ -29,7 +30,6 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
-from gateway.cluster.http_processes import OpenRequestTold
 from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
@@ -37,6 +37,7 @@ from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
+from gateway.http_processes import OpenRequestTold
 from gateway.service import HttpService
 from gateway.view import metrics
 from gateway.view.options import Options
@@ -349,6 +350,8 @@ class CancelResource(Resource):
         except OwnerSilent as silent:
             fault = faults.owner_silent(silent.owner, silent.waited_s)
             raise HttpFaultRaised(fault) from None
+        except CallFailed as error:
+            raise HttpFaultRaised(faults.call_failed(error)) from None
         if not was_open:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         stopped: CancelAnswer = {"id": request_id, "cancelled": True}

@@ -14,12 +14,13 @@ from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
 from bus.models.held_models import FolderKept
+from bus.wire.calls.models import Removal
 from bus.wire.cards import ModelCard
 from bus.wire.ids import ModelId
 from bus.wire.messages.commands import ForgetDerived
-from gateway.control.removals import Removal
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.callers import key_behind
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
 from gateway.service import HttpService
 
@@ -117,11 +118,11 @@ class ModelEverywhere(Resource):
         if hold := service.removals.held(ModelId(name.removesuffix(":latest"))):
             raise _conflict(hold.words)  # a model that is being pulled is on no disk yet
         model = _of_files(service, name)
-        removals = await service.removals.everywhere(model)
+        removals = await service.removals.everywhere(model, key_behind(req))
         if not any(removal.deleted for removal in removals):
             raise _conflict("; ".join(f"{removal.name}: {removal.why}" for removal in removals))
         answer: DeletedAnswer = {"model": model, "nodes": removals}
-        answer_json(resp, answer)
+        answer_json(resp, {**answer, "nodes": [removal.model_dump() for removal in removals]})
 
 
 class CustomModel(ModelEverywhere):

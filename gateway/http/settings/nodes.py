@@ -10,17 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from typing_extensions import TypedDict
 
+from bus.calls import Call, table
+from bus.wire.calls.nodes import ChangeSettings, ReadSettings, SettingsRead
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
-from gateway.cluster.record_questions import RecordsElsewhere
+from bus.wire.messages.wire import Message
 from gateway.service import HttpService
 from gateway.view.options import SettingsDesk, SettingValue
 
-READ, CHANGE = "settings.read", "settings.change"
+Q = TypeVar("Q", bound=Message)
 OWN = frozenset({"node_name"})
 """Settings whose values differ on every node by design, such as the node's name."""
 UNKNOWN = "this gateway was started without the settings of its node"
@@ -49,26 +51,21 @@ def answer_settings(service: HttpService) -> None:
     """Let other nodes' gateways read and change this node's settings."""
     desk = service.options.settings
 
-    async def read(_arguments: Any) -> list[Any]:
-        """Return the values in force and "". If they cannot be read, return the reason instead of
-        ""."""
+    async def read(_asked: ReadSettings) -> SettingsRead:
         if desk is None:
-            return [{}, UNKNOWN]
-        return [await asyncio.to_thread(_values, desk), ""]
+            return SettingsRead(values={}, why=UNKNOWN)
+        return SettingsRead(values=await asyncio.to_thread(_values, desk))
 
-    async def change(arguments: Any) -> list[Any]:
-        """Change settings. Return the values in force and "", or the reason if nothing was
-        changed."""
-        put, drop = cast(tuple[dict[str, Any], list[str]], arguments)
+    async def change(asked: ChangeSettings) -> SettingsRead:
         try:
-            why = UNKNOWN if desk is None else await changed(service, desk, put, drop)
+            why = UNKNOWN if desk is None else await changed(service, desk, asked.put, asked.drop)
         except SettingsUnwritable as error:
             why = str(error)
-        values, read_failure = await read(())
-        return [values, why or read_failure]
+        now = await read(ReadSettings())
+        return SettingsRead(values=now.values, why=why or now.why)
 
-    service.record_lists.questions.answer(READ, read)
-    service.record_lists.questions.answer(CHANGE, change)
+    service.calls.answer(table.READ_SETTINGS, read)
+    service.calls.answer(table.CHANGE_SETTINGS, change)
 
 
 async def changed(
@@ -97,17 +94,19 @@ def alone(desk: SettingsDesk, key: str) -> str:
     return why and f"{key} can only be changed on the machine, because {why}; use `shoal config`"
 
 
-async def of_others(service: HttpService) -> list[NodeSettings]:
-    """Return the settings of all other nodes, by name."""
-    return await _each(service, READ, [])
+async def of_others(service: HttpService, key: str) -> list[NodeSettings]:
+    """Return the settings of all other nodes, by name. `key` is the API key of the client
+    (`NodeCalls.ask`)."""
+    return await _of_each(service, key, table.READ_SETTINGS, ReadSettings())
 
 
 async def change_others(
-    service: HttpService, put: Mapping[str, Any], drop: Sequence[str]
+    service: HttpService, key: str, put: Mapping[str, Any], drop: Sequence[str]
 ) -> list[NodeSettings]:
     """Change settings of all other nodes. Return the settings of each node, or the reason why the
     node did not change them."""
-    return await _each(service, CHANGE, [dict(put), list(drop)])
+    change = ChangeSettings(put=dict(put), drop=tuple(drop))
+    return await _of_each(service, key, table.CHANGE_SETTINGS, change)
 
 
 def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[SettingElsewhere]:
@@ -122,23 +121,24 @@ def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[Se
     ]
 
 
-async def _each(service: HttpService, verb: str, arguments: list[Any]) -> list[NodeSettings]:
-    own = service.options.node
-    nodes = [node for node in service.record_lists.nodes() if node != own]
-    answers = await asyncio.gather(*(_ask_node(service, node, verb, arguments) for node in nodes))
+async def _of_each(
+    service: HttpService, key: str, call: Call[Q, SettingsRead], request: Q
+) -> list[NodeSettings]:
+    nodes = [node for node in service.calls.nodes() if node != service.options.node]
+    gathered = await service.calls.ask_each(call, request, nodes=nodes, key=key)
+    records = service.bus.state.nodes
+    names = {node: (records[node].name if node in records else "") or node for node in nodes}
+    answers = [
+        *(
+            NodeSettings(node, names[node], why=str(error))
+            for node, error in gathered.failures.items()
+        ),
+        *(
+            NodeSettings(node, names[node], reply.values, reply.why)
+            for node, reply in gathered.replies.items()
+        ),
+    ]
     return sorted(answers, key=lambda answer: (answer.name, answer.node))
-
-
-async def _ask_node(
-    service: HttpService, node: NodeId, verb: str, arguments: list[Any]
-) -> NodeSettings:
-    record = service.bus.state.nodes.get(node)
-    name = (record.name if record is not None else "") or node
-    try:
-        values, why = await service.record_lists.questions.ask(node, verb, arguments)
-    except RecordsElsewhere as error:
-        return NodeSettings(node, name, why=str(error))
-    return NodeSettings(node, name, values, why)
 
 
 def _values(desk: SettingsDesk) -> dict[str, Any]:

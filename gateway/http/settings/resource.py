@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 from bus.wire.errors import BadRequest, ConfigError, SettingsUnwritable
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.settings.nodes import (
     OWN,
@@ -78,7 +79,7 @@ class SettingsResource(Resource):
         """Answer with every setting of this node, secrets masked; with `?nodes=all` also with the
         nodes that have different values."""
         service, desk = self.service, _desk(self.service)
-        others = await of_others(service) if self.is_of_all(req) else None
+        others = await of_others(service, key_behind(req)) if self.is_of_all(req) else None
         await _answer(resp, service, desk, others)
 
     async def on_put(self, req: Request, resp: Response) -> None:
@@ -104,7 +105,9 @@ class SettingsResource(Resource):
             raise HttpFaultRaised(HttpFault(status, code, str(error))) from error
         if why:
             raise BadRequest(why, field="set" if body.set else "unset")
-        others = await change_others(service, body.set, body.unset) if is_of_all else None
+        others = None
+        if is_of_all:
+            others = await change_others(service, key_behind(req), body.set, body.unset)
         await _answer(resp, service, desk, others)
 
     def is_of_all(self, req: Request) -> bool:

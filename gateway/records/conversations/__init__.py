@@ -6,13 +6,13 @@ stored answers also apply to conversations. If an answer adds items to a convers
 node, answer and items are written in one transaction.
 """
 
+from bus.wire.calls.conversations import Added
 from gateway.records.conversations.anywhere import (
     Conversation,
     ConversationRecords,
     EndedTurn,
     FewItems,
 )
-from gateway.records.conversations.here import Added
 from gateway.records.conversations.refusals import (
     conversation_full,
     conversation_not_found,

@@ -9,26 +9,34 @@ all its items when it ends.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from bus.calls import NodeCalls
+from bus.calls import table as calls
 from bus.process.clock import wall
+from bus.wire.calls.answers import Done
+from bus.wire.calls.conversations import (
+    Added,
+    AddItems,
+    EndTurn,
+    FindConversation,
+    LabelConversation,
+    ReadItem,
+    ReadItems,
+    ReadPage,
+    RemoveConversation,
+    RemoveItem,
+)
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
-from gateway.cluster.record_questions import Questions, ask_home
 from gateway.dialects.dialect import KeptAnswer, NamedItem
 from gateway.records.answers import AnswerRecords
 from gateway.records.conversations import table
-from gateway.records.conversations.here import Added, ConversationsHere
+from gateway.records.conversations.here import ConversationsHere
 from gateway.records.conversations.table import FAR_BYTES, OfOwner
 from gateway.records.file import RecordsUnavailable
 from gateway.records.node_records import NodeRecords
-
-_FIND, _ITEMS, _PAGE, _NAMED, _LABEL, _REMOVE, _DROP, _ADD, _END = (
-    f"conversation.{verb}"
-    for verb in ("find", "items", "page", "named", "label", "remove", "drop", "add", "end")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +75,27 @@ class EndedTurn:
 
 class ConversationRecords:
     """Reads and changes the conversations of every node, for one HTTP process of `node`. Methods
-    raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if another
+    raise RecordsUnavailable if this node's file cannot be used, and CallFailed if another
     node does not reply. Only `end` does not raise; it returns the reason.
     """
 
     def __init__(
-        self, records: NodeRecords, answers: AnswerRecords, far: Questions, node: NodeId
+        self, records: NodeRecords, answers: AnswerRecords, far: NodeCalls, node: NodeId
     ) -> None:
         self._records = records
         self._answers = answers
         self._far = far
         self._node = node
         here = ConversationsHere(records)
-        verbs: dict[str, Callable[..., Awaitable[Any]]] = {
-            _FIND: here.find,
-            _ITEMS: here.items,
-            _PAGE: here.page,
-            _NAMED: here.named,
-            _LABEL: here.label,
-            _REMOVE: here.remove,
-            _DROP: here.drop,
-            _ADD: here.add,
-            _END: here.end,
-        }
-        for verb, by in verbs.items():
-            far.answer(verb, _answered(by))
+        far.answer(calls.FIND_CONVERSATION, here.find)
+        far.answer(calls.READ_ITEMS, here.items)
+        far.answer(calls.READ_PAGE, here.page)
+        far.answer(calls.READ_ITEM, here.named)
+        far.answer(calls.LABEL_CONVERSATION, here.label)
+        far.answer(calls.REMOVE_CONVERSATION, here.remove)
+        far.answer(calls.REMOVE_ITEM, here.drop)
+        far.answer(calls.ADD_ITEMS, here.add)
+        far.answer(calls.END_TURN, here.end)
 
     def is_here(self, request: RequestId) -> bool:
         """Return whether a conversation belongs to this node."""
@@ -111,46 +115,60 @@ class ConversationRecords:
 
     async def find(self, owner: str, request: RequestId) -> Conversation | None:
         """Return a conversation of this owner. None if it does not exist."""
-        row = await self._ask_home(_FIND, owner, request)
-        return None if row is None else Conversation(request, *row)
+        find = FindConversation(owner=owner, request=request)
+        reply = await self._far.ask_owner(request, calls.FIND_CONVERSATION, find)
+        if reply is None or reply.conversation is None:
+            return None
+        stored = reply.conversation
+        return Conversation(
+            request, stored.created_at_s, stored.labels, stored.items, stored.size_bytes
+        )
 
     async def items(self, owner: str, request: RequestId, job: RequestId) -> list[bytes] | None:
         """Return all items in order, except items that runs of `job` added."""
-        return await self._ask_home(_ITEMS, owner, request, job)
+        read = ReadItems(owner=owner, request=request, job=job)
+        reply = await self._far.ask_owner(request, calls.READ_ITEMS, read)
+        return None if reply is None or reply.items is None else list(reply.items)
 
     async def page(
         self, owner: str, request: RequestId, limit: int, after: str, *, descends: bool
     ) -> FewItems | None:
         """Return at most `limit` items after the item `after`. None if the conversation or the item
         `after` does not exist."""
-        contents = await self._ask_home(_PAGE, owner, request, limit, after, descends)
-        return (
-            None if contents is None else FewItems(tuple(contents[:limit]), len(contents) > limit)
-        )
+        read = ReadPage(owner=owner, request=request, limit=limit, after=after, descends=descends)
+        reply = await self._far.ask_owner(request, calls.READ_PAGE, read)
+        if reply is None or reply.items is None:
+            return None
+        return FewItems(reply.items[:limit], len(reply.items) > limit)
 
     async def item(self, owner: str, request: RequestId, name: str) -> bytes | None:
-        contents = await self._ask_home(_NAMED, owner, request, name)
-        return contents[0] if contents else None
+        read = ReadItem(owner=owner, request=request, name=name)
+        reply = await self._far.ask_owner(request, calls.READ_ITEM, read)
+        return reply.items[0] if reply is not None and reply.items else None
 
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
         """Replace the labels of a conversation. Return False if it does not exist."""
-        return await self._ask_home(_LABEL, owner, request, labels) is True
+        label = LabelConversation(owner=owner, request=request, labels=labels)
+        return _is_done(await self._far.ask_owner(request, calls.LABEL_CONVERSATION, label))
 
     async def remove(self, owner: str, request: RequestId) -> bool:
         """Delete a conversation and its items. Return False if it does not exist."""
-        return await self._ask_home(_REMOVE, owner, request) is True
+        remove = RemoveConversation(owner=owner, request=request)
+        return _is_done(await self._far.ask_owner(request, calls.REMOVE_CONVERSATION, remove))
 
     async def drop(self, owner: str, request: RequestId, name: str) -> bool:
         """Delete the item `name`. Return False if it does not exist."""
-        return await self._ask_home(_DROP, owner, request, name) is True
+        remove = RemoveItem(owner=owner, request=request, name=name)
+        return _is_done(await self._far.ask_owner(request, calls.REMOVE_ITEM, remove))
 
     async def add(
         self, owner: str, request: RequestId, items: Sequence[NamedItem], by: RequestId
     ) -> Added:
         """Add the items of the request `by`, all or none. If the conversation is on another node,
         at most `FAR_BYTES` can be added."""
-        added: Added | None = await self._ask_home(_ADD, owner, request, list(items), by)
-        return added or "gone"
+        add = AddItems(owner=owner, request=request, items=tuple(items), run=by)
+        reply = await self._far.ask_owner(request, calls.ADD_ITEMS, add)
+        return "gone" if reply is None else reply.added
 
     async def end(self, turn: EndedTurn) -> str:
         """Add the items of an answer to its conversation, and store the answer. If the conversation
@@ -179,9 +197,16 @@ class ConversationRecords:
                 "bytes"
             )
         else:
-            arguments = [list(turn.items), turn.run, turn.answer]
+            end = EndTurn(
+                owner=turn.owner,
+                request=turn.conversation,
+                items=turn.items,
+                run=turn.run,
+                job=turn.answer,
+            )
             try:
-                if not await self._ask_home(_END, turn.owner, turn.conversation, *arguments):
+                reply = await self._far.ask_owner(turn.conversation, calls.END_TURN, end)
+                if not _is_done(reply):
                     why = GONE
             except ShoalError as error:
                 why = str(error)
@@ -191,19 +216,9 @@ class ConversationRecords:
             why = await self._answers.keep(turn.owner, turn.answer, turn.kept) or why
         return why
 
-    async def _ask_home(self, verb: str, owner: str, request: RequestId, *more: Any) -> Any:
-        """Return the reply of the node that a conversation's id contains; None if the cluster has
-        no such node."""
-        return await ask_home(self._far, request, verb, [owner, request, *more])
-
 
 GONE = "the conversation was deleted in the meantime"
 
 
-def _answered(by: Callable[..., Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-    async def answered(arguments: Any) -> Any:
-        """Answer a call of another gateway."""
-        owner, request, *more = arguments
-        return await by(OfOwner(str(owner), RequestId(request)), *more)
-
-    return answered
+def _is_done(reply: Done | None) -> bool:
+    return reply is not None and reply.done

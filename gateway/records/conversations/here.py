@@ -1,27 +1,37 @@
 """Talks to the records file, in the records thread: reads and changes the conversations of this
 node.
 
-Arguments are plain data, because the gateways of other nodes call the same methods. Every method
-raises RecordsUnavailable while the file cannot be used. When a method that adds items returns, the
-items are on the disk.
+Each method answers one call (`bus/calls/table.py`); the gateways of all nodes make these calls.
+Every method raises RecordsUnavailable while the file cannot be used. When a method that adds items
+returns, the items are on the disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from bus.process.clock import wall
-from bus.wire.ids import RequestId
+from bus.wire.calls.answers import Done, OfOwner
+from bus.wire.calls.conversations import (
+    AddItems,
+    ConversationFound,
+    EndTurn,
+    FindConversation,
+    ItemsAdded,
+    ItemsFound,
+    LabelConversation,
+    ReadItem,
+    ReadItems,
+    ReadPage,
+    RemoveConversation,
+    RemoveItem,
+    StoredConversation,
+)
 from gateway.records.conversations import table
-from gateway.records.conversations.table import OfOwner
 from gateway.records.file import RecordsFile
 from gateway.records.node_records import NodeRecords
 from gateway.records.statements import Statement
-
-Added = Literal["added", "gone", "full", "there"]
-"""The result of adding items. `gone`: the conversation does not exist. `full`: it would exceed its
-limits. `there`: it already has an item of the same name."""
 
 
 class ConversationsHere:
@@ -30,67 +40,78 @@ class ConversationsHere:
     def __init__(self, records: NodeRecords) -> None:
         self._records = records
 
-    async def find(self, which: OfOwner) -> list[Any] | None:
-        """Return created_at_s, labels, items and size_bytes of a conversation."""
-        [rows] = await self._read(table.find(which))
-        return list(rows[0]) if rows else None
+    async def find(self, asked: FindConversation) -> ConversationFound:
+        """Return a conversation without its items."""
+        [rows] = await self._read(table.find(_which(asked)))
+        if not rows:
+            return ConversationFound()
+        created_at_s, labels, items, size_bytes = rows[0]
+        stored = StoredConversation(
+            created_at_s=created_at_s, labels=labels, items=items, size_bytes=size_bytes
+        )
+        return ConversationFound(conversation=stored)
 
-    async def items(self, which: OfOwner, job: str) -> list[bytes] | None:
-        """Return all items in order, except items that runs of `job` added."""
-        there, rows = await self._read(table.find(which), table.contents(which, job))
-        return [content for (content,) in rows] if there else None
+    async def items(self, asked: ReadItems) -> ItemsFound:
+        """Return all items in order, except items that runs of the job added."""
+        which = _which(asked)
+        there, rows = await self._read(table.find(which), table.contents(which, asked.job))
+        return ItemsFound(items=tuple(content for (content,) in rows) if there else None)
 
-    async def page(
-        self, which: OfOwner, limit: int, after: str, descends: bool
-    ) -> list[bytes] | None:
-        """Return up to `limit` + 1 items after the item `after`. None if the conversation or the
-        item `after` does not exist."""
+    async def page(self, asked: ReadPage) -> ItemsFound:
+        """Return some items, and one more than the limit if the conversation has more."""
+        which = _which(asked)
         there, at, rows = await self._read(
             table.find(which),
-            table.named(which, [after]),
-            table.page(which, limit + 1, after, descends=descends),
+            table.named(which, [asked.after]),
+            table.page(which, asked.limit + 1, asked.after, descends=asked.descends),
         )
-        return [content for (content,) in rows] if there and (at or not after) else None
+        exists = bool(there) and (bool(at) or not asked.after)
+        return ItemsFound(items=tuple(content for (content,) in rows) if exists else None)
 
-    async def named(self, which: OfOwner, name: str) -> list[bytes]:
-        """Return a list with the item `name`, or an empty list if it does not exist."""
-        [rows] = await self._read(table.named(which, [name]))
-        return [content for content, _ in rows]
+    async def named(self, asked: ReadItem) -> ItemsFound:
+        """Return the item of a name."""
+        [rows] = await self._read(table.named(_which(asked), [asked.name]))
+        return ItemsFound(items=tuple(content for content, _ in rows))
 
-    async def label(self, which: OfOwner, labels: bytes) -> bool:
-        """Replace the labels of a conversation. Return False if it does not exist."""
-        return (await self._records.write(table.labelled(which, labels, wall())))[0] > 0
+    async def label(self, asked: LabelConversation) -> Done:
+        """Replace the labels of a conversation."""
+        return await self._change(*table.labelled(_which(asked), asked.labels, wall()))
 
-    async def remove(self, which: OfOwner) -> bool:
-        """Delete a conversation and its items. Return False if it does not exist."""
-        return (await self._records.write([table.removed(which)]))[0] > 0
+    async def remove(self, asked: RemoveConversation) -> Done:
+        """Delete a conversation and its items."""
+        return await self._change(table.removed(_which(asked)))
 
-    async def drop(self, which: OfOwner, name: str) -> bool:
-        """Delete the item `name`. Return False if it does not exist."""
-        return (await self._records.write(table.item_removed(which, name, wall())))[0] > 0
+    async def drop(self, asked: RemoveItem) -> Done:
+        """Delete an item."""
+        return await self._change(*table.item_removed(_which(asked), asked.name, wall()))
 
-    async def add(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str) -> Added:
-        """Add items of the request `run`, all or none."""
-        given = [(str(name), bytes(content)) for name, content in items]
-        names = table.named(which, [name for name, _ in given])
+    async def add(self, asked: AddItems) -> ItemsAdded:
+        """Add items of a request, all or none."""
+        which = _which(asked)
+        names = table.named(which, [name for name, _ in asked.items])
         there, already = await self._read(table.find(which), names)
         if not there:
-            return "gone"
+            return ItemsAdded(added="gone")
         _, _, count, size_bytes = there[0]
         if already:
             # a repeated call: the first one added them
-            return "added" if {by for _, by in already} == {run} else "there"
-        size_bytes += sum(len(content) for _, content in given)
-        if count + len(given) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
-            return "full"
-        changed = await self._records.write(table.added(which, given, wall(), run=RequestId(run)))
-        return "added" if changed[0] else "gone"
+            is_repeated = {by for _, by in already} == {asked.run}
+            return ItemsAdded(added="added" if is_repeated else "there")
+        size_bytes += sum(len(content) for _, content in asked.items)
+        if count + len(asked.items) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
+            return ItemsAdded(added="full")
+        done = await self._change(*table.added(which, asked.items, wall(), run=asked.run))
+        return ItemsAdded(added="added" if done.done else "gone")
 
-    async def end(self, which: OfOwner, items: Sequence[Sequence[Any]], run: str, job: str) -> bool:
-        """Add the items of a run of `job`. Return False if the conversation does not exist."""
-        given = [(str(name), bytes(content)) for name, content in items]
-        added = table.added(which, given, wall(), run=RequestId(run), job=RequestId(job))
-        return (await self._records.write(added))[0] > 0
+    async def end(self, asked: EndTurn) -> Done:
+        """Add the items of an ended answer."""
+        return await self._change(
+            *table.added(_which(asked), asked.items, wall(), run=asked.run, job=asked.job)
+        )
+
+    async def _change(self, *statements: Statement) -> Done:
+        """Write the statements. Return whether the first of them changed a row."""
+        return Done(done=(await self._records.write(statements))[0] > 0)
 
     async def _read(self, *questions: Statement) -> list[list[Sequence[Any]]]:
         def ask(file: RecordsFile) -> list[list[Sequence[Any]]]:
@@ -98,3 +119,7 @@ class ConversationsHere:
             return file.read(questions)
 
         return await self._records.ask(ask)
+
+
+def _which(asked: OfOwner) -> table.OfOwner:
+    return table.OfOwner(asked.owner, asked.request)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from bus.wire.ids import RequestId
-from bus.wire.messages.gateways import RECORD_ARGUMENTS_BYTES
+from bus.wire.messages.gateways import CALL_REQUEST_BYTES
 from gateway.dialects.dialect import NamedItem
 from gateway.dialects.encode import json_bytes
 from gateway.records.kept_answers import ITEM_BYTES, NEXT_USE
@@ -24,7 +24,7 @@ ROW_BYTES = 200
 MOST_ITEMS = 4096
 MOST_BYTES = 8 << 20
 """Limits of one conversation, because each request that continues it reads all its items."""
-FAR_BYTES = RECORD_ARGUMENTS_BYTES - (64 << 10)
+FAR_BYTES = CALL_REQUEST_BYTES - (64 << 10)
 """Limit of one addition to a conversation of another node."""
 
 _MINE = "(SELECT id FROM conversation WHERE request = :request AND owner = :owner)"

@@ -7,20 +7,31 @@ list has the jobs of all nodes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, cast
+from dataclasses import asdict, dataclass
 
+from bus.calls import NodeCalls, table
+from bus.wire.calls.jobs import (
+    EventsRead,
+    FindJob,
+    FindPosition,
+    JobBody,
+    JobFound,
+    JobPosition,
+    JobsFound,
+    ListJobs,
+    Noted,
+    ReadEvents,
+    ReadJobBody,
+    RemoveJob,
+    StopJob,
+    StoredJob,
+)
 from bus.wire.ids import NodeId, RequestId, owner_of
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import ask_home
-from gateway.records.jobs import table
 from gateway.records.jobs.job import Job, job_of_run
 from gateway.records.jobs.records import JobRecords
+from gateway.records.jobs.table import place_of
 
 Events = list[tuple[int, bytes]]
-FIND, BODY, POSITION, MORE = "job.find", "job.body", "job.position", "job.more"
-STOP, REMOVE, LIST = "job.stop", "job.remove", "job.list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +45,21 @@ class ListedJobs:
 class JobsAnywhere:
     """The jobs of every node, for one HTTP process of `node`. `here` holds this node's.
 
-    Methods raise RecordsUnavailable if this node's file cannot be used, and RecordsElsewhere if
+    Methods raise RecordsUnavailable if this node's file cannot be used, and CallFailed if
     another node does not reply.
     """
 
-    def __init__(self, here: JobRecords, far: RecordLists, node: NodeId) -> None:
+    def __init__(self, here: JobRecords, calls: NodeCalls, node: NodeId) -> None:
         self.here = here
         self.node = node
-        self._far = far
-        for verb, by in (
-            (FIND, self._find),
-            (BODY, self._body),
-            (POSITION, self._position),
-            (MORE, self._more),
-            (STOP, self._stop),
-            (REMOVE, self._remove),
-            (LIST, self._list),
-        ):
-            far.questions.answer(verb, by)
+        self._calls = calls
+        calls.answer(table.FIND_JOB, self._find)
+        calls.answer(table.READ_JOB_BODY, self._body)
+        calls.answer(table.FIND_POSITION, self._position)
+        calls.answer(table.READ_EVENTS, self._events)
+        calls.answer(table.STOP_JOB, self._stop)
+        calls.answer(table.REMOVE_JOB, self._remove)
+        calls.answer(table.LIST_JOBS, self._list)
 
     def is_here(self, request: RequestId) -> bool:
         """Return whether a job belongs to this node."""
@@ -61,79 +69,81 @@ class JobsAnywhere:
     async def find(self, request: RequestId, owner: str | None) -> Job | None:
         """Return a job of this owner (None: of any owner). None if the job or its node does not
         exist."""
-        row = await self._ask_home(FIND, request, owner)
-        return None if row is None else _job(row)
+        find = FindJob(owner=owner, request=request)
+        reply = await self._calls.ask_owner(job_of_run(request), table.FIND_JOB, find)
+        return None if reply is None else _job(reply.job)
 
     async def body(self, request: RequestId, owner: str) -> bytes | None:
         """Return the body of this owner's job. None if the job or its node does not exist."""
-        return await self._ask_home(BODY, request, owner)
+        read = ReadJobBody(owner=owner, request=request)
+        reply = await self._calls.ask_owner(job_of_run(request), table.READ_JOB_BODY, read)
+        return None if reply is None else reply.body
 
     async def position(self, job: Job) -> int | None:
         """Return how many jobs are ahead of `job` in the queue; None if `job` is not queued."""
-        return await self._ask_home(POSITION, job.request, job.owner)
+        find = FindPosition(owner=job.owner, request=job.request)
+        reply = await self._calls.ask_owner(job_of_run(job.request), table.FIND_POSITION, find)
+        return None if reply is None else reply.position
 
     async def more(self, request: RequestId, owner: str, first: int) -> tuple[Job | None, Events]:
         """Return a job, and its next events from number `first` on."""
-        reply = await self._ask_home(MORE, request, owner, first)
-        if reply is None:
-            return None, []
-        job, events = cast(tuple[list[Any], list[tuple[int, bytes]]], reply)
-        return _job(job), [(number, data) for number, data in events]
+        read = ReadEvents(owner=owner, request=request, first=first)
+        reply = await self._calls.ask_owner(job_of_run(request), table.READ_EVENTS, read)
+        return (None, []) if reply is None else (_job(reply.job), list(reply.events))
 
     async def listed(self, owner: str | None, limit: int, after: Job | None) -> ListedJobs:
         """Return the latest jobs of this owner (None: of all owners) on all nodes, at most `limit`,
         that were submitted before the job `after`."""
-        place = None if after is None else table.place_of(after)
-        replies = await self._far.ask(LIST, [owner, limit, place])
-        jobs = [_job(row) for answer in replies.answers for row in answer]
-        jobs.sort(key=table.place_of, reverse=True)
-        return ListedJobs(tuple(jobs[:limit]), replies.missing)
+        place = None if after is None else place_of(after)
+        asked = ListJobs(owner=owner, limit=limit, after=place)
+        gathered = await self._calls.ask_each(table.LIST_JOBS, asked)
+        rows = [row for reply in gathered.replies.values() for row in reply.jobs]
+        jobs = [Job(**row.model_dump()) for row in rows]
+        jobs.sort(key=place_of, reverse=True)
+        return ListedJobs(tuple(jobs[:limit]), gathered.missing)
 
     async def stop(self, request: RequestId, owner: str) -> None:
         """Request the end of this owner's job."""
-        await self._ask_home(STOP, request, owner)
+        stop = StopJob(owner=owner, request=request)
+        await self._calls.ask_owner(job_of_run(request), table.STOP_JOB, stop)
 
     async def remove(self, request: RequestId, owner: str) -> None:
         """Delete this owner's ended job."""
-        await self._ask_home(REMOVE, request, owner)
+        remove = RemoveJob(owner=owner, request=request)
+        await self._calls.ask_owner(job_of_run(request), table.REMOVE_JOB, remove)
 
-    # --- internals -------------------------------------------------------------------------------
+    # --- answers to the gateways of all nodes ----------------------------------------------------
 
-    async def _ask_home(self, verb: str, request: RequestId, *more: Any) -> Any:
-        """Return the reply of the node that a job's name contains; None if the cluster has no such
-        node."""
-        name = job_of_run(request)
-        return await ask_home(self._far.questions, name, verb, [request, *more])
+    async def _find(self, asked: FindJob) -> JobFound:
+        return JobFound(job=_stored(await self.here.find(asked.request, asked.owner)))
 
-    async def _find(self, arguments: Sequence[Any]) -> Any:
-        request, owner = arguments
-        job = await self.here.find(request, owner)
-        return None if job is None else astuple(job)
+    async def _body(self, asked: ReadJobBody) -> JobBody:
+        return JobBody(body=await self.here.body(asked.request, asked.owner))
 
-    async def _body(self, arguments: Sequence[Any]) -> Any:
-        return await self.here.body(*arguments)
+    async def _position(self, asked: FindPosition) -> JobPosition:
+        job = await self.here.find(asked.request, asked.owner)
+        return JobPosition(position=None if job is None else await self.here.position(job))
 
-    async def _position(self, arguments: Sequence[Any]) -> Any:
-        request, owner = arguments
-        job = await self.here.find(request, owner)
-        return None if job is None else await self.here.position(job)
+    async def _events(self, asked: ReadEvents) -> EventsRead:
+        job, events = await self.here.more(asked.request, asked.owner, asked.first)
+        return EventsRead(job=_stored(job), events=tuple(events))
 
-    async def _more(self, arguments: Sequence[Any]) -> Any:
-        request, owner, first = arguments
-        job, events = await self.here.more(request, owner, first)
-        return None if job is None else [astuple(job), events]
+    async def _list(self, asked: ListJobs) -> JobsFound:
+        jobs = await self.here.listed(asked.owner, asked.limit, asked.after)
+        return JobsFound(jobs=tuple(StoredJob(**asdict(job)) for job in jobs))
 
-    async def _list(self, arguments: Sequence[Any]) -> Any:
-        owner, limit, place = arguments
-        before = None if place is None else (float(place[0]), RequestId(place[1]))
-        return [astuple(job) for job in await self.here.listed(owner, limit, before)]
+    async def _stop(self, asked: StopJob) -> Noted:
+        await self.here.stop(asked.request, asked.owner)
+        return Noted()
 
-    async def _stop(self, arguments: Sequence[Any]) -> Any:
-        await self.here.stop(*arguments)
-
-    async def _remove(self, arguments: Sequence[Any]) -> Any:
-        await self.here.remove(*arguments)
+    async def _remove(self, asked: RemoveJob) -> Noted:
+        await self.here.remove(asked.request, asked.owner)
+        return Noted()
 
 
-def _job(values: Sequence[Any]) -> Job:
-    return table.row(values)
+def _stored(job: Job | None) -> StoredJob | None:
+    return None if job is None else StoredJob(**asdict(job))
+
+
+def _job(stored: StoredJob | None) -> Job | None:
+    return None if stored is None else Job(**stored.model_dump())

@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import signal
-import subprocess
 from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
 
-from bus.wire.ids import NodeId, RequestId
+from bus.wire.ids import RequestId
 from gateway.control.cancels import REMEMBERED, RememberedCancels
 from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
-from tests.harness.ports import free_port
-
-ELSEWHERE = NodeId("n2")
+from tests.harness.second_gateway import SecondGateway
 
 
-class Second:
-    """Another node's gateway at the same switchboard, as if the two were linked."""
-
-    def __init__(self, made: GatewayTestbed) -> None:
-        self.port = free_port()
-        first, log = made.port, made.log
-        made.port = self.port
-        try:
-            self.process: subprocess.Popen[bytes] = made.start_gateway(
-                node=ELSEWHERE, metrics_folder=f"{made.folder}/metrics2"
-            )
-        finally:
-            made.log.close()
-            made.port, made.log = first, log
-
-    def cancel(self, name: str) -> httpx.Response:
-        return httpx.post(f"http://127.0.0.1:{self.port}/v1/cancel/{name}", timeout=15)
-
-    def close(self) -> None:
-        self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(15)
-
-
-@contextlib.contextmanager
-def two_gateways(made: GatewayTestbed) -> Iterator[Second]:
-    second = Second(made)
-    try:
-        yield second
-    finally:
-        second.close()
+def cancel(second: SecondGateway, name: str) -> httpx.Response:
+    return httpx.post(f"{second.url}/v1/cancel/{name}", timeout=15)
 
 
 @pytest.fixture(scope="module")
@@ -61,49 +29,49 @@ def made() -> Iterator[GatewayTestbed]:
 
 
 @pytest.fixture(scope="module")
-def second(made: GatewayTestbed) -> Iterator[Second]:
-    with two_gateways(made) as one:
-        yield one
+def second(made: GatewayTestbed) -> Iterator[SecondGateway]:
+    with contextlib.closing(SecondGateway(made)) as gateway:
+        yield gateway
 
 
 def test_another_nodes_gateway_stops_a_request_at_its_runner(
-    made: GatewayTestbed, second: Second
+    made: GatewayTestbed, second: SecondGateway
 ) -> None:
     readers = [Reader(made, "tokens=1000000 every_ms=10") for _ in range(6)]
     for reader in readers:
         reader.wait_lines(3)
         name = reader.chunks[0]["id"]
-        assert second.cancel(name).json() == {"id": name, "cancelled": True}
+        assert cancel(second, name).json() == {"id": name, "cancelled": True}
         mine = name.removeprefix("chatcmpl-")
-        cancel = eventually(lambda mine=mine: cancels_of(made.runners[0], mine), 10, "the cancel")
-        assert cancel[0]["why"] == "client"
+        stops = eventually(lambda mine=mine: cancels_of(made.runners[0], mine), 10, "the cancel")
+        assert stops[0]["why"] == "client"
         reader.wait_end(15)
         assert reader.error is None
-        assert second.cancel(name).status_code == 200, "again says the same"
+        assert cancel(second, name).status_code == 200, "again says the same"
 
 
 def test_a_request_that_waits_for_its_model_is_stopped_as_well(
-    made: GatewayTestbed, second: Second
+    made: GatewayTestbed, second: SecondGateway
 ) -> None:
     reader = Reader(made, "hello", model="org/other")
     listed = eventually(lambda: httpx.get(f"{made.url}/queue").json()["requests"], 10, "it waits")
     assert listed[0]["waiting"]
-    assert second.cancel(listed[0]["request"]).status_code == 200
+    assert cancel(second, listed[0]["request"]).status_code == 200
     reader.wait_end(15)
     assert reader.error is None
 
 
 def test_nobody_knows_a_request_that_ended_or_of_a_node_that_is_not_there(
-    made: GatewayTestbed, second: Second
+    made: GatewayTestbed, second: SecondGateway
 ) -> None:
     reader = Reader(made, "tokens=3")
     reader.wait_end(10)
-    assert second.cancel(reader.chunks[0]["id"]).status_code == 404
-    assert second.cancel("req-nowhere-h0-00000000-1").status_code == 404
+    assert cancel(second, reader.chunks[0]["id"]).status_code == 404
+    assert cancel(second, "req-nowhere-h0-00000000-1").status_code == 404
 
 
 def test_an_owner_that_does_not_answer_has_its_own_error(
-    made: GatewayTestbed, second: Second
+    made: GatewayTestbed, second: SecondGateway
 ) -> None:
     reader = Reader(made, "tokens=1000000 every_ms=10")
     reader.wait_lines(3)
@@ -112,14 +80,14 @@ def test_an_owner_that_does_not_answer_has_its_own_error(
     for process in processes:
         process.suspend()
     try:
-        answer = second.cancel(name)
+        answer = cancel(second, name)
     finally:
         for process in processes:
             process.resume()
     assert answer.status_code == 504
     assert answer.json()["error"]["code"] == "owner_silent"
-    assert "node n1" in answer.json()["error"]["message"]
-    assert second.cancel(name).status_code == 200
+    assert "node testbed" in answer.json()["error"]["message"]
+    assert cancel(second, name).status_code == 200
     reader.wait_end(15)
 
 

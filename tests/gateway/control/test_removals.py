@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,31 +20,12 @@ from bus.wire.messages.readings import (
     PullState,
     WeightsReading,
 )
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.control.removals import Removals
 from gateway.view.readings import ClusterReadings
+from tests.harness.called_nodes import CalledNodes
 from tests.recorded.specimens import least
 
 M = ModelId("m")
-
-
-@dataclass
-class Nodes:
-    """What asks one node after the other, in one process; those that are down are silent."""
-
-    removals: dict[NodeId, Callable[[Any], Awaitable[Any]]] = field(
-        default_factory=dict[NodeId, Any]
-    )
-    asking: NodeId | None = None
-
-    def answer(self, verb: str, by: Callable[[Any], Awaitable[Any]]) -> None:
-        assert self.asking is not None
-        self.removals[self.asking] = by
-
-    async def ask(self, node: NodeId, verb: str, arguments: Any) -> Any:
-        if node not in self.removals:
-            raise RecordsElsewhere(node, "down", f"node {node} is not connected: silent")
-        return await self.removals[node](arguments)
 
 
 class Cluster:
@@ -54,7 +33,7 @@ class Cluster:
 
     def __init__(self, tmp_path: Path) -> None:
         self.readings, self.instances = ClusterReadings(), dict[str, Any]()
-        nodes = Nodes()
+        nodes = CalledNodes("a", "b", down="c")
         for name in "abc":
             folder = tmp_path / name / "models" / "m"
             folder.mkdir(parents=True)
@@ -64,7 +43,6 @@ class Cluster:
             )
             self.readings.heard(CardReading(card=card), 0.0)
         for name in "ab":
-            nodes.asking = NodeId(name)
             bus: Any = SimpleNamespace(
                 speaker=SimpleNamespace(node=NodeId(name)),
                 state=SimpleNamespace(instances=self.instances),
@@ -72,7 +50,7 @@ class Cluster:
                 log=SimpleNamespace(info=lambda *_, **__: None),
             )
             models = str(tmp_path / name / "models")
-            made = Removals(bus, self.readings, nodes, models)
+            made = Removals(bus, self.readings, nodes[name], models)
             if name == "a":
                 self.a = made
 
@@ -83,7 +61,7 @@ class Cluster:
 def test_a_model_goes_from_all_nodes_that_are_there_and_the_others_are_named(
     tmp_path: Path,
 ) -> None:
-    found = asyncio.run(Cluster(tmp_path).a.everywhere(M))
+    found = asyncio.run(Cluster(tmp_path).a.everywhere(M, ""))
     assert [(one.name, one.deleted) for one in found] == [
         ("node-a", True), ("node-b", True), ("node-c", False),
     ]  # fmt: skip
@@ -99,7 +77,7 @@ def test_what_is_loaded_or_on_its_way_stays(tmp_path: Path) -> None:
     with pytest.raises(FolderKept, match="node-b is downloading"):
         asyncio.run(cluster.a.here(M))
     cluster.load()
-    assert not any(one.deleted for one in asyncio.run(cluster.a.everywhere(M)))
+    assert not any(one.deleted for one in asyncio.run(cluster.a.everywhere(M, "")))
     assert len(list(tmp_path.glob("*/models/m"))) == 3
 
 
@@ -124,7 +102,7 @@ def test_what_came_of_a_pull_goes_by_the_models_name_unless_it_is_under_way(tmp_
         with pytest.raises(FolderKept, match="a pull is writing to"):
             asyncio.run(cluster.a.here(model))
     assert folder.is_dir()
-    assert asyncio.run(cluster.a.everywhere(model))[0].deleted
+    assert asyncio.run(cluster.a.everywhere(model, ""))[0].deleted
     assert not folder.exists()
 
 

@@ -113,7 +113,7 @@ def test_a_card_is_written_on_all_nodes_and_told_with_its_settings(desk: Desk) -
     assert (shown["model"], shown["toml"], shown["refused"]) == (M, text, "")
     assert shown["settings"]["top_p"]["source"] == "shoal's default"
     assert [one["is_newest"] for one in shown["nodes"]] == [True, True, False]
-    assert "node-c is not connected" in shown["nodes"][2]["unknown"]
+    assert "node c is not connected" in shown["nodes"][2]["unknown"]
 
 
 def test_the_same_is_said_in_json(desk: Desk) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bus.calls import CallFailed, NodeCalls, Standing
 from bus.client import BusClient, Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.process.endpoints import Endpoints
@@ -19,10 +20,8 @@ from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.switchboard.switchboard import Switchboard
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.http_processes import HttpProcesses
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import RecordQuestions, RecordsElsewhere, Standing
 from gateway.dialects.dialect import KeptAnswer
+from gateway.http_processes import HttpProcesses
 from gateway.records import (
     AnswerBounds,
     AnswerRecords,
@@ -33,6 +32,7 @@ from gateway.records import (
 )
 from gateway.records.kept_answers import LARGEST_BYTES
 from gateway.records.statements import Statement
+from tests.harness.called_nodes import known
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 KEPT = KeptAnswer(b'{"status":"completed"}', (b"{}", b"[]"))
@@ -51,9 +51,7 @@ class Process:
         number = self.near.number
         speaker = Speaker(node, f"gateway:{number}", new_boot())
         self.bus = BusClient(speaker, site.endpoints, site.reactor, log, follow=False)
-        self.far = RecordQuestions(
-            self.bus, number=number, processes=2, standing=site.standings.get
-        )
+        self.far = NodeCalls(self.bus, known(site.standings), number=number, processes=2)
         path = site.folder / node / "records.sqlite"
         logged = LogBounds(rows=100, bytes=1 << 20, age_s=1e6)
         self.records = NodeRecords(path, logged, log, **({"retry_s": 0.05} | more))
@@ -61,7 +59,7 @@ class Process:
             records=self.records,
             bounds=bounds,
             near=self.near,
-            far=RecordLists(self.far, node, lambda: site.standings),
+            calls=self.far,
             node=node,
             processes=3,
             stop=self.cancel,
@@ -196,7 +194,7 @@ def test_a_node_that_is_down_is_named() -> None:
     async def trace(site: Site) -> None:
         asker = site.process()
         site.standings[N2] = Standing("two", "silent")
-        with pytest.raises(RecordsElsewhere, match="node two is not connected"):
+        with pytest.raises(CallFailed, match="node two is not connected"):
             await asker.answers.find("a", named(0, node=N2))
 
     play(trace)

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.record_lists import RecordLists
-from gateway.cluster.record_questions import Standing
 from gateway.dialects.dialect import KeptAnswer, NamedItem
 from gateway.records import AnswerBounds, RecordsUnavailable
 from gateway.records.conversations import ConversationRecords, EndedTurn
@@ -30,7 +28,6 @@ class Talker:
         self.records = ConversationRecords(
             self.process.records, self.process.answers, self.process.far, node
         )
-        self.lists = RecordLists(self.process.far, node, lambda: site.standings)
 
     async def end(
         self, conversation: RequestId, run: RequestId, *items: NamedItem, **more: Any
@@ -120,30 +117,3 @@ def test_a_question_that_is_repeated_adds_once_and_another_is_told_of_it() -> No
         assert await talker.names(conversation) == contents(QUESTION)
 
     play(trace)
-
-
-def test_lists_are_of_all_nodes_and_the_silent_and_those_that_are_down_are_named() -> None:
-    async def trace(site: Site) -> None:
-        one, two = Talker(site), Talker(site, N2)
-        for talker in (one, two):
-            talker.process.far.answer("test.list", _saying(talker.process.bus.speaker.node))
-        found = await one.lists.ask("test.list", ["a"])
-        assert sorted(found.answers) == [["n1", "a"], ["n2", "a"]] and found.missing == ()
-        site.standings[NodeId("n3")] = Standing("three", "silent for 9 s")
-        found = await two.lists.ask("test.list", ["b"])
-        assert len(found.answers) == 2 and found.missing == ("three (down)",)
-        site.standings[NodeId("n4")] = Standing("four")
-        begun = site.reactor.now()
-        found = await one.lists.ask("test.list", ["c"])
-        assert len(found.answers) == 2
-        assert found.missing == ("three (down)", "four (silent)")
-        assert site.reactor.now() - begun < 8
-
-    play(trace)
-
-
-def _saying(node: str) -> Callable[[Any], Awaitable[Any]]:
-    async def say(arguments: Any) -> Any:
-        return [node, *arguments]
-
-    return say

@@ -12,10 +12,10 @@ from typing import Any
 from bus.process.endpoints import Endpoints
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId
-from gateway.cluster.record_lists import Gathered
 from gateway.records import NodeRecords, RecentQuery, TraceRecords, TraceRow, open_records
 from gateway.records.traces import stats_told
 from gateway.view.options import Options
+from tests.harness.called_nodes import CalledNodes
 from tests.harness.records_writer import row
 
 NOW_S = 1_000_000.0
@@ -44,22 +44,6 @@ def options(folder: Path, **more: Any) -> Options:
     )
 
 
-class OneNode:
-    """The lists of records of a cluster of one node."""
-
-    def __init__(self) -> None:
-        self.questions = self
-        self.verbs: dict[str, Callable[[Any], Awaitable[Any]]] = {}
-
-    def answer(self, verb: str, by: Callable[[Any], Awaitable[Any]]) -> None:
-        self.verbs[verb] = by
-
-    async def ask(self, *asked: Any) -> Any:
-        *_, verb, arguments = asked
-        found = await self.verbs[verb](arguments)
-        return found if len(asked) == 3 else Gathered((found,), ("n2 (down)",))
-
-
 Act = Callable[[NodeRecords, TraceRecords], Awaitable[None]]
 
 
@@ -68,7 +52,7 @@ def play(folder: Path, act: Act, **more: Any) -> None:
         options(folder, **more), Log(node="n1", process="g", stream=io.StringIO())
     )
     try:
-        asyncio.run(act(records, TraceRecords(records, OneNode(), N1)))  # type: ignore[arg-type]
+        asyncio.run(act(records, TraceRecords(records, CalledNodes("n1", down="n2")["n1"], N1)))
     finally:
         records.close()
 
@@ -86,14 +70,14 @@ def test_a_trace_is_found_listed_and_removed_and_the_log_is_as_it_was(tmp_path: 
         assert (listed["status"], listed["error"], listed["spans"]) == (504, "deadline", 3)
         assert [one["request"] for one in (await traces.latest(10, "m"))["traces"]] == [R1]
         assert len((await traces.latest(1, None))["traces"]) == 1
-        of_all = await traces.latest_of_all(1, None)
+        of_all = await traces.latest_of_all(1, None, "")
         assert of_all.missing == ("n2 (down)",)
         assert [(one["node"], one["request"]) for one in of_all.traces] == [("n1", R2)]
-        assert await traces.find(RequestId("no request of ours")) is None
-        assert json.loads(await traces.find(R1) or b"") == {"request": R1}
-        assert await traces.remove(R1)
-        assert not await traces.remove(R1)
-        assert await traces.find(R1) is None
+        assert await traces.find(RequestId("no request of ours"), "") is None
+        assert json.loads(await traces.find(R1, "") or b"") == {"request": R1}
+        assert await traces.remove(R1, "")
+        assert not await traces.remove(R1, "")
+        assert await traces.find(R1, "") is None
         assert (await traces.latest(10, None))["kept"] == 1
         assert len(await records.recent(RecentQuery())) == 1
 
@@ -106,8 +90,8 @@ def test_traces_outlive_the_process_and_a_later_one_of_a_name_is_meant(tmp_path:
         records.log_request(traced(R1, trace=b"2"))
 
     async def look(_: NodeRecords, traces: TraceRecords) -> None:
-        assert await traces.find(R1) == b"2"
-        assert await traces.remove(R1)
+        assert await traces.find(R1, "") == b"2"
+        assert await traces.remove(R1, "")
         assert (await traces.latest(10, None))["kept"] == 0
 
     play(tmp_path, log, trace_days=1e6)
@@ -128,14 +112,14 @@ def test_beyond_their_number_and_their_bytes_the_oldest_go(tmp_path: Path) -> No
     async def few(records: NodeRecords, traces: TraceRecords) -> None:
         for number in range(30):
             records.log_request(traced(f"r{number}"))
-            await traces.find(RequestId("req-n1-h0-b-0"))  # each is written by itself
+            await traces.find(RequestId("req-n1-h0-b-0"), "")  # each is written by itself
         names = [one["request"] for one in (await traces.latest(100, None))["traces"]]
         assert names == [f"r{number}" for number in range(29, 19, -1)]
 
     async def small(records: NodeRecords, traces: TraceRecords) -> None:
         for number in range(30):
             records.log_request(traced(f"s{number}", trace=b"0" * 100_000))
-            await traces.find(RequestId("req-n1-h0-b-0"))
+            await traces.find(RequestId("req-n1-h0-b-0"), "")
         found = await traces.latest(100, None)
         assert found["bytes"] <= 1 << 20
         names = [one["request"] for one in found["traces"]]

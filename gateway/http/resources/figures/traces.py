@@ -20,6 +20,7 @@ from bus.wire.messages.commands import SetTracing
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.http.resources.answers import record_faults
@@ -204,7 +205,9 @@ class ClusterTraces(Resource):
         """Answer with the traces of all nodes, newest first, and the nodes that did not reply."""
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
         with record_faults():
-            latest = await self.service.traces.latest_of_all(limit, req.get_param("model"))
+            latest = await self.service.traces.latest_of_all(
+                limit, req.get_param("model"), key_behind(req)
+            )
         tell_missing(resp, latest.missing)
         answer_json(resp, {"traces": latest.traces, "missing": latest.missing})
 
@@ -228,13 +231,14 @@ class TraceResource(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace as Chrome's trace events, which Perfetto opens."""
-        answer_json(resp, chrome_trace(orjson.loads(await _stored_trace(self.service, request))))
+        trace = orjson.loads(await _stored_trace(self.service, req, request))
+        answer_json(resp, chrome_trace(trace))
 
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
         """Delete a trace. 404 if it does not exist."""
         name = request_id_of(request)
         with record_faults():
-            is_gone = await self.service.traces.remove(name)
+            is_gone = await self.service.traces.remove(name, key_behind(req))
         if not is_gone:
             raise _no_trace(name)
         gone: TraceRemovedAnswer = {"request": name, "removed": True}
@@ -246,7 +250,7 @@ class RawTrace(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace in its stored form."""
-        resp.data = await _stored_trace(self.service, request)
+        resp.data = await _stored_trace(self.service, req, request)
 
 
 class TraceTimes(Resource):
@@ -254,7 +258,7 @@ class TraceTimes(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with the durations of the parts of one trace."""
-        trace = orjson.loads(await _stored_trace(self.service, request))
+        trace = orjson.loads(await _stored_trace(self.service, req, request))
         about = {name: trace[name] for name in ("request", "node", "seconds")}
         answer_json(resp, {**about, "parts": trace_parts(trace)})
 
@@ -267,7 +271,8 @@ class TraceRemoval(Resource):
         body = await self.read(req, TracesRemovedBody, empty=b"")
         names = dict.fromkeys(map(request_id_of, body.requests))
         with record_faults():
-            removed = [name for name in names if await self.service.traces.remove(name)]
+            key, traces = key_behind(req), self.service.traces
+            removed = [name for name in names if await traces.remove(name, key)]
         answer: TracesRemovedAnswer = {
             "removed": [*removed],
             "not_found": [name for name in names if name not in removed],
@@ -287,11 +292,11 @@ def _tracing_answer(service: HttpService) -> TracingAnswer:
     }
 
 
-async def _stored_trace(service: HttpService, request: str) -> bytes:
+async def _stored_trace(service: HttpService, req: Request, request: str) -> bytes:
     """Return the stored trace of a request. Raises HttpFaultRaised (404, 503, 504)."""
     name = request_id_of(request)
     with record_faults():
-        trace = await service.traces.find(name)
+        trace = await service.traces.find(name, key_behind(req))
     if trace is None:
         raise _no_trace(name)
     return trace

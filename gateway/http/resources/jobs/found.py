@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import orjson
 from falcon.asgi import Request
 
+from bus.calls import CallFailed
 from bus.wire.ids import RequestId
 from gateway.access import check_scope
-from gateway.cluster.record_questions import RecordsElsewhere
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
@@ -152,7 +152,7 @@ class JobReader:
                     return
                 try:
                     job, events = await self._more()
-                except RecordsElsewhere as error:
+                except CallFailed as error:
                     yield sse.comment(f"{error}; resume with starting_after")
                     return
                 if events:
@@ -173,14 +173,14 @@ class JobReader:
             service.jobs.here.readers -= 1
 
     async def _more(self) -> tuple[Job | None, list[tuple[int, bytes]]]:
-        """Return the job and its next events. Raises RecordsElsewhere if the job's node does not
+        """Return the job and its next events. Raises CallFailed if the job's node does not
         reply."""
         job = self._job
         try:
             return await self._service.jobs.more(job.request, job.owner, self._first)
         except RecordsUnavailable:
             return job, []
-        except RecordsElsewhere as error:
+        except CallFailed as error:
             if error.why != "refused":
                 raise
             return job, []

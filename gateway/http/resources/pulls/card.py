@@ -16,14 +16,16 @@ from typing import Any
 from falcon.asgi import Request, Response
 
 from bus.models.cards import BadCard, all_settings, card_text, check_keys, read_card
+from bus.wire.calls.models import CardOnNode
 from bus.wire.cards import ModelCard
 from bus.wire.errors import BadRequest
 from bus.wire.ids import ModelId, NodeId
-from gateway.control.card_files import CardChanged, CardOnNode, newest_of, tag_of
+from gateway.control.card_files import CardChanged, newest_of, tag_of
 from gateway.dialects import body as bodies
 from gateway.dialects.body import Closed
 from gateway.dialects.dialect import Limits
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_model
+from gateway.http.callers import key_behind
 from gateway.http.middleware import COMMAND_BYTES, Resource, answer_json, read_body
 
 NOTICED_S, LOOK_S = 15.0, 0.05
@@ -77,7 +79,7 @@ class ModelCardResource(Resource):
         """Answer with the newest card, the settings in force with their sources, and the card of
         each node."""
         card = await self._model(name)
-        cards_on_nodes = await self.service.card_files.read(card.model)
+        cards_on_nodes = await self.service.card_files.read(card.model, key_behind(req))
         newest = newest_of(cards_on_nodes)
         resp.set_header("etag", f'"{tag_of(newest)}"')
         settings = {
@@ -96,7 +98,9 @@ class ModelCardResource(Resource):
         text = await self._text(req)
         card = await self._model(name)
         try:
-            results = await self.service.card_files.write(card.model, text, _if_match(req))
+            results = await self.service.card_files.write(
+                card.model, text, key_behind(req), _if_match(req)
+            )
         except CardChanged as error:
             raise HttpFaultRaised(HttpFault(412, "card_changed", str(error))) from error
         _check_done(card.model, results)
@@ -111,7 +115,9 @@ class ModelCardResource(Resource):
         card."""
         card = await self._model(name)
         try:
-            results = await self.service.card_files.remove(card.model, _if_match(req))
+            results = await self.service.card_files.remove(
+                card.model, key_behind(req), _if_match(req)
+            )
         except CardChanged as error:
             raise HttpFaultRaised(HttpFault(412, "card_changed", str(error))) from error
         if not any(result.done or result.text is not None or result.unknown for result in results):

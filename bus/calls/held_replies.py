@@ -1,0 +1,103 @@
+"""The replies of one process to calls of other nodes, kept until all pieces are fetched.
+
+Pure: time arrives as `now`. A process computes a reply once. It keeps the reply until `HELD_S`
+after the last message that asks for a piece.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from zlib import crc32
+
+from bus.calls.pending import ATTEMPTS_EACH
+from bus.wire.ids import NodeId
+from bus.wire.messages.gateways import (
+    CALL_PIECE_BYTES,
+    CALL_REPLY_BYTES,
+    CallAnswered,
+    CallAsked,
+    CallRefusal,
+)
+
+HELD_S = 10.0
+HELD_REPLIES = 256
+HELD_BYTES = 64 << 20
+FULL = CallRefusal(
+    message="too many calls are open", status=503, code="overloaded", retry_after_s=1.0
+)
+
+
+@dataclass(slots=True)
+class HeldReply:
+    """A reply, kept for further messages that ask for its pieces. `content` is None while the reply
+    is being computed, and if it is refused."""
+
+    edition: str
+    asked_at: float
+    content: bytes | None = None
+    refused: CallRefusal | None = None
+
+    @property
+    def is_computed(self) -> bool:
+        """Return whether the computation has ended."""
+        return self.content is not None or self.refused is not None
+
+    def end(self, content: bytes) -> None:
+        """Keep the computed reply, or refuse a reply that is too large."""
+        if len(content) > CALL_REPLY_BYTES:
+            self.refused = CallRefusal(message=f"its reply is too large: {len(content)} bytes")
+        else:
+            self.content = content
+
+    def answer(self, asked: CallAsked) -> CallAnswered:
+        """Return the answer to a message: the piece that it asks for, the refusal, or the report
+        that the reply is being computed."""
+        if self.content is None or self.refused is not None:
+            return CallAnswered(call_id=asked.call_id, refused=self.refused)
+        return CallAnswered(
+            call_id=asked.call_id,
+            edition=self.edition,
+            offset=asked.offset,
+            total_bytes=len(self.content),
+            content=self.content[asked.offset : asked.offset + CALL_PIECE_BYTES],
+        )
+
+
+class HeldReplies:
+    """The held replies of the process with this number among the `processes` of a node."""
+
+    def __init__(self, number: int, processes: int) -> None:
+        self._number = number
+        self._processes = processes
+        self._held: dict[tuple[NodeId, str], HeldReply] = {}
+
+    def is_due(self, asked: CallAsked) -> bool:
+        """Return whether this process has to answer this attempt. Calls are spread over the
+        processes by their ids, and each `ATTEMPTS_EACH` attempts ask the next process."""
+        turn = crc32(asked.call_id.encode()) + asked.attempt // ATTEMPTS_EACH
+        return turn % self._processes == self._number
+
+    def find(self, asker: NodeId, call_id: str, now: float) -> HeldReply | None:
+        """Return the held reply of a call; None if the process has not begun it."""
+        held = self._held.get((asker, call_id))
+        if held is not None:
+            held.asked_at = now
+        return held
+
+    def begin(self, asker: NodeId, call_id: str, edition: str, now: float) -> HeldReply:
+        """Return the new reply of a call. If the process holds too many replies, the reply is
+        refused and not kept."""
+        held = HeldReply(edition, now)
+        size_bytes = sum(len(reply.content or b"") for reply in self._held.values())
+        if len(self._held) >= HELD_REPLIES or size_bytes >= HELD_BYTES:
+            held.refused = FULL
+        else:
+            self._held[asker, call_id] = held
+        return held
+
+    def forget(self, now: float) -> None:
+        """Drop the replies that no message asked for in the last `HELD_S`."""
+        oldest_at = now - HELD_S
+        for key, held in list(self._held.items()):
+            if held.is_computed and held.asked_at < oldest_at:
+                del self._held[key]

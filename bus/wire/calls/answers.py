@@ -1,0 +1,87 @@
+"""Calls about stored answers. Pure. `request` is the request that made the answer; `owner` is the
+id of an API key, or "" for the owner of the node."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bus.wire.ids import RequestId
+from bus.wire.messages.wire import Message
+
+
+class OfOwner(Message):
+    """Names a record by its owner and by the request that made it."""
+
+    owner: str = Field(max_length=256)
+    request: RequestId = Field(max_length=256)
+
+
+class Done(Message):
+    """Says whether the call changed or stopped anything."""
+
+    done: bool
+
+
+class FindAnswer(OfOwner):
+    """Find a stored answer."""
+
+
+class StoredAnswer(Message):
+    """A stored answer as JSON, with its input items, its row in lists and the client's labels."""
+
+    answer: bytes
+    items: tuple[bytes, ...] = ()
+    listed: bytes = b""
+    labels: bytes = b""
+
+
+class AnswerFound(Message):
+    """The answer; None if this owner has no such answer."""
+
+    answer: StoredAnswer | None = None
+
+
+class LabelAnswer(OfOwner):
+    """Replace the labels of a stored answer. `labels` is a JSON object."""
+
+    labels: bytes
+
+
+class RemoveAnswer(OfOwner):
+    """Delete a stored answer."""
+
+
+class StopAnswer(OfOwner):
+    """Stop an answer that is being made and will be stored."""
+
+
+class StopRequest(Message):
+    """Stop a request of the node, as if its client had disconnected."""
+
+    request: RequestId = Field(max_length=256)
+
+
+class ListAnswers(Message):
+    """List an owner's answers: at most `limit` that follow the row `after`, were made by `model`
+    and have all of `labels`."""
+
+    owner: str = Field(max_length=256)
+    limit: int = Field(ge=0)
+    descends: bool
+    after: bytes | None = None
+    model: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class ListedAnswer(Message):
+    """An answer in a list, with the time and the id by which lists are ordered."""
+
+    request: RequestId
+    created: float | None
+    name: str | None
+
+
+class AnswersFound(Message):
+    """The listed answers of one node, in order."""
+
+    rows: tuple[ListedAnswer, ...] = ()

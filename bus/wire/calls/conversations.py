@@ -1,0 +1,97 @@
+"""Calls about stored conversations. Pure. `request` is the request that began the conversation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bus.wire.calls.answers import OfOwner
+from bus.wire.ids import RequestId
+from bus.wire.messages.wire import Message
+
+Added = Literal["added", "gone", "full", "there"]
+"""The result of adding items. `gone`: the conversation does not exist. `full`: it would exceed its
+limits. `there`: it already has an item of the same name."""
+
+
+class FindConversation(OfOwner):
+    """Find a conversation, without its items."""
+
+
+class StoredConversation(Message):
+    """A conversation without its items. `labels` is a JSON object; `items` is their number."""
+
+    created_at_s: float
+    labels: bytes
+    items: int
+    size_bytes: int
+
+
+class ConversationFound(Message):
+    """The conversation; None if this owner has no such conversation."""
+
+    conversation: StoredConversation | None = None
+
+
+class ReadItems(OfOwner):
+    """Read all items, except items that runs of `job` added ("": except none)."""
+
+    job: str = Field(default="", max_length=256)
+
+
+class ReadPage(OfOwner):
+    """Read at most `limit` + 1 items after the item `after` ("": from the beginning)."""
+
+    limit: int = Field(ge=0)
+    after: str = ""
+    descends: bool = False
+
+
+class ItemsFound(Message):
+    """Items as JSON, in order; None if the conversation or the item `after` does not exist."""
+
+    items: tuple[bytes, ...] | None = None
+
+
+class ReadItem(OfOwner):
+    """Read the item `name`. The reply has one item, or none if it does not exist."""
+
+    name: str
+
+
+class LabelConversation(OfOwner):
+    """Replace the labels of a conversation. `labels` is a JSON object."""
+
+    labels: bytes
+
+
+class RemoveConversation(OfOwner):
+    """Delete a conversation with its items."""
+
+
+class RemoveItem(OfOwner):
+    """Delete the item `name`."""
+
+    name: str
+
+
+class AddItems(OfOwner):
+    """Add items, each with its name, as the request `run`: all or none."""
+
+    items: tuple[tuple[str, bytes], ...]
+    run: RequestId
+
+
+class ItemsAdded(Message):
+    """The result of adding items."""
+
+    added: Added
+
+
+class EndTurn(OfOwner):
+    """Add the items of an ended answer: `run` made it, as a run of `job`."""
+
+    items: tuple[tuple[str, bytes], ...]
+    run: RequestId
+    job: RequestId

@@ -1,0 +1,61 @@
+"""Calls about the model files on a node's disk. Pure."""
+
+from __future__ import annotations
+
+from bus.wire.ids import ModelId, NodeId
+from bus.wire.messages.wire import Message
+
+
+class DeleteModel(Message):
+    """Delete a model from the node's disk."""
+
+    model: ModelId
+
+
+class Removal(Message):
+    """The result on one node. If the model stays, `why` says why; empty if it is deleted."""
+
+    node: NodeId
+    name: str
+    deleted: bool
+    size_bytes: int = 0
+    folder: str = ""
+    why: str = ""
+
+
+class ReadCard(Message):
+    """Read the card of a model that is complete on the node."""
+
+    model: ModelId
+
+
+class WriteCard(Message):
+    """Write the card of a model, with the time `at_s` of its writing."""
+
+    model: ModelId
+    text: str
+    at_s: float
+
+
+class RemoveCard(Message):
+    """Delete the card of a model."""
+
+    model: ModelId
+
+
+class CardOnNode(Message):
+    """The card of a model on one node: its `text` (None without a card), the time of its writing
+    and its `folder`.
+
+    `kept` says why the card cannot be changed on that node (empty: it can). `unknown` says why the
+    node did not answer. `done`: the card was changed just now.
+    """
+
+    node: NodeId
+    name: str
+    folder: str
+    text: str | None = None
+    at_s: float = 0.0
+    kept: str = ""
+    unknown: str = ""
+    done: bool = False

@@ -1,0 +1,99 @@
+"""Calls that examine or change a node. Pure.
+
+A document of the HTTP API travels as the JSON bytes that the node itself would answer.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from bus.wire.ids import RequestId
+from bus.wire.messages.control import AskDiagnosis
+from bus.wire.messages.wire import Message
+
+Value = bool | int | float | str | list[str]
+"""The value of a setting."""
+
+
+class ReadSettings(Message):
+    """Read the settings in force."""
+
+
+class ChangeSettings(Message):
+    """Change settings of the node's `shoal.toml`: set those of `put`, remove those of `drop`."""
+
+    put: dict[str, Value] = {}
+    drop: tuple[str, ...] = ()
+
+
+class SettingsRead(Message):
+    """The settings in force, secrets masked. `why`: the reason why they were not read or changed;
+    empty if they were."""
+
+    values: dict[str, Value | None]
+    why: str = ""
+
+
+class RestartServices(Message):
+    """Restart services of the node; `services` empty: all of them."""
+
+    services: tuple[str, ...] = Field(default=(), max_length=64)
+
+
+class Restarting(Message):
+    """The services that will restart, in that order."""
+
+    services: tuple[str, ...]
+
+
+class ReadNode(Message):
+    """Read the document of `GET /v1/diagnostics/node`."""
+
+
+class ReadRunners(Message):
+    """Read the running and recently ended runners of the node, with their recorders."""
+
+
+class Document(Message):
+    """A document of the HTTP API, as JSON."""
+
+    content: bytes
+
+
+class Examine(Message):
+    """Examine a process: take its stacks or a profile, within `within_s` seconds."""
+
+    question: AskDiagnosis
+    within_s: float = Field(gt=0, le=600)
+
+
+class Examined(Message):
+    """The stacks or the profile, in the format that `content_type` names."""
+
+    content_type: str
+    content: bytes
+
+
+class CancelAtRunner(Message):
+    """Let a runner end a request, even if the gateway that sent it is gone."""
+
+    runner: str = Field(max_length=128)
+    request: RequestId = Field(max_length=256)
+
+
+class TakeCapture(Message):
+    """Start the capture `name` of the node, or fetch it once it is ready."""
+
+    name: str = Field(max_length=64)
+
+
+class Capture(Message):
+    """The capture as a tar.gz; empty while it is not ready."""
+
+    content: bytes = b""
+
+
+class ForgetCapture(Message):
+    """Delete the capture `name`, because it has been fetched."""
+
+    name: str = Field(max_length=64)

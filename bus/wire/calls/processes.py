@@ -1,0 +1,87 @@
+"""Calls between the HTTP processes of one node. Pure."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from bus.wire.ids import RequestId
+from bus.wire.messages.wire import Message
+
+KnownBy = Literal["key", "client_id", "address"]
+"""How a client is known: by its API key, by the id that it sends, or by its address."""
+ClientUseRow = tuple[KnownBy, str, int, int, int, int, int, float, float]
+"""A client: kind, name, requests, refused, failed, prompt tokens, completion tokens, and the wall
+clock of the first and the last request."""
+WaitingRow = tuple[KnownBy, str, int]
+"""A client: kind, name, and the number of its waiting requests."""
+RestRow = tuple[KnownBy, str, float, int]
+"""A client: kind, name, the end of its cooldown by the monotonic clock of the machine, and the
+number of its waiting requests."""
+
+
+class StopHere(Message):
+    """Stop a request of the process."""
+
+    request: RequestId = Field(max_length=256)
+
+
+class StopAnswerHere(Message):
+    """Stop a request of the process whose answer is stored for `owner`."""
+
+    owner: str = Field(max_length=256)
+    request: RequestId = Field(max_length=256)
+
+
+class ReadOpenRequests(Message):
+    """Read the open requests of the process."""
+
+
+class OpenRequest(Message):
+    """An open request. `instance` is None while the request waits for an instance."""
+
+    request: str
+    model: str
+    client: str | None
+    priority: int
+    instance: str | None
+    waiting: bool
+    tokens: int
+    seconds: float
+
+
+class OpenRequestsRead(Message):
+    """The open requests of one process."""
+
+    requests: tuple[OpenRequest, ...] = ()
+
+
+class ReadProblems(Message):
+    """Read the problems of the node's records that the process has."""
+
+
+class ProblemsRead(Message):
+    """Problems, as texts."""
+
+    problems: tuple[str, ...] = ()
+
+
+class ReadClients(Message):
+    """Read the clients of the process."""
+
+
+class ClientsRead(Message):
+    """The clients of one process. `is_loaded`: the usage includes the stored usage of an earlier
+    process with the same number."""
+
+    is_loaded: bool
+    use: tuple[ClientUseRow, ...] = ()
+    waiting: tuple[WaitingRow, ...] = ()
+
+
+class NoteRests(Message):
+    """Note which clients of the process `number` are in cooldown or wait."""
+
+    number: int = Field(ge=0)
+    rows: tuple[RestRow, ...] = ()
