@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from bus.membership.peer_links import PeerSettings
 from bus.service import Shell, run_service
-from bus.switchboard import Switchboard
+from bus.switchboard import PeerSettings, Switchboard
 from bus.wire.messages.peers import PeerPorts
 from conf.addresses import announced_hosts
 from conf.settings import Settings, load_settings

@@ -23,9 +23,9 @@ from bus.replica.mirror import Ask, Mirror
 from bus.replica.outbox import Outbox
 from bus.replica.state import ClusterState
 from bus.wire.cards import as_received
-from bus.wire.codec import Envelope, decode, encode
+from bus.wire.codec import Envelope, Speaker, decode, encode
 from bus.wire.errors import BadMessage, Refusal
-from bus.wire.ids import Boot, CommandId, NodeId
+from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged, Command, CommandRefused
 from bus.wire.messages.control import (
     AskCommand,
@@ -46,15 +46,6 @@ COMMAND_REPEAT_S = 1.0
 UPKEEP_S = 0.25
 UNANSWERED_S = 1.5
 """After this long without an answer, the client uses the leader's next address."""
-
-
-@dataclass(frozen=True, slots=True)
-class Speaker:
-    """The sender in every envelope: node, process and boot."""
-
-    node: NodeId
-    process: str
-    boot: Boot
 
 
 class Letters:

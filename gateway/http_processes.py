@@ -21,7 +21,7 @@ from bus.wire.calls.jobs import Noted
 from bus.wire.calls.processes import (
     ClientsRead,
     NoteRests,
-    OpenRequest,
+    OpenRequestRow,
     OpenRequestsRead,
     ProblemsRead,
     ReadClients,
@@ -126,22 +126,22 @@ class HttpProcesses:
 
     # --- to answer -------------------------------------------------------------------------------
 
-    def _stop(self, asked: StopHere) -> Done:
-        return Done(done=self._own.cancel(asked.request))
+    def _stop(self, call: StopHere) -> Done:
+        return Done(done=self._own.cancel(call.request))
 
-    def _stop_answer(self, asked: StopAnswerHere) -> Done:
-        return Done(done=self._own.stop_answer(asked.request, asked.owner))
+    def _stop_answer(self, call: StopAnswerHere) -> Done:
+        return Done(done=self._own.stop_answer(call.request, call.owner))
 
-    def _open_requests(self, _asked: ReadOpenRequests) -> OpenRequestsRead:
+    def _open_requests(self, _call: ReadOpenRequests) -> OpenRequestsRead:
         rows = self._own.open_requests()
-        return OpenRequestsRead(requests=tuple(OpenRequest(**row) for row in rows))
+        return OpenRequestsRead(requests=tuple(OpenRequestRow(**row) for row in rows))
 
-    def _problems(self, _asked: ReadProblems) -> ProblemsRead:
+    def _problems(self, _call: ReadProblems) -> ProblemsRead:
         return ProblemsRead(problems=tuple(map(str, self._own.records.condition.problems)))
 
-    def _clients(self, _asked: ReadClients) -> ClientsRead:
+    def _clients(self, _call: ReadClients) -> ClientsRead:
         return self._own.clients.report()
 
-    def _note_rests(self, asked: NoteRests) -> Noted:
-        self._own.clients.heard(asked.number, asked.rows)
+    def _note_rests(self, call: NoteRests) -> Noted:
+        self._own.clients.heard(call.number, call.rows)
         return Noted()

@@ -17,9 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bus.calls import Call, NodeCalls, Standing, standing_of
-from bus.calls.node_calls import Around
-from bus.calls.permission import refusal_of
+from bus.calls import Around, NodeCalls, Standing, TypedCall, refusal_of, standing_of
 from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.models.tasks import ClientName
@@ -36,13 +34,14 @@ from bus.wire.messages.gateways import CallRefusal
 from bus.wire.messages.peers import PeersReading
 from gateway import records
 from gateway.access import ApiKeys, AskingClients
+from gateway.control.call_faults import call_refusal
 from gateway.control.cancels import CancelRouter, RememberedCancels
 from gateway.control.card_files import CardFiles
 from gateway.control.keep_alive import KeepAliveWishes
 from gateway.control.removals import Removals
 from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFaultRaised, call_refusal, of_refusal
+from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import labels_of
 from gateway.ended_requests import EndedRequests
 from gateway.fetching import open_tools, providers
@@ -98,7 +97,7 @@ class HttpService:
         self.dispatcher = Dispatcher(options, self.bus, self.catalog, self._clients, self.counters)
         self.calls = NodeCalls(
             self.bus,
-            Around(self._standing, partial(_everyone, self), self._judge, call_refusal),
+            Around(self.standing, partial(_everyone, self), partial(_judge, self), call_refusal),
             number=self.http_processes.number,
             processes=options.processes,
         )
@@ -292,15 +291,13 @@ class HttpService:
 
     # --- below ---------------------------------------------------------------------------------
 
-    def _standing(self, node: NodeId) -> Standing | None:
+    def standing(self, node: NodeId) -> Standing | None:
+        """Return the state of a node, as this node sees it; None for an unknown node."""
         now = self.reactor.now()
         names = {card.node: card.name for card in self.readings.cards(now)}
         names |= {NodeId(node_id): facts.name for node_id, facts in self.bus.state.nodes.items()}
         peers = self.readings.peers(now)
         return standing_of(node, own=self.options.node, names=names, peers=peers)
-
-    def _judge(self, call: Call[Any, Any], asker: NodeId, key: str) -> CallRefusal | None:
-        return refusal_of(call, self._standing(asker), key, self.api_keys.book.keys, wall())
 
     async def _snapshot(self) -> bytes:
         """Return the snapshot of the cluster as JSON."""
@@ -351,6 +348,12 @@ def _sampled(options: Options, boot: Boot) -> contextlib.ExitStack:
     # supervisord has one program `gateway`: the first HTTP process answers for it
     stack.enter_context(stack_sampler(options.endpoints, Speaker(options.node, "gateway", boot)))
     return stack
+
+
+def _judge(
+    service: HttpService, call: TypedCall[Any, Any], asker: NodeId, key: str
+) -> CallRefusal | None:
+    return refusal_of(call, service.standing(asker), key, service.api_keys.book.keys, wall())
 
 
 def _everyone(service: HttpService) -> set[NodeId]:

@@ -1,4 +1,4 @@
-"""Typed calls between the gateways of two nodes, and between the HTTP processes of one node.
+"""Talks to the gateways of other nodes and to the other processes of this node: typed calls.
 
 `table.py` lists every call: its name, the message that it sends, the message that it returns, and
 who may make it. Requests and replies are closed messages (`bus/wire/calls`). Everything that calls
@@ -6,22 +6,35 @@ have in common is in this room: pieces, repeats, deadlines, permission, and the 
 that did not answer. A new call is a row in the table, two messages, and a handler.
 """
 
+from typing import TYPE_CHECKING
+
 from bus.calls.failures import CallFailed, CallRefused
 from bus.calls.gathering import Gathered, missing_of
-from bus.calls.node_calls import NodeCalls
-from bus.calls.permission import Standing, standing_of
-from bus.calls.process_calls import ProcessCalls
-from bus.calls.table import CALLS, Call
+from bus.calls.node_calls import Around, NodeCalls
+from bus.calls.pending import WHOLE_S
+from bus.calls.permission import Standing, refusal_of, standing_of
+from bus.calls.process_calls import PROCESS_ANSWER_S, ProcessCalls
+from bus.calls.service_calls import ask_service
+from bus.calls.table import CALLS, TypedCall
+
+if TYPE_CHECKING:
+    from bus.calls import table
 
 __all__ = [
     "CALLS",
-    "Call",
+    "PROCESS_ANSWER_S",
+    "WHOLE_S",
+    "Around",
     "CallFailed",
     "CallRefused",
     "Gathered",
     "NodeCalls",
     "ProcessCalls",
     "Standing",
+    "TypedCall",
+    "ask_service",
     "missing_of",
+    "refusal_of",
     "standing_of",
+    "table",
 ]

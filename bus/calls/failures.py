@@ -40,12 +40,12 @@ class CallFailed(ShoalError):
         self.refusal = refusal
 
 
-def silent(name: str, waited_s: float) -> CallFailed:
+def silence(name: str, waited_s: float) -> CallFailed:
     """Return the error for a node that did not answer within `waited_s`."""
     return CallFailed(name, "silent", f"node {name} did not answer within {waited_s:g} s", waited_s)
 
 
-def refused(name: str, refusal: CallRefusal) -> CallFailed:
+def refusal_error(name: str, refusal: CallRefusal) -> CallFailed:
     """Return the error for a node that refused a call."""
     return CallFailed(name, "refused", f"node {name}: {refusal.message}", refusal=refusal)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -24,11 +23,9 @@ class Gathered(Generic[R]):
     def missing(self) -> tuple[str, ...]:
         """Return the names of the nodes without a reply, each with the reason. Nodes that the
         cluster does not have are left out."""
-        return tuple(missing_of(error) for error in self._known(self.failures.values()))
-
-    @staticmethod
-    def _known(failures: Iterable[CallFailed]) -> Iterable[CallFailed]:
-        return (error for error in failures if error.why != "unknown")
+        return tuple(
+            missing_of(error) for error in self.failures.values() if error.why != "unknown"
+        )
 
 
 def missing_of(error: CallFailed) -> str:

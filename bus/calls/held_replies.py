@@ -49,17 +49,17 @@ class HeldReply:
         else:
             self.content = content
 
-    def answer(self, asked: CallAsked) -> CallAnswered:
+    def answer(self, message: CallAsked) -> CallAnswered:
         """Return the answer to a message: the piece that it asks for, the refusal, or the report
         that the reply is being computed."""
         if self.content is None or self.refused is not None:
-            return CallAnswered(call_id=asked.call_id, refused=self.refused)
+            return CallAnswered(call_id=message.call_id, refused=self.refused)
         return CallAnswered(
-            call_id=asked.call_id,
+            call_id=message.call_id,
             edition=self.edition,
-            offset=asked.offset,
+            offset=message.offset,
             total_bytes=len(self.content),
-            content=self.content[asked.offset : asked.offset + CALL_PIECE_BYTES],
+            content=self.content[message.offset : message.offset + CALL_PIECE_BYTES],
         )
 
 
@@ -71,10 +71,10 @@ class HeldReplies:
         self._processes = processes
         self._held: dict[tuple[NodeId, str], HeldReply] = {}
 
-    def is_due(self, asked: CallAsked) -> bool:
+    def is_due(self, message: CallAsked) -> bool:
         """Return whether this process has to answer this attempt. Calls are spread over the
         processes by their ids, and each `ATTEMPTS_EACH` attempts ask the next process."""
-        turn = crc32(asked.call_id.encode()) + asked.attempt // ATTEMPTS_EACH
+        turn = crc32(message.call_id.encode()) + message.attempt // ATTEMPTS_EACH
         return turn % self._processes == self._number
 
     def find(self, asker: NodeId, call_id: str, now: float) -> HeldReply | None:

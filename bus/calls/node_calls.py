@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from bus.calls.failures import CallFailed, CallRefused, plain_refusal, refused, silent
+from bus.calls.failures import CallFailed, CallRefused, plain_refusal, refusal_error, silence
 from bus.calls.gathering import Gathered
 from bus.calls.held_replies import HeldReplies, HeldReply
 from bus.calls.pending import REPEAT_S, WHOLE_S, PendingCall
 from bus.calls.permission import Standing
-from bus.calls.table import CALLS, Call
+from bus.calls.table import CALLS, TypedCall
 from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.process.logs import story_of
@@ -43,13 +43,13 @@ R = TypeVar("R", bound=Message)
 Handler = Callable[[Q], Awaitable[R]]
 """Computes the reply to a call. The caller receives any ShoalError that it raises, as the reason of
 a `CallFailed`."""
-Judge = Callable[[Call[Any, Any], NodeId, str], CallRefusal | None]
+Judge = Callable[[TypedCall[Any, Any], NodeId, str], CallRefusal | None]
 """Returns why a node may not make a call with an API key; None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a process knows of its cluster. `standing` returns the state of a node (None: unknown),
+    """A process's knowledge of its cluster. `standing` returns the state of a node (None: unknown),
     `everyone` the nodes of the cluster, and `judge` decides on permission. `refusal_of` returns the
     refusal for an error of a handler."""
 
@@ -77,13 +77,13 @@ class NodeCalls:
         bus.hear(f"call.answered.{self.node}", self._receive_answer)
         bus.reactor.every(LOOK_S, lambda: self._held.forget(bus.reactor.now()))
 
-    def answer(self, call: Call[Q, R], by: Handler[Q, R]) -> None:
+    def answer(self, call: TypedCall[Q, R], by: Handler[Q, R]) -> None:
         """Answer a call by `by`, also if this process makes the call to its own node."""
         assert call.name not in self._handlers, call.name
         self._handlers[call.name] = by
 
     @property
-    def answered(self) -> frozenset[str]:
+    def names(self) -> frozenset[str]:
         """Return the names of the calls that this process answers."""
         return frozenset(self._handlers)
 
@@ -96,7 +96,7 @@ class NodeCalls:
     async def ask(
         self,
         node: NodeId,
-        call: Call[Q, R],
+        call: TypedCall[Q, R],
         request: Q,
         *,
         key: str | None = None,
@@ -122,18 +122,18 @@ class NodeCalls:
         packed = pack_body(request)
         if len(packed) > CALL_REQUEST_BYTES:
             raise ValueError(f"the request of {call.name} has {len(packed)} bytes")
-        asked = CallAsked(call_id=new_name("call"), name=call.name, key=key or "", request=packed)
-        pending = PendingCall(asked, self._bus.reactor.now(), within_s, is_slow=call.is_slow)
-        content = await self._fetch(node, standing.name, asked.call_id, pending)
+        message = CallAsked(call_id=new_name("call"), name=call.name, key=key or "", request=packed)
+        pending = PendingCall(message, self._bus.reactor.now(), within_s, is_slow=call.is_slow)
+        content = await self._fetch(node, standing.name, message.call_id, pending)
         try:
             return unpack_body(call.reply, content, limit_bytes=CALL_REPLY_BYTES)
         except BadMessage as error:
             refusal = CallRefusal(message=f"a bad reply to {call.name}: {error}")
-            raise refused(standing.name, refusal) from error
+            raise refusal_error(standing.name, refusal) from error
 
     async def ask_each(
         self,
-        call: Call[Q, R],
+        call: TypedCall[Q, R],
         request: Q,
         *,
         nodes: Sequence[NodeId] | None = None,
@@ -141,7 +141,7 @@ class NodeCalls:
     ) -> Gathered[R]:
         """Ask several nodes at the same time (None: all nodes), and return their replies. If the
         call fails on this node, raises that error."""
-        asked = self.nodes() if nodes is None else nodes
+        called = self.nodes() if nodes is None else nodes
 
         async def reply_of(node: NodeId) -> R | CallFailed:
             try:
@@ -149,15 +149,15 @@ class NodeCalls:
             except CallFailed as error:
                 return error
 
-        answers = await asyncio.gather(*(reply_of(node) for node in asked))
-        pairs = list(zip(asked, answers, strict=True))
+        answers = await asyncio.gather(*(reply_of(node) for node in called))
+        pairs = list(zip(called, answers, strict=True))
         return Gathered(
             {node: reply for node, reply in pairs if not isinstance(reply, CallFailed)},
             {node: error for node, error in pairs if isinstance(error, CallFailed)},
         )
 
     async def ask_owner(
-        self, of: RequestId, call: Call[Q, R], request: Q, *, key: str | None = None
+        self, of: RequestId, call: TypedCall[Q, R], request: Q, *, key: str | None = None
     ) -> R | None:
         """Ask the node that a request id names; None if the cluster has no such node. Raises the
         errors of `ask`."""
@@ -184,9 +184,9 @@ class NodeCalls:
         try:
             while pending.reply is None:
                 if pending.refusal is not None:
-                    raise refused(name, pending.refusal)
+                    raise refusal_error(name, pending.refusal)
                 if pending.is_late(reactor.now()):
-                    raise silent(name, pending.waited_s)
+                    raise silence(name, pending.waited_s)
                 heard.clear()
                 self._bus.publish(f"call.asked.{node}", pending.message)
                 try:
@@ -209,45 +209,45 @@ class NodeCalls:
     # --- to answer -------------------------------------------------------------------------------
 
     def _receive_call(self, topic: str, envelope: Envelope) -> None:
-        asked, asker = envelope.message, envelope.node
-        if not isinstance(asked, CallAsked) or topic != f"call.asked.{self.node}":
+        message, asker = envelope.message, envelope.node
+        if not isinstance(message, CallAsked) or topic != f"call.asked.{self.node}":
             return
-        if not self._held.is_due(asked):
+        if not self._held.is_due(message):
             return
         now = self._bus.reactor.now()
-        held = self._held.find(asker, asked.call_id, now)
+        held = self._held.find(asker, message.call_id, now)
         if held is None:
-            if self._around.standing(asker) is None and asked.attempt < UNKNOWN_ATTEMPTS:
+            if self._around.standing(asker) is None and message.attempt < UNKNOWN_ATTEMPTS:
                 return
-            held = self._held.begin(asker, asked.call_id, new_name("edition"), now)
+            held = self._held.begin(asker, message.call_id, new_name("edition"), now)
             if held.refused is None:
-                task = asyncio.ensure_future(self._compute(asker, asked, held))
+                task = asyncio.ensure_future(self._compute(asker, message, held))
                 self._computing.add(task)
                 task.add_done_callback(self._computing.discard)
-        self._publish(asker, held.answer(asked))
+        self._publish(asker, held.answer(message))
 
-    async def _compute(self, asker: NodeId, asked: CallAsked, held: HeldReply) -> None:
+    async def _compute(self, asker: NodeId, message: CallAsked, held: HeldReply) -> None:
         """Compute a reply, then send its first piece."""
         try:
-            held.end(await self._reply(asker, asked))
+            held.end(await self._reply(asker, message))
         except CallRefused as error:
             held.refused = error.refusal
         except ShoalError as error:
             held.refused = self._around.refusal_of(error)
         except Exception as error:
-            self._bus.log.error("a call failed", call=asked.name, error=story_of(error))
+            self._bus.log.error("a call failed", call=message.name, error=story_of(error))
             held.refused = CallRefusal(message="the call failed there; see its log")
-        self._publish(asker, held.answer(asked))
+        self._publish(asker, held.answer(message))
 
-    async def _reply(self, asker: NodeId, asked: CallAsked) -> bytes:
+    async def _reply(self, asker: NodeId, message: CallAsked) -> bytes:
         """Run the handler of a call. Raises CallRefused and the errors of the handler."""
-        call, handler = CALLS.get(asked.name), self._handlers.get(asked.name)
+        call, handler = CALLS.get(message.name), self._handlers.get(message.name)
         if call is None or handler is None:
-            raise CallRefused(CallRefusal(message=f"unknown call '{asked.name}'"))
-        refusal = self._around.judge(call, asker, asked.key)
+            raise CallRefused(CallRefusal(message=f"unknown call '{message.name}'"))
+        refusal = self._around.judge(call, asker, message.key)
         if refusal is not None:
             raise CallRefused(refusal)
-        request = unpack_body(call.request, asked.request, limit_bytes=CALL_REQUEST_BYTES)
+        request = unpack_body(call.request, message.request, limit_bytes=CALL_REQUEST_BYTES)
         return pack_body(await handler(request))
 
     def _publish(self, asker: NodeId, answer: CallAnswered) -> None:

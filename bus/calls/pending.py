@@ -20,12 +20,12 @@ class PendingCall:
     """A call without its complete reply. `whole_s` limits the whole call. If `is_slow`, the wait
     for a piece is extended while the node reports that it computes the reply."""
 
-    def __init__(self, asked: CallAsked, now: float, whole_s: float, *, is_slow: bool) -> None:
+    def __init__(self, message: CallAsked, now: float, whole_s: float, *, is_slow: bool) -> None:
         self.reply: bytes | None = None
         self.refusal: CallRefusal | None = None
         self.waited_s = 0.0
         """The limit that has passed, once `is_late`."""
-        self._asked = asked
+        self._message = message
         self._whole_s = whole_s
         self._end_at = now + whole_s
         self._is_slow = is_slow
@@ -38,7 +38,7 @@ class PendingCall:
     @property
     def message(self) -> CallAsked:
         """Return the message that asks for the next piece."""
-        return self._asked.model_copy(
+        return self._message.model_copy(
             update={"offset": len(self._content), "attempt": self._attempt}
         )
 

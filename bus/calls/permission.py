@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bus.calls.table import Call
+from bus.calls.table import TypedCall
 from bus.wire.api_keys import ApiKey
 from bus.wire.ids import NodeId
 from bus.wire.messages.gateways import CallRefusal
@@ -38,7 +38,7 @@ def standing_of(
 
 
 def refusal_of(
-    call: Call[Any, Any],
+    call: TypedCall[Any, Any],
     asker: Standing | None,
     key: str,
     keys: Mapping[str, ApiKey],
@@ -55,13 +55,13 @@ def refusal_of(
         return _forbidden("the calling node is not part of this cluster")
     if call.right == "peer" or not key:
         return None
-    known = keys.get(key)
-    if known is None or known.is_expired(wall_s):
+    record = keys.get(key)
+    if record is None or record.is_expired(wall_s):
         return _forbidden(f"{call.name} was called with an API key that is not valid here")
-    if known.scope != "admin":
+    if record.scope != "admin":
         return _forbidden(
-            f"{call.name} needs an API key with the scope 'admin'; '{known.name}' has "
-            f"'{known.scope}'"
+            f"{call.name} needs an API key with the scope 'admin'; '{record.name}' has "
+            f"'{record.scope}'"
         )
     return None
 

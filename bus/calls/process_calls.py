@@ -3,7 +3,7 @@
 Each process takes the lowest free number and binds the socket `gateway-<number>.ask`. A call is a
 message of three frames: its number, its name, and its request. The answer has two: the number and
 the reply. The socket drops nothing, so nothing is repeated. A process that does not answer within
-`ANSWER_S` counts as gone.
+`PROCESS_ANSWER_S` counts as gone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from bus.calls.table import CALLS, Call
+from bus.calls.table import CALLS, TypedCall
 from bus.links.reactor import Reactor
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
@@ -21,7 +21,7 @@ from bus.wire.errors import AlreadyRunning, BadMessage
 from bus.wire.messages.gateways import CALL_REPLY_BYTES, CALL_REQUEST_BYTES
 from bus.wire.messages.wire import Message
 
-ANSWER_S = 1.0
+PROCESS_ANSWER_S = 1.0
 MAX_PROCESSES = 64
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -42,11 +42,11 @@ class ProcessCalls:
         self._count = 0
         reactor.watch(self._router, self._receive_call)
 
-    def answer(self, call: Call[Q, R], by: Callable[[Q], R]) -> None:
+    def answer(self, call: TypedCall[Q, R], by: Callable[[Q], R]) -> None:
         """Answer a call by `by`, which must not wait and must not raise."""
         self._handlers[call.name] = by
 
-    async def ask(self, number: int, call: Call[Q, R], request: Q) -> R | None:
+    async def ask(self, number: int, call: TypedCall[Q, R], request: Q) -> R | None:
         """Return the reply of process `number`; None if no valid one arrives in time."""
         if number == self.number:
             return self._handlers[call.name](request)
@@ -54,7 +54,7 @@ class ProcessCalls:
         waiting = self._waiting[count] = asyncio.get_running_loop().create_future()
         self._link(number).send(count, call.name.encode(), pack_body(request))
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(PROCESS_ANSWER_S):
                 reply = await waiting
             return unpack_body(call.reply, reply, limit_bytes=CALL_REPLY_BYTES)
         except (TimeoutError, BadMessage):
@@ -62,7 +62,7 @@ class ProcessCalls:
         finally:
             del self._waiting[count]
 
-    async def ask_each(self, processes: int, call: Call[Q, R], request: Q) -> dict[int, R]:
+    async def ask_each(self, processes: int, call: TypedCall[Q, R], request: Q) -> dict[int, R]:
         """Return the replies of all `processes` HTTP processes, by number. Silent processes are
         left out."""
         numbers = [self.number, *self._others(processes)]
@@ -70,7 +70,7 @@ class ProcessCalls:
         pairs = zip(numbers, replies, strict=True)
         return {number: reply for number, reply in pairs if reply is not None}
 
-    def tell_others(self, processes: int, call: Call[Q, R], request: Q) -> None:
+    def tell_others(self, processes: int, call: TypedCall[Q, R], request: Q) -> None:
         """Make a call to all other processes, without waiting for the replies."""
         for number in self._others(processes):
             self._link(number).send(self._next_count(), call.name.encode(), pack_body(request))

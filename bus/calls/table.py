@@ -16,13 +16,13 @@ from bus.wire.messages.wire import Message
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 Right = Literal["peer", "admin", "process"]
-"""Who may make a call. `peer`: each node of the cluster. `admin`: a node of the cluster, if the
-client behind the call is the owner of that node or has an API key with the scope `admin`.
+"""The permission to make a call. `peer`: each node of the cluster. `admin`: a node of the cluster,
+if the client behind the call is the owner of that node or has an API key with the scope `admin`.
 `process`: only the HTTP processes of the same node, over a socket that only its user can open."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Q, R]):
+class TypedCall(Generic[Q, R]):
     """One row of the table: a call, the type of its request and the type of its reply.
 
     `is_slow`: the reply may take longer than `ANSWER_S`, as long as the node reports every
@@ -36,72 +36,75 @@ class Call(Generic[Q, R]):
     is_slow: bool = False
 
 
-FIND_ANSWER = Call("answer.find", answers.FindAnswer, answers.AnswerFound)
-LABEL_ANSWER = Call("answer.label", answers.LabelAnswer, Done)
-LIST_ANSWERS = Call("answer.list", answers.ListAnswers, answers.AnswersFound)
-REMOVE_ANSWER = Call("answer.remove", answers.RemoveAnswer, Done)
-STOP_ANSWER = Call("answer.stop", answers.StopAnswer, Done)
-STOP_REQUEST = Call("request.stop", answers.StopRequest, Done)
+FIND_ANSWER = TypedCall("answer.find", answers.FindAnswer, answers.AnswerFound)
+LABEL_ANSWER = TypedCall("answer.label", answers.LabelAnswer, Done)
+LIST_ANSWERS = TypedCall("answer.list", answers.ListAnswers, answers.AnswersFound)
+REMOVE_ANSWER = TypedCall("answer.remove", answers.RemoveAnswer, Done)
+STOP_ANSWER = TypedCall("answer.stop", answers.StopAnswer, Done)
+STOP_REQUEST = TypedCall("request.stop", answers.StopRequest, Done)
 
-FIND_CONVERSATION = Call(
+FIND_CONVERSATION = TypedCall(
     "conversation.find", conversations.FindConversation, conversations.ConversationFound
 )
-READ_ITEMS = Call("conversation.items", conversations.ReadItems, conversations.ItemsFound)
-READ_PAGE = Call("conversation.page", conversations.ReadPage, conversations.ItemsFound)
-READ_ITEM = Call("conversation.named", conversations.ReadItem, conversations.ItemsFound)
-LABEL_CONVERSATION = Call("conversation.label", conversations.LabelConversation, Done)
-REMOVE_CONVERSATION = Call("conversation.remove", conversations.RemoveConversation, Done)
-REMOVE_ITEM = Call("conversation.drop", conversations.RemoveItem, Done)
-ADD_ITEMS = Call("conversation.add", conversations.AddItems, conversations.ItemsAdded)
-END_TURN = Call("conversation.end", conversations.EndTurn, Done)
+READ_ITEMS = TypedCall("conversation.items", conversations.ReadItems, conversations.ItemsFound)
+READ_PAGE = TypedCall("conversation.page", conversations.ReadPage, conversations.ItemsFound)
+READ_ITEM = TypedCall("conversation.named", conversations.ReadItem, conversations.ItemsFound)
+LABEL_CONVERSATION = TypedCall("conversation.label", conversations.LabelConversation, Done)
+REMOVE_CONVERSATION = TypedCall("conversation.remove", conversations.RemoveConversation, Done)
+REMOVE_ITEM = TypedCall("conversation.drop", conversations.RemoveItem, Done)
+ADD_ITEMS = TypedCall("conversation.add", conversations.AddItems, conversations.ItemsAdded)
+END_TURN = TypedCall("conversation.end", conversations.EndTurn, Done)
 
-FIND_JOB = Call("job.find", jobs.FindJob, jobs.JobFound)
-READ_JOB_BODY = Call("job.body", jobs.ReadJobBody, jobs.JobBody)
-FIND_POSITION = Call("job.position", jobs.FindPosition, jobs.JobPosition)
-READ_EVENTS = Call("job.more", jobs.ReadEvents, jobs.EventsRead)
-LIST_JOBS = Call("job.list", jobs.ListJobs, jobs.JobsFound)
-STOP_JOB = Call("job.stop", jobs.StopJob, jobs.Noted)
-REMOVE_JOB = Call("job.remove", jobs.RemoveJob, jobs.Noted)
+FIND_JOB = TypedCall("job.find", jobs.FindJob, jobs.JobFound)
+READ_JOB_BODY = TypedCall("job.body", jobs.ReadJobBody, jobs.JobBodyRead)
+FIND_POSITION = TypedCall("job.position", jobs.FindPosition, jobs.JobPosition)
+READ_EVENTS = TypedCall("job.more", jobs.ReadEvents, jobs.EventsRead)
+LIST_JOBS = TypedCall("job.list", jobs.ListJobs, jobs.JobsFound)
+STOP_JOB = TypedCall("job.stop", jobs.StopJob, jobs.Noted)
+REMOVE_JOB = TypedCall("job.remove", jobs.RemoveJob, jobs.Noted)
 
-FIND_TRACE = Call("trace.find", traces.FindTrace, traces.TraceFound, "admin")
-REMOVE_TRACE = Call("trace.remove", traces.RemoveTrace, Done, "admin")
-LIST_TRACES = Call("trace.latest", traces.ListTraces, traces.TracesFound, "admin")
+FIND_TRACE = TypedCall("trace.find", traces.FindTrace, traces.TraceFound, "admin")
+REMOVE_TRACE = TypedCall("trace.remove", traces.RemoveTrace, Done, "admin")
+LIST_TRACES = TypedCall("trace.latest", traces.ListTraces, traces.TracesFound, "admin")
 
-READ_SETTINGS = Call("settings.read", nodes.ReadSettings, nodes.SettingsRead, "admin")
-CHANGE_SETTINGS = Call("settings.change", nodes.ChangeSettings, nodes.SettingsRead, "admin")
-RESTART = Call("node.restart", nodes.RestartServices, nodes.Restarting, "admin", is_slow=True)
-READ_NODE = Call("diagnostics.node", nodes.ReadNode, nodes.Document, "admin")
-READ_RUNNERS = Call("diagnostics.runners", nodes.ReadRunners, nodes.Document, "admin")
-EXAMINE = Call("diagnostics.process", nodes.Examine, nodes.Examined, "admin", is_slow=True)
-CANCEL_AT_RUNNER = Call("runner.cancel", nodes.CancelAtRunner, Done, "admin", is_slow=True)
-TAKE_CAPTURE = Call("capture.take", nodes.TakeCapture, nodes.Capture, "admin")
-FORGET_CAPTURE = Call("capture.fetched", nodes.ForgetCapture, jobs.Noted, "admin")
+READ_SETTINGS = TypedCall("settings.read", nodes.ReadSettings, nodes.SettingsRead, "admin")
+CHANGE_SETTINGS = TypedCall("settings.change", nodes.ChangeSettings, nodes.SettingsRead, "admin")
+RESTART = TypedCall("node.restart", nodes.RestartServices, nodes.Restarting, "admin", is_slow=True)
+READ_NODE = TypedCall("diagnostics.node", nodes.ReadNode, nodes.Document, "admin")
+READ_RUNNERS = TypedCall("diagnostics.runners", nodes.ReadRunners, nodes.Document, "admin")
+EXAMINE = TypedCall("diagnostics.process", nodes.Examine, nodes.Examined, "admin", is_slow=True)
+CANCEL_AT_RUNNER = TypedCall("runner.cancel", nodes.CancelAtRunner, Done, "admin", is_slow=True)
+TAKE_CAPTURE = TypedCall("capture.take", nodes.TakeCapture, nodes.Capture, "admin")
+FORGET_CAPTURE = TypedCall("capture.fetched", nodes.ForgetCapture, jobs.Noted, "admin")
 
-DELETE_MODEL = Call("delete_model", models.DeleteModel, models.Removal, "admin")
-READ_CARD = Call("read_card", models.ReadCard, models.CardOnNode, "admin")
-WRITE_CARD = Call("write_card", models.WriteCard, models.CardOnNode, "admin")
-REMOVE_CARD = Call("remove_card", models.RemoveCard, models.CardOnNode, "admin")
+DELETE_MODEL = TypedCall("delete_model", models.DeleteModel, models.Removal, "admin")
+READ_CARD = TypedCall("read_card", models.ReadCard, models.CardOnNode, "admin")
+WRITE_CARD = TypedCall("write_card", models.WriteCard, models.CardOnNode, "admin")
+REMOVE_CARD = TypedCall("remove_card", models.RemoveCard, models.CardOnNode, "admin")
 
-STOP_HERE = Call("process.stop", processes.StopHere, Done, "process")
-STOP_ANSWER_HERE = Call("process.stop_answer", processes.StopAnswerHere, Done, "process")
-READ_OPEN_REQUESTS = Call(
+# between the HTTP processes of one node
+STOP_HERE = TypedCall("process.stop", processes.StopHere, Done, "process")
+STOP_ANSWER_HERE = TypedCall("process.stop_answer", processes.StopAnswerHere, Done, "process")
+READ_OPEN_REQUESTS = TypedCall(
     "process.requests", processes.ReadOpenRequests, processes.OpenRequestsRead, "process"
 )
-READ_PROBLEMS = Call("process.problems", processes.ReadProblems, processes.ProblemsRead, "process")
-READ_CLIENTS = Call("process.clients", processes.ReadClients, processes.ClientsRead, "process")
-NOTE_RESTS = Call("process.rests", processes.NoteRests, jobs.Noted, "process")
+READ_PROBLEMS = TypedCall(
+    "process.problems", processes.ReadProblems, processes.ProblemsRead, "process"
+)
+READ_CLIENTS = TypedCall("process.clients", processes.ReadClients, processes.ClientsRead, "process")
+NOTE_RESTS = TypedCall("process.rests", processes.NoteRests, jobs.Noted, "process")
 
 
-def _calls() -> dict[str, Call[Any, Any]]:
+def _calls() -> dict[str, TypedCall[Any, Any]]:
     """Return the calls above, by name. Raises ValueError if two calls have the same name."""
-    calls: dict[str, Call[Any, Any]] = {}
+    calls: dict[str, TypedCall[Any, Any]] = {}
     for call in globals().values():
-        if isinstance(call, Call):
+        if isinstance(call, TypedCall):
             if call.name in calls:
                 raise ValueError(f"two calls have the name {call.name}")
             calls[call.name] = call
     return calls
 
 
-CALLS: Mapping[str, Call[Any, Any]] = _calls()
+CALLS: Mapping[str, TypedCall[Any, Any]] = _calls()
 """All calls, by name."""

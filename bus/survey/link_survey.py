@@ -12,7 +12,6 @@ import os
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from bus.client import Speaker
 from bus.links.reactor import Reactor, Timer
 from bus.links.security import Security
 from bus.links.traffic import Traffic
@@ -20,7 +19,7 @@ from bus.links.transport import Link
 from bus.process.clock import wall
 from bus.survey.link_probe import FRAME_BYTES, Burst, LinkProbe, ProbeResult
 from bus.survey.probe_schedule import Measurement, ProbeSchedule, ProbeTarget
-from bus.wire.codec import Envelope, decode, encode
+from bus.wire.codec import Envelope, Speaker, decode, encode
 from bus.wire.errors import BadMessage, Exposed
 from bus.wire.ids import NodeId
 from bus.wire.messages.peers import LinkEcho, LinkEchoed

@@ -11,11 +11,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from bus.membership.peer_links import PeerSettings
     from bus.switchboard.switchboard import Switchboard
     from bus.switchboard.tap_client import Tapped, listen, literal_prefix
 
-__all__ = ["Switchboard", "Tapped", "listen", "literal_prefix"]
+__all__ = ["PeerSettings", "Switchboard", "Tapped", "listen", "literal_prefix"]
 _HOMES = {
+    "PeerSettings": "bus.membership.peer_links",
     "Switchboard": "bus.switchboard.switchboard",
     "Tapped": "bus.switchboard.tap_client",
     "listen": "bus.switchboard.tap_client",

@@ -43,6 +43,15 @@ MAX_ITEMS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
+class Speaker:
+    """The sender in every envelope: node, process and boot."""
+
+    node: NodeId
+    process: str
+    boot: Boot
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """A message and its sender. `seq` grows by one with each message of a boot."""
 

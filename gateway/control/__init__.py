@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.control import (
+        call_faults,
         cancels,
         captures,
         card_files,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "call_faults",
     "cancels",
     "captures",
     "card_files",

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from bus.calls import NodeCalls
-from bus.calls.process_calls import ANSWER_S
+from bus.calls import PROCESS_ANSWER_S, NodeCalls
 from bus.calls.table import STOP_REQUEST
 from bus.wire.calls.answers import Done, StopRequest
 from bus.wire.errors import ShoalError
@@ -77,15 +76,15 @@ class CancelRouter:
         reply = await self._calls.ask_owner(request_id, STOP_REQUEST, stop)
         return reply is not None and reply.done
 
-    async def _stop_here(self, asked: StopRequest) -> Done:
+    async def _stop_here(self, call: StopRequest) -> Done:
         """Stop a request of this node."""
-        owner = owner_of(asked.request)
+        owner = owner_of(call.request)
         if owner is None or not (owner[1].isascii() and owner[1][1:].isdigit()):
             return Done(done=False)
         number = int(owner[1][1:])
         if owner[0] != self._calls.node or number >= self._processes:
             return Done(done=False)
-        is_stopped = await self._near.cancel(number, asked.request)
+        is_stopped = await self._near.cancel(number, call.request)
         if is_stopped is None:
-            raise OwnerSilent(f"HTTP process {number} of this node", ANSWER_S)
+            raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S)
         return Done(done=is_stopped)

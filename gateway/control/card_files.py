@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
-from bus.calls import Call, CallFailed, NodeCalls
+from bus.calls import CallFailed, NodeCalls, TypedCall
 from bus.calls.table import READ_CARD, REMOVE_CARD, WRITE_CARD
 from bus.client import BusClient
 from bus.process.clock import wall
@@ -87,7 +87,7 @@ class CardFiles:
         return cards
 
     async def _everywhere(
-        self, call: Call[Q, CardOnNode], request: Q, model: ModelId, key: str
+        self, call: TypedCall[Q, CardOnNode], request: Q, model: ModelId, key: str
     ) -> list[CardOnNode]:
         having = {card.node: card for card in self._cards() if _copy(card, model) is not None}
         return list(
@@ -97,7 +97,7 @@ class CardFiles:
         )
 
     async def _at(
-        self, card: NodeCard, call: Call[Q, CardOnNode], request: Q, model: ModelId, key: str
+        self, card: NodeCard, call: TypedCall[Q, CardOnNode], request: Q, model: ModelId, key: str
     ) -> CardOnNode:
         try:
             return await self._calls.ask(card.node, call, request, key=key)
@@ -108,20 +108,20 @@ class CardFiles:
 
     # --- to answer; a repeated call repeats the change, which has no further effect ---------------
 
-    async def _read(self, asked: ReadCard) -> CardOnNode:
-        return await asyncio.to_thread(_read, self._own(asked.model))
+    async def _read(self, call: ReadCard) -> CardOnNode:
+        return await asyncio.to_thread(_read, self._own(call.model))
 
-    async def _write(self, asked: WriteCard) -> CardOnNode:
-        copy = self._own(asked.model)
+    async def _write(self, call: WriteCard) -> CardOnNode:
+        copy = self._own(call.model)
 
         def write() -> bool:
-            write_text(folder_for_card(copy[1]), asked.text, asked.at_s)
+            write_text(folder_for_card(copy[1]), call.text, call.at_s)
             return True
 
         return await self._changed(copy, write)
 
-    async def _remove(self, asked: RemoveCard) -> CardOnNode:
-        copy = self._own(asked.model)
+    async def _remove(self, call: RemoveCard) -> CardOnNode:
+        copy = self._own(call.model)
         return await self._changed(copy, lambda: remove(folder_for_card(copy[1])))
 
     async def _changed(

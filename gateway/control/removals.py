@@ -96,11 +96,11 @@ class Removals:
         await asyncio.to_thread(delete_aside, aside, folder, models)
         self._bus.log.info("deleted a model", model=model, folder=str(path))
 
-    async def _delete_here(self, asked: DeleteModel) -> Removal:
+    async def _delete_here(self, call: DeleteModel) -> Removal:
         """Answer a node. If the call is repeated after the deletion, the reply says that the model
         is not on this disk."""
         try:
-            return await self.here(asked.model)
+            return await self.here(call.model)
         except FolderKept as error:
             own = self._bus.speaker.node
             names = {card.node: card.name for card in self._cards()}

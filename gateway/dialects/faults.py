@@ -12,11 +12,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bus.calls.failures import CallFailed
 from bus.models.lora import no_such_adapter
 from bus.wire import errors
 from bus.wire.cards import PassedOver, not_in_force
-from bus.wire.messages.gateways import CallRefusal, SearchRefused
+from bus.wire.messages.gateways import SearchRefused
 from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
@@ -273,36 +272,6 @@ def owner_silent(owner: str, waited_s: float) -> HttpFault:
         "has died has its requests cancelled by their runners within 3 s",
         retry_after_s=OVERLOADED_RETRY_S,
         facts={"waited_s": waited_s},
-    )
-
-
-def call_failed(error: CallFailed) -> HttpFault:
-    """Return the fault for a call to another node that has no reply. A handler that refused the
-    call chooses status and code."""
-    refusal = error.refusal
-    if refusal is None or not refusal.status:
-        return records_elsewhere(error.why, str(error), error.waited_s)
-    return HttpFault(
-        refusal.status,
-        refusal.code,
-        refusal.message,
-        refusal.field,
-        refusal.retry_after_s,
-    )
-
-
-def call_refusal(error: errors.ShoalError) -> CallRefusal:
-    """Return the refusal of a call whose handler raised `error`. `call_failed` restores the fault
-    on the calling node."""
-    if not isinstance(error, HttpFaultRaised):
-        return CallRefusal(message=str(error) or type(error).__name__)
-    fault = error.fault
-    return CallRefusal(
-        message=fault.message,
-        status=fault.status,
-        code=fault.code,
-        field=fault.field,
-        retry_after_s=fault.retry_after_s,
     )
 
 

@@ -52,7 +52,7 @@ def _log_strays(service: HttpService) -> None:
 def _check_calls(service: HttpService) -> None:
     """Raise LookupError if this process answers a call of other nodes that has no row in the access
     table."""
-    check_calls(service.calls.answered)
+    check_calls(service.calls.names)
 
 
 class ReceiveTap:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bus.calls import NodeCalls, table
-from bus.calls.process_calls import ANSWER_S
+from bus.calls import PROCESS_ANSWER_S, NodeCalls, table
 from bus.process.clock import wall
 from bus.process.logs import CountedWarning, Log
 from bus.wire.calls.answers import (
@@ -44,8 +43,10 @@ class AnswersSilent(ShoalError):
     stop."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"HTTP process {number} of this node did not answer within {ANSWER_S:g} s")
-        self.waited_s = ANSWER_S
+        super().__init__(
+            f"HTTP process {number} of this node did not answer within {PROCESS_ANSWER_S:g} s"
+        )
+        self.waited_s = PROCESS_ANSWER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class AnswerRecords:
     async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
         """Return the listed answers of this owner on all nodes, in order. Raises
         RecordsUnavailable."""
-        asked = ListAnswers(
+        question = ListAnswers(
             owner=owner,
             limit=query.limit,
             descends=query.descends,
@@ -191,7 +192,7 @@ class AnswerRecords:
             model=query.model,
             labels=query.labels,
         )
-        gathered = await self._calls.ask_each(table.LIST_ANSWERS, asked)
+        gathered = await self._calls.ask_each(table.LIST_ANSWERS, question)
         rows = [row for reply in gathered.replies.values() for row in reply.rows]
         rows.sort(key=lambda row: (row.created, row.name), reverse=query.descends)
         requests = tuple(row.request for row in rows[: query.limit])
@@ -199,8 +200,8 @@ class AnswerRecords:
 
     # --- internals -------------------------------------------------------------------------------
 
-    async def _find(self, asked: FindAnswer) -> AnswerFound:
-        query = kept_answers.find(asked.owner, asked.request)
+    async def _find(self, call: FindAnswer) -> AnswerFound:
+        query = kept_answers.find(call.owner, call.request)
         answer = await self._records.ask(lambda file: kept_answers.answer_in(file.read(query)))
         if answer is None:
             return AnswerFound()
@@ -213,17 +214,17 @@ class AnswerRecords:
             )
         )
 
-    async def _label(self, asked: LabelAnswer) -> Done:
-        change = kept_answers.labelled(asked.owner, asked.request, asked.labels)
+    async def _label(self, call: LabelAnswer) -> Done:
+        change = kept_answers.labelled(call.owner, call.request, call.labels)
         return Done(done=(await self._records.write([change]))[0] > 0)
 
-    async def _remove(self, asked: RemoveAnswer) -> Done:
-        change = kept_answers.removed(asked.owner, asked.request)
+    async def _remove(self, call: RemoveAnswer) -> Done:
+        change = kept_answers.removed(call.owner, call.request)
         return Done(done=(await self._records.write([change]))[0] > 0)
 
-    async def _list(self, asked: ListAnswers) -> AnswersFound:
-        query = ListedQuery(asked.limit, asked.descends, asked.after, asked.model, asked.labels)
-        question = kept_answers.listed(asked.owner, query)
+    async def _list(self, call: ListAnswers) -> AnswersFound:
+        query = ListedQuery(call.limit, call.descends, call.after, call.model, call.labels)
+        question = kept_answers.listed(call.owner, query)
         [rows] = await self._records.ask(lambda file: file.read([question]))
         return AnswersFound(
             rows=tuple(
@@ -232,17 +233,17 @@ class AnswerRecords:
             )
         )
 
-    async def _stopped(self, asked: StopAnswer) -> Done:
-        made_by = owner_of(asked.request)
+    async def _stopped(self, call: StopAnswer) -> Done:
+        made_by = owner_of(call.request)
         digits = "" if made_by is None or made_by[0] != self._node else made_by[1][1:]
         if not (digits.isascii() and digits.isdigit() and len(digits) < 4):
             return Done(done=False)
         number = int(digits)
         if number == self._near.number:
-            return Done(done=self.stop_here(asked.request, asked.owner))
+            return Done(done=self.stop_here(call.request, call.owner))
         if number >= self._processes:
             return Done(done=False)
-        stopped = await self._near.stop_answer(number, asked.request, asked.owner)
+        stopped = await self._near.stop_answer(number, call.request, call.owner)
         if stopped is None:
             raise AnswersSilent(number)
         return Done(done=stopped)

@@ -59,8 +59,8 @@ class TraceRecords:
     async def latest_of_all(self, limit: int, model: str | None, key: str) -> TracesListed:
         """Return the last traces of all nodes, ordered by the wall clock of each node. `key` is the
         API key of the client (`NodeCalls.ask`)."""
-        asked = ListTraces(limit=limit, model=model)
-        gathered = await self._calls.ask_each(table.LIST_TRACES, asked, key=key)
+        question = ListTraces(limit=limit, model=model)
+        gathered = await self._calls.ask_each(table.LIST_TRACES, question, key=key)
         listed: list[dict[str, Any]] = []
         for reply in gathered.replies.values():
             listed += orjson.loads(reply.traces)
@@ -92,16 +92,16 @@ class TraceRecords:
 
     # --- for the gateways of other nodes ---------------------------------------------------------
 
-    async def _find(self, asked: FindTrace) -> TraceFound:
-        query = traces.find(asked.request)
+    async def _find(self, call: FindTrace) -> TraceFound:
+        query = traces.find(call.request)
         [rows] = await self._records.ask(lambda file: file.read([query]))
         return TraceFound(trace=rows[0][0] if rows else None)
 
-    async def _remove(self, asked: RemoveTrace) -> Done:
-        changed = await self._records.write([traces.removed(asked.request)])
+    async def _remove(self, call: RemoveTrace) -> Done:
+        changed = await self._records.write([traces.removed(call.request)])
         return Done(done=changed[0] > 0)
 
-    async def _list(self, asked: ListTraces) -> TracesFound:
-        latest = await self.latest(asked.limit, asked.model)
+    async def _list(self, call: ListTraces) -> TracesFound:
+        latest = await self.latest(call.limit, call.model)
         rows = [{"node": self._node, **trace} for trace in latest["traces"]]
         return TracesFound(traces=json_bytes(rows))

@@ -16,6 +16,7 @@ import pytest
 from falcon import testing
 from falcon.asgi import App
 
+from bus.calls import ask_service
 from bus.client import Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.links.transport import Link
@@ -39,10 +40,12 @@ from bus.wire.messages.readings import HealthFinding, NodeReading, ProcessReadin
 from bus.wire.messages.wire import Message
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http import diagnostics
-from gateway.http.ask import ask
 from gateway.http.diagnostics import DiagnosticsTiming
 from gateway.http.diagnostics.node import Diagnosing
+from gateway.http.diagnostics.processes import answer_examined
+from gateway.http.diagnostics.runners import answer_cancels
 from gateway.http.routes import ROUTES
+from tests.harness.called_nodes import CalledNodes
 from tests.harness.node_server import instance, reading
 
 NODE = NodeId("n1")
@@ -89,14 +92,24 @@ class Desk:
             ):
                 link.bind(address)
                 reactor.watch(link, lambda frames, link=link: self._answer(link, frames))
-            bus = SimpleNamespace(speaker=SPEAKER, endpoints=self.endpoints, state=self.state)
+            bus = SimpleNamespace(
+                speaker=SPEAKER, reactor=reactor, endpoints=self.endpoints, state=self.state
+            )
             readings = SimpleNamespace(
                 nodes=lambda _: self.readings, runners=lambda _: self.runners
             )
             options = SimpleNamespace(
                 body_s=5.0, body_limit_bytes=1 << 20, body_depth=16, node=NODE
             )
-            service = SimpleNamespace(bus=bus, readings=readings, reactor=reactor, options=options)
+            service: Any = SimpleNamespace(
+                bus=bus,
+                readings=readings,
+                reactor=reactor,
+                options=options,
+                calls=CalledNodes(NODE)[NODE],
+            )
+            answer_cancels(service)
+            answer_examined(service)
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
@@ -341,7 +354,9 @@ def test_two_questions_at_once_get_each_its_own_answer(desk: Desk) -> None:
     }
 
     async def act(_conductor: testing.ASGIConductor) -> list[Message]:
-        asking = partial(ask, SPEAKER, AsyncioReactor(asyncio.get_running_loop()))
+        reactor = AsyncioReactor(asyncio.get_running_loop())
+        bus: Any = SimpleNamespace(speaker=SPEAKER, reactor=reactor)
+        asking = partial(ask_service, bus)
         both = (
             asking(desk.endpoints.telemetry, AskDiagnosis(want="stacks", process="x"), 10.0),
             asking(desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 10.0),
@@ -355,9 +370,8 @@ def test_two_questions_at_once_get_each_its_own_answer(desk: Desk) -> None:
 def test_a_question_without_an_answer_ends_with_the_wait_named(desk: Desk) -> None:
     async def act(_conductor: testing.ASGIConductor) -> None:
         reactor = AsyncioReactor(asyncio.get_running_loop())
-        await ask(
-            SPEAKER, reactor, desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 0.05
-        )
+        bus: Any = SimpleNamespace(speaker=SPEAKER, reactor=reactor)
+        await ask_service(bus, desk.endpoints.worker, AskRunner(instance=InstanceId("i")), 0.05)
 
     with pytest.raises(Unavailable, match=r"AskRunner at worker\.slots"):
         desk.run(act)

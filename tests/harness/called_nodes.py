@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from bus.calls import Call, CallFailed, NodeCalls, Standing
+from bus.calls import CallFailed, NodeCalls, Standing, TypedCall
 from bus.calls.node_calls import Around
 from bus.wire.codec import pack_body, unpack_body
 from bus.wire.ids import NodeId
@@ -53,7 +53,7 @@ class MemoryCalls(NodeCalls):
     async def ask(
         self,
         node: NodeId,
-        call: Call[Q, R],
+        call: TypedCall[Q, R],
         request: Q,
         *,
         key: str | None = None,

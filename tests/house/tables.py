@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 DOORED_ROOMS: tuple[str, ...] = (
+    "bus.calls",
     "bus.models",
     "bus.models.cards",
     "bus.models.tasks",
     "bus.survey",
+    "bus.wire.calls",
     "bus.switchboard",
     "conf.blas",
     "gateway.access",
@@ -83,6 +85,7 @@ LOADS: Mapping[str, tuple[str, ...]] = {
     "shoal --help": ("typer",),
     "bus.wire.messages": ("msgspec", "pydantic"),
     "bus.wire.messages.traces": ("msgspec", "pydantic"),
+    "bus.wire.calls": ("pydantic",),
     "bus.hardware": ("pydantic",),
     "bus.replica": ("pydantic",),
     "bus.wire": ("msgpack", "msgspec", "pydantic"),

@@ -5,3 +5,10 @@ Pure. A call is sent in the envelope messages `call_asked` and `call_answered`
 message the map holds; `bus/calls/table.py` lists the calls. A message here has no `kind` for that
 reason. Rows of the records file and documents of the HTTP API travel as bytes, as they are stored.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bus.wire.calls import answers, conversations, jobs, models, nodes, processes, traces
+
+__all__ = ["answers", "conversations", "jobs", "models", "nodes", "processes", "traces"]

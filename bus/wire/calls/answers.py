@@ -9,7 +9,7 @@ from bus.wire.ids import RequestId
 from bus.wire.messages.wire import Message
 
 
-class OfOwner(Message):
+class OwnedRecord(Message):
     """Names a record by its owner and by the request that made it."""
 
     owner: str = Field(max_length=256)
@@ -22,7 +22,7 @@ class Done(Message):
     done: bool
 
 
-class FindAnswer(OfOwner):
+class FindAnswer(OwnedRecord):
     """Find a stored answer."""
 
 
@@ -41,17 +41,17 @@ class AnswerFound(Message):
     answer: StoredAnswer | None = None
 
 
-class LabelAnswer(OfOwner):
+class LabelAnswer(OwnedRecord):
     """Replace the labels of a stored answer. `labels` is a JSON object."""
 
     labels: bytes
 
 
-class RemoveAnswer(OfOwner):
+class RemoveAnswer(OwnedRecord):
     """Delete a stored answer."""
 
 
-class StopAnswer(OfOwner):
+class StopAnswer(OwnedRecord):
     """Stop an answer that is being made and will be stored."""
 
 

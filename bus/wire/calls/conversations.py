@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.calls.answers import OfOwner
+from bus.wire.calls.answers import OwnedRecord
 from bus.wire.ids import RequestId
 from bus.wire.messages.wire import Message
 
@@ -15,7 +15,7 @@ Added = Literal["added", "gone", "full", "there"]
 limits. `there`: it already has an item of the same name."""
 
 
-class FindConversation(OfOwner):
+class FindConversation(OwnedRecord):
     """Find a conversation, without its items."""
 
 
@@ -34,13 +34,13 @@ class ConversationFound(Message):
     conversation: StoredConversation | None = None
 
 
-class ReadItems(OfOwner):
+class ReadItems(OwnedRecord):
     """Read all items, except items that runs of `job` added ("": except none)."""
 
     job: str = Field(default="", max_length=256)
 
 
-class ReadPage(OfOwner):
+class ReadPage(OwnedRecord):
     """Read at most `limit` + 1 items after the item `after` ("": from the beginning)."""
 
     limit: int = Field(ge=0)
@@ -54,29 +54,29 @@ class ItemsFound(Message):
     items: tuple[bytes, ...] | None = None
 
 
-class ReadItem(OfOwner):
+class ReadItem(OwnedRecord):
     """Read the item `name`. The reply has one item, or none if it does not exist."""
 
     name: str
 
 
-class LabelConversation(OfOwner):
+class LabelConversation(OwnedRecord):
     """Replace the labels of a conversation. `labels` is a JSON object."""
 
     labels: bytes
 
 
-class RemoveConversation(OfOwner):
+class RemoveConversation(OwnedRecord):
     """Delete a conversation with its items."""
 
 
-class RemoveItem(OfOwner):
+class RemoveItem(OwnedRecord):
     """Delete the item `name`."""
 
     name: str
 
 
-class AddItems(OfOwner):
+class AddItems(OwnedRecord):
     """Add items, each with its name, as the request `run`: all or none."""
 
     items: tuple[tuple[str, bytes], ...]
@@ -89,7 +89,7 @@ class ItemsAdded(Message):
     added: Added
 
 
-class EndTurn(OfOwner):
+class EndTurn(OwnedRecord):
     """Add the items of an ended answer: `run` made it, as a run of `job`."""
 
     items: tuple[tuple[str, bytes], ...]

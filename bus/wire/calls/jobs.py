@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bus.wire.calls.answers import OfOwner
+from bus.wire.calls.answers import OwnedRecord
 from bus.wire.ids import RequestId
 from bus.wire.messages.wire import Message
 
@@ -60,17 +60,17 @@ class JobFound(Message):
     job: StoredJob | None = None
 
 
-class ReadJobBody(OfOwner):
+class ReadJobBody(OwnedRecord):
     """Read the body of the request that a job runs."""
 
 
-class JobBody(Message):
+class JobBodyRead(Message):
     """The body as JSON; None if this owner has no such job."""
 
     body: bytes | None = None
 
 
-class FindPosition(OfOwner):
+class FindPosition(OwnedRecord):
     """Ask how many jobs are ahead of a job in the queue."""
 
 
@@ -80,7 +80,7 @@ class JobPosition(Message):
     position: int | None = None
 
 
-class ReadEvents(OfOwner):
+class ReadEvents(OwnedRecord):
     """Read the next events of a job, from number `first` on."""
 
     first: int = Field(ge=0)
@@ -108,11 +108,11 @@ class JobsFound(Message):
     jobs: tuple[StoredJob, ...] = ()
 
 
-class StopJob(OfOwner):
+class StopJob(OwnedRecord):
     """Request the end of a job."""
 
 
-class RemoveJob(OfOwner):
+class RemoveJob(OwnedRecord):
     """Delete an ended job."""
 
 

@@ -38,7 +38,7 @@ class ReadOpenRequests(Message):
     """Read the open requests of the process."""
 
 
-class OpenRequest(Message):
+class OpenRequestRow(Message):
     """An open request. `instance` is None while the request waits for an instance."""
 
     request: str
@@ -54,7 +54,7 @@ class OpenRequest(Message):
 class OpenRequestsRead(Message):
     """The open requests of one process."""
 
-    requests: tuple[OpenRequest, ...] = ()
+    requests: tuple[OpenRequestRow, ...] = ()
 
 
 class ReadProblems(Message):

@@ -129,19 +129,19 @@ def answer_others(service: HttpService) -> None:
             # The asking node only sees its own timeout; the reason is in this log.
             service.log.error("a capture failed", error=story_of(error))
 
-    async def take(asked: TakeCapture) -> Capture:
+    async def take(call: TakeCapture) -> Capture:
         """On the first call with a name, start a capture. Return the capture, or no bytes while it
         is not ready."""
-        name = asked.name
+        name = call.name
         if await asyncio.to_thread(captures.claimed, name):
             task = asyncio.ensure_future(make(name))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         return Capture(content=await asyncio.to_thread(captures.read, name) or b"")
 
-    async def forget(asked: ForgetCapture) -> Noted:
+    async def forget(call: ForgetCapture) -> Noted:
         """Delete the stored capture of this name, because it has been fetched."""
-        await asyncio.to_thread(captures.forget, asked.name)
+        await asyncio.to_thread(captures.forget, call.name)
         return Noted()
 
     service.calls.answer(table.TAKE_CAPTURE, take)

@@ -54,7 +54,7 @@ class PeerDiagnostics(Resource):
 def answer_node(service: HttpService) -> None:
     """Let the gateways of all nodes read this node's document."""
 
-    async def read(_asked: ReadNode) -> Document:
+    async def read(_call: ReadNode) -> Document:
         return Document(content=json_bytes(await node_document(service, DiagnosticsTiming())))
 
     service.calls.answer(table.READ_NODE, read)

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from falcon.asgi import Request, Response
 
+from bus.calls import ask_service
 from bus.process.tree import running_code
 from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import InstanceId, NodeId
@@ -33,7 +34,6 @@ from bus.wire.messages.control import (
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.ask import ask
 from gateway.http.diagnostics.runners import known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
@@ -206,7 +206,7 @@ async def diagnosis_of(
 
 
 async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
-    return await ask(service.bus.speaker, service.reactor, address, question, deadline_s)
+    return await ask_service(service.bus, address, question, deadline_s)
 
 
 def _logged(folder: str, name: str, lines: int) -> tuple[list[str], list[str] | None]:

@@ -7,12 +7,11 @@ from typing import TypeVar
 
 from falcon.asgi import Request
 
-from bus.calls import Call, CallFailed
-from bus.calls.pending import WHOLE_S
+from bus.calls import WHOLE_S, CallFailed, TypedCall
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.wire import Message
-from gateway.dialects import faults
+from gateway.control.call_faults import call_failed
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_behind
@@ -58,7 +57,7 @@ async def ask_node(
     service: HttpService,
     req: Request,
     node: NodeId,
-    call: Call[Q, R],
+    call: TypedCall[Q, R],
     request: Q,
     within_s: float = WHOLE_S,
 ) -> R:
@@ -67,4 +66,4 @@ async def ask_node(
     try:
         return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)
     except CallFailed as error:
-        raise HttpFaultRaised(faults.call_failed(error)) from error
+        raise HttpFaultRaised(call_failed(error)) from error

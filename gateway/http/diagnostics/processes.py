@@ -82,8 +82,8 @@ class ProcessProfile(Diagnosing):
 def answer_examined(service: HttpService) -> None:
     """Let the gateways of all nodes examine this node's processes."""
 
-    async def examine(asked: Examine) -> Examined:
-        diagnosis = await diagnosis_of(service, asked.question, asked.within_s)
+    async def examine(call: Examine) -> Examined:
+        diagnosis = await diagnosis_of(service, call.question, call.within_s)
         return Examined(content_type=diagnosis.content_type, content=diagnosis.content)
 
     service.calls.answer(table.EXAMINE, examine)

@@ -49,8 +49,8 @@ class Restart(Resource):
 def answer_restarts(service: HttpService) -> None:
     """Let the gateways of all nodes restart this node's services."""
 
-    async def restart(asked: RestartServices) -> Restarting:
-        return Restarting(services=tuple(await _begin(service, asked.services)))
+    async def restart(call: RestartServices) -> Restarting:
+        return Restarting(services=tuple(await _begin(service, call.services)))
 
     service.calls.answer(table.RESTART, restart)
 

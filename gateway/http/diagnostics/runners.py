@@ -17,7 +17,7 @@ from typing import Any, cast
 from falcon.asgi import Request, Response
 from pydantic import Field
 
-from bus.calls import table
+from bus.calls import ask_service, table
 from bus.process.flight import read_flight
 from bus.wire.calls.answers import Done
 from bus.wire.calls.nodes import CancelAtRunner
@@ -29,7 +29,6 @@ from gateway.control.captures import state_of
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.http.ask import ask
 from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import Resource, answer_json
 from gateway.service import HttpService
@@ -68,8 +67,8 @@ class RunnerCancel(Resource):
 def answer_cancels(service: HttpService) -> None:
     """Let the gateways of all nodes cancel requests at this node's runners."""
 
-    async def cancel(asked: CancelAtRunner) -> Done:
-        return Done(done=await _cancel(service, asked.runner, asked.request))
+    async def cancel(call: CancelAtRunner) -> Done:
+        return Done(done=await _cancel(service, call.runner, call.request))
 
     service.calls.answer(table.CANCEL_AT_RUNNER, cancel)
 
@@ -78,7 +77,7 @@ async def known_runners(service: HttpService, within_s: float) -> RunnersEnded:
     """Return the worker's reports of running and recently ended runners. Raises Unavailable or
     BadMessage if the worker does not answer."""
     bus = service.bus
-    answer = await ask(bus.speaker, service.reactor, bus.endpoints.worker, AskEnded(), within_s)
+    answer = await ask_service(bus, bus.endpoints.worker, AskEnded(), within_s)
     if not isinstance(answer, RunnersEnded):
         raise Unavailable(f"the worker answered {type(answer).__name__}")
     run = await asyncio.to_thread(_with_flights, bus.endpoints.folder, answer.run)
@@ -123,7 +122,7 @@ async def _cancel(service: HttpService, name: str, request: RequestId) -> bool:
     bus = service.bus
     question = CancelRow(slot=name.removeprefix(PROCESS)[:64], request=request)
     try:
-        answer = await ask(bus.speaker, service.reactor, bus.endpoints.worker, question, ANSWER_S)
+        answer = await ask_service(bus, bus.endpoints.worker, question, ANSWER_S)
     except (Unavailable, BadMessage) as error:
         text = f"the worker does not answer: {error}; see `shoal status`"
         raise HttpFaultRaised(HttpFault(503, "worker_silent", text, retry_after_s=2.0)) from error

@@ -74,7 +74,7 @@ class ClusterTimeline(Resource):
 def answer_runners(service: HttpService) -> None:
     """Let the gateways of all nodes read the reports of this node's runners."""
 
-    async def read(_asked: ReadRunners) -> Document:
+    async def read(_call: ReadRunners) -> Document:
         return Document(content=json_bytes(await _own(service)))
 
     service.calls.answer(table.READ_RUNNERS, read)

@@ -13,6 +13,7 @@ from falcon.asgi import Request, Response
 
 from bus.calls import CallFailed, missing_of
 from bus.wire.ids import RequestId
+from gateway.control.call_faults import call_failed
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
@@ -289,7 +290,7 @@ def record_faults() -> Generator[None]:
         fault = faults.records_elsewhere("silent", str(error), error.waited_s)
         raise HttpFaultRaised(fault) from None
     except CallFailed as error:
-        raise HttpFaultRaised(faults.call_failed(error)) from None
+        raise HttpFaultRaised(call_failed(error)) from None
     except RecordsUnavailable as error:
         raise HttpFaultRaised(faults.records_unavailable(str(error))) from None
 

@@ -30,6 +30,7 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
+from gateway.control.call_faults import call_failed
 from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
@@ -351,7 +352,7 @@ class CancelResource(Resource):
             fault = faults.owner_silent(silent.owner, silent.waited_s)
             raise HttpFaultRaised(fault) from None
         except CallFailed as error:
-            raise HttpFaultRaised(faults.call_failed(error)) from None
+            raise HttpFaultRaised(call_failed(error)) from None
         if not was_open:
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         stopped: CancelAnswer = {"id": request_id, "cancelled": True}

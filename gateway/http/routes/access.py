@@ -2,8 +2,8 @@
 nodes, topics of the bus.
 
 Pure. The row of a route says who can use the route (`Route.who`; by default only the node's owner).
-The row of a call says who can make it (`Call.right`). A process that does not answer all calls of
-the table does not start.
+The row of a call says who can make the call (`TypedCall.right`). A process that does not answer all
+calls of the table does not start.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RIGHTS: Mapping[str, str] = {
     "admin": "nodes of this cluster, for their owner or for an API key with the scope `admin`",
     "process": "HTTP processes of the same node",
 }
-"""Who can make the calls with each right (`Call.right`)."""
+"""The callers that each right of a call permits (`TypedCall.right`)."""
 
 
 def check_calls(answered: Collection[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 from typing_extensions import TypedDict
 
-from bus.calls import Call, table
+from bus.calls import TypedCall, table
 from bus.wire.calls.nodes import ChangeSettings, ReadSettings, SettingsRead
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
@@ -51,14 +51,14 @@ def answer_settings(service: HttpService) -> None:
     """Let other nodes' gateways read and change this node's settings."""
     desk = service.options.settings
 
-    async def read(_asked: ReadSettings) -> SettingsRead:
+    async def read(_call: ReadSettings) -> SettingsRead:
         if desk is None:
             return SettingsRead(values={}, why=UNKNOWN)
         return SettingsRead(values=await asyncio.to_thread(_values, desk))
 
-    async def change(asked: ChangeSettings) -> SettingsRead:
+    async def change(call: ChangeSettings) -> SettingsRead:
         try:
-            why = UNKNOWN if desk is None else await changed(service, desk, asked.put, asked.drop)
+            why = UNKNOWN if desk is None else await changed(service, desk, call.put, call.drop)
         except SettingsUnwritable as error:
             why = str(error)
         now = await read(ReadSettings())
@@ -122,7 +122,7 @@ def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[Se
 
 
 async def _of_each(
-    service: HttpService, key: str, call: Call[Q, SettingsRead], request: Q
+    service: HttpService, key: str, call: TypedCall[Q, SettingsRead], request: Q
 ) -> list[NodeSettings]:
     nodes = [node for node in service.calls.nodes() if node != service.options.node]
     gathered = await service.calls.ask_each(call, request, nodes=nodes, key=key)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bus.process.clock import wall
-from bus.wire.calls.answers import Done, OfOwner
+from bus.wire.calls.answers import Done, OwnedRecord
 from bus.wire.calls.conversations import (
     AddItems,
     ConversationFound,
@@ -40,9 +40,9 @@ class ConversationsHere:
     def __init__(self, records: NodeRecords) -> None:
         self._records = records
 
-    async def find(self, asked: FindConversation) -> ConversationFound:
+    async def find(self, call: FindConversation) -> ConversationFound:
         """Return a conversation without its items."""
-        [rows] = await self._read(table.find(_which(asked)))
+        [rows] = await self._read(table.find(_which(call)))
         if not rows:
             return ConversationFound()
         created_at_s, labels, items, size_bytes = rows[0]
@@ -51,62 +51,61 @@ class ConversationsHere:
         )
         return ConversationFound(conversation=stored)
 
-    async def items(self, asked: ReadItems) -> ItemsFound:
+    async def items(self, call: ReadItems) -> ItemsFound:
         """Return all items in order, except items that runs of the job added."""
-        which = _which(asked)
-        there, rows = await self._read(table.find(which), table.contents(which, asked.job))
+        which = _which(call)
+        there, rows = await self._read(table.find(which), table.contents(which, call.job))
         return ItemsFound(items=tuple(content for (content,) in rows) if there else None)
 
-    async def page(self, asked: ReadPage) -> ItemsFound:
+    async def page(self, call: ReadPage) -> ItemsFound:
         """Return some items, and one more than the limit if the conversation has more."""
-        which = _which(asked)
+        which = _which(call)
         there, at, rows = await self._read(
             table.find(which),
-            table.named(which, [asked.after]),
-            table.page(which, asked.limit + 1, asked.after, descends=asked.descends),
+            table.named(which, [call.after]),
+            table.page(which, call.limit + 1, call.after, descends=call.descends),
         )
-        exists = bool(there) and (bool(at) or not asked.after)
+        exists = bool(there) and (bool(at) or not call.after)
         return ItemsFound(items=tuple(content for (content,) in rows) if exists else None)
 
-    async def named(self, asked: ReadItem) -> ItemsFound:
-        """Return the item of a name."""
-        [rows] = await self._read(table.named(_which(asked), [asked.name]))
+    async def named(self, call: ReadItem) -> ItemsFound:
+        [rows] = await self._read(table.named(_which(call), [call.name]))
         return ItemsFound(items=tuple(content for content, _ in rows))
 
-    async def label(self, asked: LabelConversation) -> Done:
+    async def label(self, call: LabelConversation) -> Done:
         """Replace the labels of a conversation."""
-        return await self._change(*table.labelled(_which(asked), asked.labels, wall()))
+        return await self._change(*table.labelled(_which(call), call.labels, wall()))
 
-    async def remove(self, asked: RemoveConversation) -> Done:
+    async def remove(self, call: RemoveConversation) -> Done:
         """Delete a conversation and its items."""
-        return await self._change(table.removed(_which(asked)))
+        return await self._change(table.removed(_which(call)))
 
-    async def drop(self, asked: RemoveItem) -> Done:
+    async def drop(self, call: RemoveItem) -> Done:
         """Delete an item."""
-        return await self._change(*table.item_removed(_which(asked), asked.name, wall()))
+        return await self._change(*table.item_removed(_which(call), call.name, wall()))
 
-    async def add(self, asked: AddItems) -> ItemsAdded:
+    async def add(self, call: AddItems) -> ItemsAdded:
         """Add items of a request, all or none."""
-        which = _which(asked)
-        names = table.named(which, [name for name, _ in asked.items])
+        which = _which(call)
+        names = table.named(which, [name for name, _ in call.items])
         there, already = await self._read(table.find(which), names)
         if not there:
             return ItemsAdded(added="gone")
         _, _, count, size_bytes = there[0]
         if already:
             # a repeated call: the first one added them
-            is_repeated = {by for _, by in already} == {asked.run}
+            is_repeated = {by for _, by in already} == {call.run}
             return ItemsAdded(added="added" if is_repeated else "there")
-        size_bytes += sum(len(content) for _, content in asked.items)
-        if count + len(asked.items) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
+        size_bytes += sum(len(content) for _, content in call.items)
+        if count + len(call.items) > table.MOST_ITEMS or size_bytes > table.MOST_BYTES:
             return ItemsAdded(added="full")
-        done = await self._change(*table.added(which, asked.items, wall(), run=asked.run))
+        done = await self._change(*table.added(which, call.items, wall(), run=call.run))
         return ItemsAdded(added="added" if done.done else "gone")
 
-    async def end(self, asked: EndTurn) -> Done:
+    async def end(self, call: EndTurn) -> Done:
         """Add the items of an ended answer."""
         return await self._change(
-            *table.added(_which(asked), asked.items, wall(), run=asked.run, job=asked.job)
+            *table.added(_which(call), call.items, wall(), run=call.run, job=call.job)
         )
 
     async def _change(self, *statements: Statement) -> Done:
@@ -121,5 +120,5 @@ class ConversationsHere:
         return await self._records.ask(ask)
 
 
-def _which(asked: OfOwner) -> table.OfOwner:
-    return table.OfOwner(asked.owner, asked.request)
+def _which(call: OwnedRecord) -> table.OfOwner:
+    return table.OfOwner(call.owner, call.request)

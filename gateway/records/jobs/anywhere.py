@@ -14,7 +14,7 @@ from bus.wire.calls.jobs import (
     EventsRead,
     FindJob,
     FindPosition,
-    JobBody,
+    JobBodyRead,
     JobFound,
     JobPosition,
     JobsFound,
@@ -95,8 +95,8 @@ class JobsAnywhere:
         """Return the latest jobs of this owner (None: of all owners) on all nodes, at most `limit`,
         that were submitted before the job `after`."""
         place = None if after is None else place_of(after)
-        asked = ListJobs(owner=owner, limit=limit, after=place)
-        gathered = await self._calls.ask_each(table.LIST_JOBS, asked)
+        question = ListJobs(owner=owner, limit=limit, after=place)
+        gathered = await self._calls.ask_each(table.LIST_JOBS, question)
         rows = [row for reply in gathered.replies.values() for row in reply.jobs]
         jobs = [Job(**row.model_dump()) for row in rows]
         jobs.sort(key=place_of, reverse=True)
@@ -114,30 +114,30 @@ class JobsAnywhere:
 
     # --- answers to the gateways of all nodes ----------------------------------------------------
 
-    async def _find(self, asked: FindJob) -> JobFound:
-        return JobFound(job=_stored(await self.here.find(asked.request, asked.owner)))
+    async def _find(self, call: FindJob) -> JobFound:
+        return JobFound(job=_stored(await self.here.find(call.request, call.owner)))
 
-    async def _body(self, asked: ReadJobBody) -> JobBody:
-        return JobBody(body=await self.here.body(asked.request, asked.owner))
+    async def _body(self, call: ReadJobBody) -> JobBodyRead:
+        return JobBodyRead(body=await self.here.body(call.request, call.owner))
 
-    async def _position(self, asked: FindPosition) -> JobPosition:
-        job = await self.here.find(asked.request, asked.owner)
+    async def _position(self, call: FindPosition) -> JobPosition:
+        job = await self.here.find(call.request, call.owner)
         return JobPosition(position=None if job is None else await self.here.position(job))
 
-    async def _events(self, asked: ReadEvents) -> EventsRead:
-        job, events = await self.here.more(asked.request, asked.owner, asked.first)
+    async def _events(self, call: ReadEvents) -> EventsRead:
+        job, events = await self.here.more(call.request, call.owner, call.first)
         return EventsRead(job=_stored(job), events=tuple(events))
 
-    async def _list(self, asked: ListJobs) -> JobsFound:
-        jobs = await self.here.listed(asked.owner, asked.limit, asked.after)
+    async def _list(self, call: ListJobs) -> JobsFound:
+        jobs = await self.here.listed(call.owner, call.limit, call.after)
         return JobsFound(jobs=tuple(StoredJob(**asdict(job)) for job in jobs))
 
-    async def _stop(self, asked: StopJob) -> Noted:
-        await self.here.stop(asked.request, asked.owner)
+    async def _stop(self, call: StopJob) -> Noted:
+        await self.here.stop(call.request, call.owner)
         return Noted()
 
-    async def _remove(self, asked: RemoveJob) -> Noted:
-        await self.here.remove(asked.request, asked.owner)
+    async def _remove(self, call: RemoveJob) -> Noted:
+        await self.here.remove(call.request, call.owner)
         return Noted()
 
 

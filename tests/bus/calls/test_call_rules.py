@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bus.calls import CALLS, Call, Standing
+from bus.calls import CALLS, Standing, TypedCall
 from bus.calls.held_replies import HELD_REPLIES, HELD_S, HeldReplies
 from bus.calls.pending import ANSWER_S, REPEAT_S, WHOLE_S, PendingCall
 from bus.calls.permission import refusal_of
@@ -200,7 +200,7 @@ def test_each_message_of_a_call_is_closed_and_is_read_as_it_was_written(name: st
         assert "kind" not in cls.model_fields, "the call's name says what it is"
 
 
-def mangled(call: Call[Any, Any], chance: random.Random) -> bytes:
+def mangled(call: TypedCall[Any, Any], chance: random.Random) -> bytes:
     """Return a request that no gateway writes."""
     body: Any = unpack(pack_body(full(call.request, chance.randrange(4))))
     packed = pack(body)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus.calls import ProcessCalls
-from bus.calls.process_calls import ANSWER_S, MAX_PROCESSES
+from bus.calls.process_calls import MAX_PROCESSES, PROCESS_ANSWER_S
 from bus.calls.table import NOTE_RESTS, READ_PROBLEMS, STOP_HERE
 from bus.links.reactor import AsyncioReactor
 from bus.links.transport import Link
@@ -84,7 +84,7 @@ def test_a_process_that_is_gone_has_no_reply_and_its_number_is_taken_again() -> 
         gateway.end(second)
         begun_at = now()
         assert await first.ask(1, STOP_HERE, STOP) is None
-        assert ANSWER_S <= now() - begun_at < 3 * ANSWER_S
+        assert PROCESS_ANSWER_S <= now() - begun_at < 3 * PROCESS_ANSWER_S
         assert [*await first.ask_each(2, READ_PROBLEMS, ReadProblems())] == [0]
         third = gateway.process()
         assert third.number == 1

@@ -78,6 +78,7 @@ def gathered(folder: str, answers: Answers, timing: CaptureTiming) -> NodeCaptur
         service: Any = SimpleNamespace(
             bus=SimpleNamespace(
                 speaker=Speaker(NODE, "gateway:0", Boot("b1")),
+                reactor=reactor,
                 endpoints=endpoints,
                 state=ClusterState(),
             ),

@@ -62,7 +62,7 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
             return [card]
 
         service = SimpleNamespace(
-            bus=SimpleNamespace(speaker=SPEAKER, endpoints=endpoints),
+            bus=SimpleNamespace(speaker=SPEAKER, endpoints=endpoints, reactor=reactor),
             readings=SimpleNamespace(cards=known),
             catalog=SimpleNamespace(wait_known=_known),
             reactor=reactor,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from falcon.asgi import Request, Response
 
+from bus.calls import ask_service
 from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.messages.gateways import (
     MOST_FOUND,
@@ -19,7 +20,6 @@ from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.ask import ask
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
 from gateway.http.resources.pulls.running import owner_silent
@@ -90,7 +90,7 @@ async def _search(service: HttpService, question: AskSearch) -> SearchFound:
     """Return the results of this node's worker. Raises HttpFaultRaised."""
     address = service.bus.endpoints.worker
     try:
-        answer = await ask(service.bus.speaker, service.reactor, address, question, ANSWER_S)
+        answer = await ask_service(service.bus, address, question, ANSWER_S)
     except Unavailable:
         silent = OwnerSilent(f"the worker of node {service.options.node}", ANSWER_S)
         raise HttpFaultRaised(owner_silent(silent)) from None

@@ -1,0 +1,39 @@
+"""Translates between the refusals of calls and the faults of HTTP. Pure."""
+
+from __future__ import annotations
+
+from bus.calls import CallFailed
+from bus.wire.errors import ShoalError
+from bus.wire.messages.gateways import CallRefusal
+from gateway.dialects import faults
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
+
+
+def call_failed(error: CallFailed) -> HttpFault:
+    """Return the fault for a call to another node that has no reply. A handler that refused the
+    call chooses status and code."""
+    refusal = error.refusal
+    if refusal is None or not refusal.status:
+        return faults.records_elsewhere(error.why, str(error), error.waited_s)
+    return HttpFault(
+        refusal.status,
+        refusal.code,
+        refusal.message,
+        refusal.field,
+        refusal.retry_after_s,
+    )
+
+
+def call_refusal(error: ShoalError) -> CallRefusal:
+    """Return the refusal of a call whose handler raised `error`. `call_failed` restores the fault
+    on the calling node."""
+    if not isinstance(error, HttpFaultRaised):
+        return CallRefusal(message=str(error) or type(error).__name__)
+    fault = error.fault
+    return CallRefusal(
+        message=fault.message,
+        status=fault.status,
+        code=fault.code,
+        field=fault.field,
+        retry_after_s=fault.retry_after_s,
+    )
