@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import random
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from bus.calls import CallFailed, NodeCalls, Standing, standing_of
-from bus.calls.node_calls import UNKNOWN_ATTEMPTS
+from bus.calls import CALLS, CallFailed, NodeCalls, Standing, TypedCall, refusal_of, standing_of
+from bus.calls.node_calls import UNKNOWN_ATTEMPTS, Judge
 from bus.calls.pending import ANSWER_S, ATTEMPTS_EACH, REPEAT_S
 from bus.calls.table import EXAMINE, FIND_TRACE, RESTART, TAKE_CAPTURE
 from bus.client import BusClient, Speaker
@@ -21,6 +24,7 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.switchboard.switchboard import Switchboard
+from bus.wire.api_keys import ApiKey
 from bus.wire.calls.nodes import (
     Capture,
     Examine,
@@ -30,11 +34,17 @@ from bus.wire.calls.nodes import (
     TakeCapture,
 )
 from bus.wire.calls.traces import FindTrace, TraceFound
+from bus.wire.codec import Envelope
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId, RequestId
 from bus.wire.messages.control import AskDiagnosis
+from bus.wire.messages.gateways import CallAnswered, CallAsked, CallRefusal
 from bus.wire.messages.peers import PeerReading, PeersReading
+from bus.wire.messages.wire import Message
+from tests.bus.calls.test_call_rules import mangled
 from tests.harness.called_nodes import known
+from tests.harness.seeds import seed_for
+from tests.recorded.specimens import full
 
 N1, N2 = NodeId("n1"), NodeId("n2")
 
@@ -50,10 +60,15 @@ class Site:
         self.standings = {N1: Standing("one"), N2: Standing("two")}
         self.open: list[tuple[BusClient, NodeCalls]] = []
 
-    def process(self, node: NodeId, number: int = 0, processes: int = 1) -> NodeCalls:
+    def process(
+        self, node: NodeId, number: int = 0, processes: int = 1, judge: Judge | None = None
+    ) -> NodeCalls:
         speaker = Speaker(node, f"gateway:{number}", new_boot())
         bus = BusClient(speaker, self.endpoints, self.reactor, self.log, follow=False)
-        made = NodeCalls(bus, known(self.standings), number=number, processes=processes)
+        around = known(self.standings)
+        if judge is not None:
+            around = replace(around, judge=judge)
+        made = NodeCalls(bus, around, number=number, processes=processes)
         self.open.append((bus, made))
         return made
 
@@ -372,3 +387,76 @@ def test_a_node_stands_as_its_switchboard_tells() -> None:
     assert stands(told(NodeId("n3"), silent)) == Standing("named"), "another's word"
     assert stands(told(N1)) == Standing("named"), "in the state, and no peer yet"
     assert stands(told(N1), names={}) is None
+
+
+def test_every_call_without_the_right_is_refused_over_the_bus_and_its_handler_is_not_run() -> None:
+    inference = full(ApiKey).model_copy(
+        update={"id": "key-00000001", "scope": "inference", "expires_at_s": None}
+    )
+
+    async def trace(site: Site) -> None:
+        def judge(call: TypedCall[Any, Any], asker: NodeId, key: str) -> CallRefusal | None:
+            return refusal_of(
+                call, site.standings.get(asker), key, {inference.id: inference}, 100.0
+            )
+
+        async def handle(_request: Message) -> Message:
+            raise ShoalError("it ran")
+
+        owner = site.process(N2, judge=judge)
+        member, stranger = site.process(N1), site.process(NodeId("n3"))
+        for call in CALLS.values():
+            owner.answer(call, handle)
+
+        async def why(asker: NodeCalls, call: TypedCall[Any, Any], key: str) -> str:
+            with pytest.raises(CallFailed) as raised:
+                await asker.ask(N2, call, full(call.request), key=key)
+            refusal = raised.value.refusal
+            assert refusal is not None and refusal.status in (0, 403), call.name
+            return "forbidden" if refusal.status else refusal.message
+
+        calls = list(CALLS.values())
+        with_key = await asyncio.gather(*(why(member, call, inference.id) for call in calls))
+        of_owner = await asyncio.gather(*(why(member, call, "") for call in calls))
+        unknown = await asyncio.gather(*(why(stranger, call, "") for call in calls))
+        for call, *answers in zip(calls, with_key, of_owner, unknown, strict=True):
+            allowed = {"peer": ["it ran", "it ran"], "admin": ["forbidden", "it ran"]}
+            assert answers == [*allowed.get(call.right, ["forbidden"] * 2), "forbidden"], call
+
+    play(trace)
+
+
+def test_malformed_requests_of_every_call_are_refused_over_the_bus() -> None:
+    """The process answers each of them, names what is wrong, and serves the next call."""
+    chance = random.Random(seed_for("MALFORMED_ON_THE_BUS", 20261129))
+
+    async def trace(site: Site) -> None:
+        owner, asker = site.process(N2), site.process(N1)
+        answers = dict[str, CallAnswered]()
+        bus = site.open[-1][0]
+
+        def take(_topic: str, envelope: Envelope) -> None:
+            if isinstance(envelope.message, CallAnswered) and envelope.message.refused:
+                answers[envelope.message.call_id] = envelope.message
+
+        async def handle(_request: Message) -> Message:
+            raise AssertionError("a malformed request reached its handler")
+
+        bus.hear(f"call.answered.{N1}", take)
+        for call in CALLS.values():
+            owner.answer(call, echo if call is FIND_TRACE else handle)
+        asked = {
+            f"call-{n}": CallAsked(
+                call_id=f"call-{n}", name=call.name, request=mangled(call, chance)
+            )
+            for n, call in enumerate([*CALLS.values()] * 5)
+        }
+        while missing := [asked[name] for name in asked if name not in answers]:
+            for message in missing:
+                bus.publish(f"call.asked.{N2}", message)
+            await asyncio.sleep(0.1)
+        refusals = [answer.refused for answer in answers.values()]
+        assert all(refusal is not None and refusal.message for refusal in refusals)
+        assert await ask(asker, N2, "x") == b"x"
+
+    play(trace)
