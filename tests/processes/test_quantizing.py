@@ -223,7 +223,7 @@ def test_a_source_that_is_cut_is_named(node: Node) -> None:
     done = node.shoal("quantize", "torn", "--name", "whole")
     shutil.rmtree(folder)
     assert done.returncode != 0
-    assert "model.safetensors is cut" in done.stderr or "torn" in done.stderr
+    assert "model.safetensors is truncated" in done.stderr or "torn" in done.stderr
 
 
 @pytest.mark.proof

@@ -41,7 +41,9 @@ def search(
     else:
         output.say(f"{answer['hub']} has no matching model that runs here")
     if answer["left_out"]:
-        output.note(f"{answer['left_out']} more matches do not run here")
+        count = answer["left_out"]
+        matches = "match does" if count == 1 else "matches do"
+        output.note(f"{count} more {matches} not run here")
     for model in answer["models"]:
         if model["gated"]:
             output.note(f"{model['model']} is gated: accept its license at {answer['hub']}")
