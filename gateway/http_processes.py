@@ -1,9 +1,9 @@
-"""Talks to the other HTTP processes of this gateway: what each of them knows and may be asked.
+"""Talks to the other HTTP processes of this gateway: the requests, answers and clients of each.
 
 A request id contains the number of the process that owns the request. A process can ask another
 process to stop a request, or to stop a request whose answer is stored. It can also ask for lists:
 open requests, problems of the records, and clients. One report is sent without waiting for replies:
-the clients that are in cooldown or wait.
+which clients are in cooldown, and which have waiting requests.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class ProcessRequests(Protocol):
         ...
 
     def stop_answer(self, request_id: RequestId, owner: str) -> bool:
-        """Stop a request whose answer is stored for this owner. Return False if this process has no
-        such open request."""
+        """Stop a running request whose answer will be stored for this owner. Return False if this
+        process has no such open request."""
         ...
 
     records: Any
@@ -71,7 +71,7 @@ class ProcessRequests(Protocol):
 
 
 class HttpProcesses:
-    """This process among the HTTP processes of its gateway. `number` belongs to this process until
+    """This process among the HTTP processes of its gateway. The process keeps its `number` until
     `close`."""
 
     def __init__(self, endpoints: Endpoints, reactor: Reactor, own: ProcessRequests) -> None:
@@ -93,8 +93,8 @@ class HttpProcesses:
         return None if reply is None else reply.done
 
     async def stop_answer(self, number: int, request_id: RequestId, owner: str) -> bool | None:
-        """Have a process stop a request whose answer is stored for this owner. Return None if that
-        process does not answer."""
+        """Have a process stop a running request whose answer will be stored for this owner. Return
+        None if that process does not answer."""
         stop = StopAnswerHere(owner=owner, request=request_id)
         reply = await self._calls.ask(number, table.STOP_ANSWER_HERE, stop)
         return None if reply is None else reply.done
@@ -120,7 +120,8 @@ class HttpProcesses:
         return await self._calls.ask_each(processes, table.READ_CLIENTS, ReadClients())
 
     def tell_rests(self, processes: int, rows: Sequence[RestRow]) -> None:
-        """Tell the other processes which clients of this process are in cooldown or wait."""
+        """Send to the other processes which clients of this process are in cooldown or have waiting
+        requests."""
         rests = NoteRests(number=self.number, rows=tuple(rows))
         self._calls.tell_others(processes, table.NOTE_RESTS, rests)
 

@@ -2,8 +2,8 @@
 how much. It has API keys with their budgets, clients with their profiles and cooldowns, and checks
 of origins.
 
-The secret of a key is never stored. shoal stores the secret's hash, and finds a key by it. This
-room knows requests and records; neither of them knows this room.
+The secret of a key is never stored. shoal stores the secret's hash, and finds a key by that hash.
+This package uses the packages for requests and records; neither of those two imports this package.
 """
 
 from gateway.access.api_keys import ApiKeys

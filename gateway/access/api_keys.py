@@ -31,16 +31,16 @@ from gateway.view.readings import ClusterReadings
 KNOWN_S = 3.0
 KNOWN_LOOK_S = 0.02
 APART_S = 0.05
-"""The shortest time between two readings."""
+"""The shortest time between two reports of the keys' use to the other processes."""
 TELL_S = 0.1
 REPEAT_S = 1.0
-"""A reading is repeated after this long while a key has running requests, or had requests in the
+"""A report is repeated after this long while a key has running requests, or had requests in the
 last minute."""
 
 
 class ApiKeys:
-    """The cluster's API keys that this process accepts. Keys in the process's settings are not part
-    of it."""
+    """The cluster's API keys that this process accepts. Keys in the settings of this node are not
+    among them."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
@@ -83,7 +83,8 @@ class ApiKeys:
 
     def over_budget(self, key_id: str, *, counted: bool = False) -> OverBudget | None:
         """Return the budget that a further request would exceed; None if the request may run.
-        `counted`: the request already counts for the minute of its submission."""
+        `counted`: the request was already counted for the limit per minute when its job was
+        submitted."""
         key = self.book.keys.get(key_id)
         if key is None:
             return None
@@ -93,8 +94,9 @@ class ApiKeys:
         )
 
     def come(self, key_id: str, *, counted: bool = False) -> Callable[[], None]:
-        """Count a request that begins; return a function to call once, at its end. `counted`: the
-        request already counts for the minute of its submission."""
+        """Count a request that begins; return a function to call once, at the request's end.
+        `counted`: the request already counts towards the limit per minute, since its job was
+        submitted."""
         self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()
         self._keep_telling()
@@ -115,15 +117,15 @@ class ApiKeys:
         self._budgets.spends(key_id, spent)
 
         def settle() -> None:
-            """Add the request's tokens to the day."""
+            """Add the request's tokens to the key's use of this day."""
             self._budgets.spent(key_id, spent, wall())
             self._keep_telling()
 
         return settle
 
     def heard(self, envelope: Envelope) -> None:
-        """Continue the counts of an earlier HTTP process of this name, from the last reading of
-        that process."""
+        """Continue the counts of this process's predecessor (the HTTP process that had the same
+        name before a restart), if `envelope` has its last report of use."""
         speaker, reading = self._bus.speaker, envelope.message
         is_own = (envelope.node, envelope.process) == (speaker.node, speaker.process)
         is_before = is_own and envelope.boot != speaker.boot and not self._has_taken_over

@@ -42,9 +42,9 @@ KEY_ID_DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request. `key_id` is None without a key, and for a node's key if its settings
-    have only one. `of_cluster`: the key belongs to the cluster. `has_key` is False for a caller
-    without a key, on a node that requires none."""
+    """The caller of a request. `key_id` is None without a key, for the owner's key, and for the
+    only key in the node's settings. `of_cluster`: the key belongs to the cluster. `has_key` is
+    False for a caller without a key, on a node that requires none."""
 
     scope: Scope = "admin"
     key_id: str | None = None
@@ -64,8 +64,8 @@ def is_open(path: str) -> bool:
 def caller_of_key(
     key: str | None, options: Options, find: Callable[[str], ApiKey | None], *, asked_for: bool
 ) -> Caller | None:
-    """Return the caller with `key`; None if the key is unknown or missing, and a key is required
-    (`asked_for`). `find` looks up a key of the cluster by its hash."""
+    """Return the caller who sent `key`. Return None if the key is unknown or missing although a key
+    is required (`asked_for`). `find` looks up a key of the cluster by its hash."""
     if key is not None:
         mine = hashed(key)
         if is_known_key(key, options.keys):

@@ -1,8 +1,8 @@
 """The use of each API key at one HTTP process, and whether a key may make more requests.
 
-Pure: `now` is monotonic and counts the minute; `wall_s` is seconds since 1970 and counts the day.
-Other processes report their use in readings. So the sum over all processes may slightly exceed a
-limit: two processes may each admit requests before their reports arrive.
+Pure: limits per minute are counted with `now` (monotonic), limits per day with `wall_s` (seconds
+since 1970). Other processes report their use in readings. So the sum over all processes may
+slightly exceed a limit: two processes may each admit requests before their reports arrive.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BUSY_RETRY_S = 1.0
 """Retry time if a key already has as many running requests as it may have. One of those requests
 may end at any time."""
 ELSEWHERE_RETRY_S = 5.0
-"""Retry time if requests at other processes used up the minute. Only those processes know when
-their requests leave the minute."""
+"""Retry time if requests at other processes used up the limit per minute. Only those processes know
+when their requests are older than a minute."""
 FRESH_S = 15.0
-"""How long another process's reading counts for running requests and for the last minute's
-requests."""
+"""How long another process's report of its running requests and of its requests in the last minute
+stays valid."""
 
 Spent = Callable[[], int]
 """Returns the number of tokens that a running request has used so far."""
@@ -71,9 +71,10 @@ def day_of(wall_s: float) -> int:
 def used_elsewhere(
     readings: Iterable[tuple[KeyUseReading, float]], key: str, own: tuple[NodeId, str], day: int
 ) -> KeyTotals:
-    """Return a key's use at processes other than `own`. Each reading comes with its age in seconds.
+    """Return a key's use at processes other than `own`. Each reading is the report of a process,
+    with its age in seconds.
 
-    An old reading still counts for the tokens of its day, because they were used.
+    An old report still counts for the tokens of its day, because they were used.
     """
     total = NO_USE
     for reading, age_s in readings:
@@ -95,8 +96,9 @@ def used_elsewhere(
 class KeyMeter:
     """The use of one key at this process.
 
-    `seconds` has pairs of (second, requests that arrived in it), oldest first. `tokens` counts
-    ended requests of `day`; `open` has a counter for each running request.
+    `seconds` has pairs of (second, requests that arrived in it), oldest first. `tokens` counts the
+    requests that ended on the day `day`. `open` has a function for each running request, which
+    returns the tokens that the request has used so far.
     """
 
     running: int = 0
@@ -119,7 +121,7 @@ class KeyMeter:
         )
 
     def came(self, now: float, wall_s: float) -> None:
-        """Count a request for the minute."""
+        """Count a request that has arrived towards the limit per minute."""
         self.used_at_s = wall_s
         if self.seconds and self.seconds[-1][0] == int(now):
             self.seconds[-1][1] += 1
@@ -127,7 +129,7 @@ class KeyMeter:
             self.seconds.append([int(now), 1])
 
     def ended(self, tokens: int, wall_s: float) -> None:
-        """Add the tokens of an ended request to its day."""
+        """Add the tokens of an ended request to the tokens of the current day."""
         day = day_of(wall_s)
         if day != self.day:
             self.day, self.tokens = day, 0
@@ -151,7 +153,8 @@ class KeyBudgets:
         counted: bool = False,
     ) -> OverBudget | None:
         """Return the budget that a further request would exceed; None if the request may run.
-        `counted`: the request already counts for the minute of its submission."""
+        `counted`: the request was already counted for the limit per minute when its job was
+        submitted."""
         meter = self._meters.get(key)
         used = elsewhere if meter is None else elsewhere + meter.totals(now, wall_s)
         most = limits.concurrent
@@ -174,8 +177,8 @@ class KeyBudgets:
         return None
 
     def came(self, key: str, now: float, wall_s: float, *, counted: bool = False) -> None:
-        """Count a request that begins. Also count it for the minute, unless it is already
-        `counted`."""
+        """Count a request that begins. Also count it towards the limit per minute, unless it is
+        already `counted`."""
         meter = self._meters.setdefault(key, KeyMeter())
         if not counted:
             meter.came(now, wall_s)
@@ -186,18 +189,18 @@ class KeyBudgets:
         self._meters[key].running -= 1
 
     def spends(self, key: str, spent: Spent) -> None:
-        """Count the tokens of a running request; `spent` returns them."""
+        """Add a running request. `spent` returns the tokens that the request has used so far."""
         self._meters.setdefault(key, KeyMeter()).open.append(spent)
 
     def spent(self, key: str, spent: Spent, wall_s: float) -> None:
-        """Add the tokens of an ended request to the day."""
+        """Add the tokens of an ended request to the tokens of the current day."""
         meter = self._meters[key]
         meter.open.remove(spent)
         meter.ended(spent(), wall_s)
 
     def take_over(self, reading: KeyUseReading, wall_s: float) -> None:
-        """Continue the counts of an earlier process of this name: its tokens of this day, and the
-        last use of each key."""
+        """Continue the counts of this process's predecessor from its last report: the tokens of
+        this day, and the last use of each key."""
         for use in reading.uses:
             meter = self._meters.setdefault(use.key, KeyMeter())
             meter.used_at_s = max(meter.used_at_s, use.used_at_s)

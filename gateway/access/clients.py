@@ -203,7 +203,8 @@ class AskingClients:
         return records.summed_clients(rows)
 
     def _waiting(self) -> Counter[ClientName]:
-        """Return the number of waiting requests per client in this process; a body counts once."""
+        """Return the number of waiting requests per client in this process. A body with several
+        prompts counts once."""
         waits = {
             id(request.inbox): request.sharer
             for request in self._dispatcher.requests.values()

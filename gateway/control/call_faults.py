@@ -1,4 +1,4 @@
-"""Translates between the refusals of calls and the faults of HTTP. Pure."""
+"""Translates between refusals of calls (between nodes) and HTTP errors. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 
 
 def call_failed(error: CallFailed) -> HttpFault:
-    """Return the fault for a call to another node that has no reply. A handler that refused the
-    call chooses status and code."""
+    """Return the HTTP error for a call to another node that failed. If the other node's handler
+    refused the call, its refusal decides status and code."""
     refusal = error.refusal
     if refusal is None or not refusal.status:
         return faults.records_elsewhere(error.why, str(error), error.waited_s)
@@ -25,8 +25,8 @@ def call_failed(error: CallFailed) -> HttpFault:
 
 
 def call_refusal(error: ShoalError) -> CallRefusal:
-    """Return the refusal of a call whose handler raised `error`. `call_failed` restores the fault
-    on the calling node."""
+    """Return the refusal of a call whose handler raised `error`. `call_failed` converts the refusal
+    back to an HTTP error on the calling node."""
     if not isinstance(error, HttpFaultRaised):
         return CallRefusal(message=str(error) or type(error).__name__)
     fault = error.fault

@@ -1,5 +1,4 @@
-"""How long clients want idle instances to stay loaded, and which of these times the leader
-receives.
+"""How long clients want idle instances to stay loaded, and when these times are sent to the leader.
 
 Pure: time arrives as `now`. Each change sent to the leader becomes an event in the cluster's log,
 and every client request may ask for another time. So the latest time is sent immediately only if
@@ -21,19 +20,21 @@ FOR_EVER = -1.0
 
 
 class KeepAliveWishes:
-    """The idle times that clients of one HTTP process requested."""
+    """For each instance, how long clients of this HTTP process want it to stay loaded while
+    idle."""
 
     def __init__(self) -> None:
         self._wished: dict[InstanceId, float] = {}
         self._told_at: dict[InstanceId, float] = {}
 
     def wish(self, instance: InstanceId, seconds: float) -> None:
-        """Store the latest time that a client requested. Below 0 and infinity mean for ever."""
+        """Store how long a client wants the instance to stay loaded while idle; it replaces earlier
+        times. Below 0 and infinity mean for ever."""
         for_ever = seconds < 0 or seconds == float("inf")
         self._wished[instance] = FOR_EVER if for_ever else seconds
 
     def due(self, instances: Mapping[str, Instance], now: float) -> list[tuple[InstanceId, float]]:
-        """Return the times to send now, and count them as sent."""
+        """Return the instances and times to send to the leader now, and count them as sent."""
         self._told_at = {name: at for name, at in self._told_at.items() if now - at < APART_S}
         due: list[tuple[InstanceId, float]] = []
         for name, seconds in list(self._wished.items()):

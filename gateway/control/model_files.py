@@ -130,7 +130,7 @@ def _tensors(folder: Path) -> tuple[StoredTensor, ...]:
 
 
 def _shape(sizes: list[int]) -> tuple[int, ...]:
-    """Return a shape. Raises ValueError if a size is out of range."""
+    """Return a tensor's shape. Raises ValueError if a size is out of range."""
     shape = tuple(map(int, sizes))
     if not all(0 <= size < 2**63 for size in shape):
         raise ValueError("a size out of range")
@@ -138,7 +138,7 @@ def _shape(sizes: list[int]) -> tuple[int, ...]:
 
 
 def _word(value: object) -> str:
-    """Return a text. Raises TypeError for any other value."""
+    """Return `value` if it is a string. Raises TypeError for any other value."""
     if not isinstance(value, str):
         raise TypeError("not text")
     return value

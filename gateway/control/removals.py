@@ -120,7 +120,7 @@ class _Folder:
 
 
 def _folders(card: NodeCard, model: ModelId) -> list[_Folder]:
-    """Return the folders of the model on a node's disk."""
+    """Return the folders that contain the model or a part of it on a node's disk."""
     whole: ModelCard | None = next((entry for entry in card.models if entry.model == model), None)
     return [
         *(() if whole is None else (_Folder(whole.path, whole.size_bytes),)),

@@ -1,7 +1,7 @@
 """Talks to the system and the disk: captures of nodes, which are archives for diagnosis.
 
-It collects the capture of this node, stores it until a client fetches it, and combines the captures
-of all nodes in one archive.
+This package collects the capture of this node, stores it until a client fetches it, and combines
+the captures of all nodes in one archive.
 """
 
 from gateway.control.captures.archive import (

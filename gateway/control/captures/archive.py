@@ -52,16 +52,16 @@ class NodeCapture:
         """Add a file. A file that is too long is truncated. If the bytes of all files would exceed
         the bound, the file is left out and listed as missing."""
         if len(content) > FILE_BYTES:
-            self.lack(name, f"only the first {FILE_BYTES} of its {len(content)} bytes are there")
+            self.lack(name, f"truncated to {FILE_BYTES} of {len(content)} bytes")
             content = content[:FILE_BYTES]
         size_bytes = sum(map(len, self.files.values())) + len(content)
         if size_bytes > NODE_BYTES or len(self.files) >= NODE_FILES:
-            self.lack(name, "it does not fit into the node's capture")
+            self.lack(name, "left out: the node's capture reached its limit")
             return
         self.files[name] = content
 
     def lack(self, what: str, why: str) -> None:
-        """Record a missing part."""
+        """Record that a part is missing, and why."""
         self.missing.append(Missing(what, why[:TEXT_CHARACTERS]))
 
 
@@ -109,7 +109,7 @@ def capture_of(data: bytes) -> NodeCapture:
         capture.stopped = [str(process) for process in fields["stopped"][:NODE_FILES]]
         for name, content in cast(Mapping[Any, Any], fields["files"]).items():
             if not isinstance(content, bytes) or not _NAME.fullmatch(str(name)):
-                raise BadMessage(f"the capture has a file {str(name)[:80]!r}")
+                raise BadMessage(f"the capture has an invalid file {str(name)[:80]!r}")
             capture.add(str(name), content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadMessage(f"no capture: {type(error).__name__}: {error}") from error

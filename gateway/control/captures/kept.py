@@ -50,7 +50,7 @@ class KeptCaptures:
         if self._file(name, "claim").exists():
             return False
         if sum(self._is_open(claim) for claim in self._folder.glob("*.claim")) >= AT_A_TIME:
-            raise CaptureRefused("other captures are running there; try again when they finish")
+            raise CaptureRefused("this node is making other captures; try again when they end")
         try:
             os.close(os.open(self._file(name, "claim"), os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:

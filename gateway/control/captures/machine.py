@@ -36,7 +36,8 @@ MAC_TOOLS = (
 @dataclass(frozen=True, slots=True)
 class SeenProcess:
     """A process of this node and its current state. `state` is psutil's name for the state
-    (`stopped`: halted), `gone`, or `none` if supervisord has no process."""
+    (`stopped`: halted), `gone` if the process has ended, or `none` if supervisord lists no pid for
+    it."""
 
     name: str
     pid: int
@@ -68,8 +69,8 @@ class Machine:
         return seen
 
     def log_ends(self) -> Iterator[tuple[str, bytes | Missing]]:
-        """Yield the last whole lines of each log, by file name. The newest logs come first; logs
-        beyond `LOGS_BYTES` in all are missing."""
+        """Yield the last whole lines of each log, by file name, the newest log first. A log is
+        listed as missing once all logs together exceed `LOGS_BYTES`."""
         folder, left_bytes = Path(self.logs), LOGS_BYTES
         logs = sorted(folder.glob("*.log"), key=_written_s, reverse=True) if self.logs else []
         for path in logs:
@@ -80,7 +81,7 @@ class Machine:
                 continue
             left_bytes -= len(end)
             if left_bytes < 0:
-                why = f"logs that were written later have {LOGS_BYTES >> 20} MiB"
+                why = f"left out: newer logs fill the limit of {LOGS_BYTES >> 20} MiB"
                 yield path.name, Missing(f"logs/{path.name}", why)
             else:
                 yield path.name, end

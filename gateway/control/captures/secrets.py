@@ -15,8 +15,8 @@ from urllib.parse import quote, unquote
 
 LEAST = 6
 LEAST_OF_FILE = 16
-"""The fewest characters of a word in a key file that counts as a secret. Shorter words only
-describe the file."""
+"""A word in a key file counts as a secret from this many characters on. Shorter words only describe
+the file."""
 REMOVED = b"[removed]"
 _TELLING = re.compile(
     r"KEY|TOKEN|SECRET|PASS(W|PHRASE)|CREDENTIAL|AUTH|COOKIE|HEADERS", re.IGNORECASE

@@ -25,8 +25,8 @@ class Fit:
 
     `plan`: where the model would be placed now. `nodes` has, for each node that could run the
     model, the memory of a whole instance and how much of it is lacking. `blocked`: the names of
-    other nodes and why they cannot run the model. `bill`: the entry of `nodes` for the pulling
-    node, or for another node if the pulling node has none.
+    other nodes and why they cannot run the model. `bill`: the entry of `nodes` for the node that
+    pulls the model. If `nodes` has no entry for that node, `bill` is the first entry.
     """
 
     verdict: Verdict
@@ -38,7 +38,8 @@ class Fit:
 
 
 def fit_of(answer: Acknowledged | CommandRefused, node: NodeId) -> Fit:
-    """Return the fit from the answer to a dry run with previews. `node` would pull the model."""
+    """Return the verdict from the leader's answer to a placement that was only tried (a dry run
+    with previews). `node` would pull the model."""
     if isinstance(answer, CommandRefused):
         return Fit("unknown", why=_unreckoned(answer.refusal))
     plan = answer.plan or {}
@@ -69,7 +70,7 @@ def refused_pull(state: PullState, fit: Fit) -> PullState:
 
 
 def too_late(state: PullState, waited_s: float) -> PullState:
-    """Return the final state of a dry run whose forecast did not arrive in time."""
+    """Return the final state of a dry run for which the node did not get the file list in time."""
     note = f" ({state.note})" if state.note else ""
     text = f"the node did not get the file list within {waited_s:g} s{note}; try again"
     failed = {"phase": "failed", "reason": "unreachable", "message": text}
@@ -77,8 +78,8 @@ def too_late(state: PullState, waited_s: float) -> PullState:
 
 
 def unreckoned(state: PullState, fit: Fit) -> PullState:
-    """Return the state of a pull that continues without an estimate. Its forecast says why no
-    estimate was possible."""
+    """Return the state of a pull that continues although it is unknown whether the model fits. The
+    state's forecast gets the reason."""
     forecast = state.forecast or PullForecast()
     return state.model_copy(update={"forecast": forecast.model_copy(update={"why": fit.why})})
 

@@ -1,8 +1,9 @@
-"""Talks to the leader and the workers: holds a pull until it is known whether the cluster could run
-the model. If no estimate is possible, the pull continues.
+"""Talks to the leader and the workers: pauses a pull until it is known whether the cluster could
+run the model. If no estimate is possible, the pull continues.
 
 The leader estimates the memory as for a model on a disk. For that it needs a model card. The
-pulling node makes that card from the model's configuration and file sizes.
+pulling node makes that card from the model's configuration and file sizes. The card and the bytes
+to fetch are the node's forecast.
 """
 
 from __future__ import annotations
@@ -28,16 +29,18 @@ from gateway.control.pulling.workers import Hold, Workers
 from gateway.view.readings import ClusterReadings
 
 ANSWER_S = 6.0
-"""Time for the leader's answer. A worker waits longer for a repeated question."""
+"""Time for the leader's answer. A worker pauses a pull for longer than this after each repeated
+question."""
 FORECAST_S = 60.0
-"""Longest wait of a dry run, even if the hub asks for a longer one."""
+"""A dry run waits at most this long for a node's forecast, even if the hub asks to wait longer."""
 
 UNDER_WAY = ("copying", "fetching", "checking", "publishing")
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPull:
-    """A pull with the forecast of its node, and the leader's estimate."""
+    """A pull that is paused before weights are downloaded: its state with the node's forecast, and
+    the leader's estimate."""
 
     state: PullState
     fit: Fit
@@ -73,9 +76,10 @@ class Fitting:
                 yield state
 
     async def forecast(self, node: NodeId, target: PullTarget) -> HeldPull:
-        """Return the forecast of a pull, or its final state without a forecast.
+        """Return a pull paused at its forecast (bytes to fetch and model card), or its final state
+        if it has no forecast.
 
-        There is no forecast if the node already has the model, if the pull fails, or after
+        A pull has no forecast if the node already has the model, if the pull fails, or after
         `FORECAST_S`. Raises OwnerSilent.
         """
         loop = asyncio.get_running_loop()
@@ -87,7 +91,7 @@ class Fitting:
                 if state.forecast is not None or state.phase in ("done", "failed"):
                     return HeldPull(self._copied(node, state), await self._fit(node, state))
                 if state.phase in UNDER_WAY:
-                    return HeldPull(state, Fit("unknown", why="it is already being pulled"))
+                    return HeldPull(state, Fit("unknown", why="already being pulled"))
                 if loop.time() > give_up_at:
                     late = too_late(state, FORECAST_S)
                     return HeldPull(late, Fit("unknown", why=late.message))
@@ -107,8 +111,8 @@ class Fitting:
         return state.model_copy(update={"forecast": forecast, "total_bytes": card.size_bytes})
 
     async def _fit(self, node: NodeId, state: PullState) -> Fit:
-        """Return the leader's estimate for a model on a disk, or for a model that `node` would
-        pull."""
+        """Return the leader's estimate whether the model fits: for a model on a disk, or for a
+        model that `node` would pull."""
         forecast = state.forecast
         supposed = None
         if forecast is not None and not state.sources:
@@ -127,7 +131,7 @@ class Fitting:
         )
 
         def answered(answer: Acknowledged | CommandRefused) -> None:
-            """Pass the answer on if the caller still waits."""
+            """Deliver the leader's answer if the caller still waits for it."""
             if not waiting.done():
                 waiting.set_result(answer)
 

@@ -25,8 +25,8 @@ LISTED_S = 15.0
 
 
 class PullsOnDemand:
-    """The pulls that requests of this process wait for. The patterns of `pull_on_demand` allow
-    them."""
+    """The pulls that requests of this process wait for. Only models that match the patterns of the
+    setting `pull_on_demand` are pulled."""
 
     def __init__(
         self, bus: BusClient, readings: ClusterReadings, pull_on_demand: Sequence[str]
@@ -44,8 +44,8 @@ class PullsOnDemand:
         return frozenset(self._tasks)
 
     def allows(self, model: ModelId) -> bool:
-        """Return whether a pattern allows the model. A model that is deleted during a request is
-        pulled again only then."""
+        """Return whether the model matches a pattern of `pull_on_demand`. If a model is deleted
+        while a request waits for it, only such a model is pulled again."""
         return demanded_repository(model, {}, self._patterns) is not None
 
     def want(self, model: ModelId) -> None:
@@ -56,7 +56,7 @@ class PullsOnDemand:
             self._tasks[model] = asyncio.ensure_future(self._pull(model))
 
     def keep(self, wanted: Collection[ModelId]) -> None:
-        """Stop following the pulls of all models but `wanted`."""
+        """Stop following all pulls except those of the `wanted` models."""
         for model in self._tasks.keys() - set(wanted):
             self._tasks.pop(model).cancel()
             self._states.pop(model, None)

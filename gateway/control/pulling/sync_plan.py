@@ -112,9 +112,10 @@ def _no_room(
         if free is not None and need > free:
             count = sum(copy.node == node for copy in wanted)
             text = (
-                f"{by_node[node].name} has {free / 1e9:,.1f} GB of disk free, and {count} "
-                f"{'model' if count == 1 else 'models'} need {need / 1e9:,.1f} GB, and "
-                f"{DISK_MARGIN_BYTES / 1e9:.1f} stay free; name fewer, or `shoal rm` some there"
+                f"{by_node[node].name} has {free / 1e9:,.1f} GB of free disk space; {count} "
+                f"{'model needs' if count == 1 else 'models need'} {need / 1e9:,.1f} GB, with "
+                f"{DISK_MARGIN_BYTES / 1e9:.1f} GB that must stay free; copy fewer models, or "
+                "delete some on that node (`shoal rm`)"
             )
             facts = {"need_bytes": need, "free_bytes": free}
             return Refusal(reason="disk_full", message=text, facts=facts)

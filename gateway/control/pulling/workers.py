@@ -1,9 +1,9 @@
 """Talks to the workers of all nodes: has a worker pull or verify a model or purge its store, and
 follows the progress of that work.
 
-The control plane may drop messages, so a question is repeated while the client waits. A worker that
-restarts continues from the files that it has. When the client stops waiting, this module tells the
-worker to stop.
+The control plane may drop messages, so a question (an order to a worker) is repeated while the
+client waits. A worker that restarts continues from the files that it has. When the client stops
+waiting, this module tells the worker to stop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ SILENT_S = 15.0
 
 
 class _Followed(Protocol):
-    """A worker's state that names the questions of its waiting clients."""
+    """The state of a worker's pull, verification or purge. `questions` are the ids of the questions
+    that the worker answers with this work."""
 
     @property
     def questions(self) -> tuple[str, ...]: ...
@@ -53,7 +54,7 @@ State = TypeVar("State", bound=_Followed)
 
 @dataclass(slots=True)
 class Hold:
-    """Whether a pull waits after its worker has reported a forecast. The caller may change this at
+    """Whether a pull pauses once its worker has reported a forecast. The caller may change this at
     any time."""
 
     holds: bool = False
@@ -84,7 +85,7 @@ class Workers:
         )
 
         def question_now() -> PullAsked:
-            """Return the question with the current hold."""
+            """Return the question to send now, with the current value of `hold`."""
             return question.model_copy(update={"holds": hold is not None and hold.holds})
 
         return self._follow(node, "pull.asked", question_now, self._pulls)

@@ -96,7 +96,7 @@ def test_a_file_that_is_too_long_and_one_without_room_are_named() -> None:
         one.add(f"f{count}", b"x" * FILE_BYTES)
     last = f"f{NODE_BYTES // FILE_BYTES - 1}"
     assert last not in one.files
-    assert one.missing[-1] == Missing(last, "it does not fit into the node's capture")
+    assert one.missing[-1] == Missing(last, "left out: the node's capture reached its limit")
     assert sum(map(len, one.files.values())) <= NODE_BYTES
 
 

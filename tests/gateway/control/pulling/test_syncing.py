@@ -71,7 +71,7 @@ def test_a_disk_without_room_for_all_of_it_is_refused_with_the_sum() -> None:
         assert isinstance(plan, SyncPlan) == fits, free
     refused = planned(*cards, models=(M, N), free={B: 20 * GB})
     assert isinstance(refused, Refusal) and refused.reason == "disk_full"
-    assert "node-b has 20.0 GB of disk free, and 2 models need 21.1 GB" in refused.message
+    assert "node-b has 20.0 GB of free disk space; 2 models need 21.1 GB" in refused.message
     assert isinstance(planned(*cards, models=(M,), free={B: 20 * GB}), SyncPlan)
 
 
