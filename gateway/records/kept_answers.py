@@ -156,7 +156,8 @@ def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
 
 
 def _oldest(measure: str, most: str) -> str:
-    """Return the query for at most `most` of the oldest rows of the owner who has the most."""
+    """Return the query for the oldest rows, at most `most`, of the owner who has the most answers
+    and conversations by `measure` (number or bytes)."""
     owner = _most(measure)
     return (
         f"SELECT 'answer' AS kind, id, id AS used, size_bytes FROM answer WHERE owner = {owner} "
@@ -166,13 +167,14 @@ def _oldest(measure: str, most: str) -> str:
 
 
 def _most(measure: str) -> str:
-    """Return the query for the owner who has the most, by number or by bytes."""
+    """Return the query for the owner who has the most answers and conversations, by `measure`
+    (number or bytes)."""
     return f"(SELECT owner FROM answer_tally ORDER BY {measure} DESC, owner LIMIT 1)"
 
 
 def _lead(measure: str) -> str:
-    """Return the query for two values: the total of all owners, and by how much the owner with the
-    most exceeds the next one."""
+    """Return the query for two values, by `measure` (number or bytes): the total of all owners, and
+    by how much the owner with the most exceeds the next one."""
     second = f"SELECT {measure} FROM answer_tally ORDER BY {measure} DESC LIMIT 1 OFFSET 1"
     return (
         f"(SELECT coalesce(sum({measure}), 0) AS total, "

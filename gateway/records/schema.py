@@ -332,7 +332,7 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
     _CLIENTS,
     _AGE,
 )
-"""The statements of each version, which migrate a file from the version before. The first entry
+"""The statements of each version, which migrate a file from the previous version. The first entry
 starts from an empty file."""
 VERSION = len(MIGRATIONS)
 

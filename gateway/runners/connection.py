@@ -1,12 +1,12 @@
-"""Talks to one runner over its own DEALER socket: sends requests, receives entries, watches whether
-the runner is alive.
+"""Talks to one runner over its own DEALER socket: sends requests, receives entries (the parts of
+answers), watches whether the runner is alive.
 
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
 `internal`. Every observer receives exactly one last call: a terminal entry, `refused`, `displaced`
 or `lost_unaccepted`. If a request is resumed, its observer does not receive the answer so far
-again. If the socket stays lost for 1 s, or if the runner makes no progress for 12 s although it
-owes some, accepted requests end with `runner_lost`. A request that was never accepted is returned,
-since no work was done.
+again. Accepted requests end with `runner_lost` if the socket stays lost for 1 s, or if the runner
+makes no progress for 12 s with a request that could advance. A request that was never accepted is
+returned, since no work was done.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Open:
 
 
 class RunnerConnection:
-    """One DEALER socket to one lead runner, for the life of its generation."""
+    """One DEALER socket to one lead runner, until that runner ends or is replaced."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class RunnerConnection:
         self._traces = LateTraces()
         self._protocol: int | None = None
         self._unsent: list[Submit | Cancel | Recall] = []
-        """Messages that wait for the runner's welcome, which has its version."""
+        """Messages that wait until the runner's `Welcome` names its protocol version."""
         self._connects = 0
         self._lost_at: float | None = None
         self._dead = False

@@ -28,7 +28,8 @@ class LateTraces:
     def pass_on(
         self, message: Traced | RankTraced, observer: RequestObserver | None, now: float
     ) -> None:
-        """Pass a report on. `observer` is the request's observer while the request is open."""
+        """Pass a report of times on. `observer` is the request's observer while the request is
+        open, else None."""
         self._forget(now)
         request_id = message.request_id
         if isinstance(message, RankTraced):

@@ -1,9 +1,10 @@
 """Is a runner still working? A runner that owes progress is suspect after 4 s without any, and lost
 after 12 s.
 
-Pure: time arrives as `now`. Progress is an arrived entry or a new step number of the *engine*. A
-runner that owes no progress is judged only by its silence. If a tick of this process itself is
-late, the times start again, because this process could not read the runner's messages meanwhile.
+Pure: time arrives as `now`. A runner owes progress while one of its requests could advance.
+Progress is an arrived entry or a new step number of the *engine*. A runner that owes no progress is
+judged only by its silence. If a tick of this process itself is late, the time limits start again,
+because this process could not read the runner's messages meanwhile.
 """
 
 from __future__ import annotations

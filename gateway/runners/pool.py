@@ -1,11 +1,11 @@
 """Talks to the lead runners that this HTTP process uses. Each runner gets one connection, made when
 the first request needs it.
 
-The connections follow the cluster's state. If an instance is gone or has a new generation, its
-connection ends, and its open requests receive their terminal entries. A runner that has finished
-draining sends its own terminal entries first, so its connection stays for `GONE_S`. If another log
-replaces this node's log, an instance with open requests may disappear from the state. Its
-connection then stays for the time of a drain.
+The connections follow the cluster's state. If an instance is gone or its runners were replaced (a
+new generation), its connection ends, and its open requests receive their terminal entries. A runner
+that has finished draining sends its own terminal entries first, so its connection stays for
+`GONE_S`. If another log of the cluster replaces this node's log, an instance with open requests may
+disappear from the state. Its connection then stays for the time of a drain.
 """
 
 from __future__ import annotations
@@ -101,12 +101,14 @@ class RunnerClients:
         return 0 if connection is None else connection.open_requests
 
     def suspect(self, instance: InstanceId) -> bool:
-        """Return whether the instance owes progress and is late with it."""
+        """Return whether the instance's runner is overdue: it is silent, or it makes no progress
+        with a request that could advance."""
         connection = self._connections.get(instance)
         return connection is not None and connection.verdict != "well"
 
     def follow(self, state: ClusterState) -> None:
-        """Follow the state: after a moment, end connections to instances that it no longer has."""
+        """Follow a new state of the cluster: after a moment, end the connections to instances that
+        the state no longer has."""
         for connection in set(self._connections.values()) - self._leaving:
             instance = state.instances.get(connection.instance)
             replaced = instance is not None and instance.generation > connection.generation
@@ -153,7 +155,7 @@ class RunnerClients:
             self.hosts = {peer.node: peer.host for peer in reading.peers if peer.host}
 
     def _part(self, connection: RunnerConnection) -> None:
-        """End a connection, unless its instance has returned to the state."""
+        """End a connection, unless its instance has meanwhile returned to the cluster's state."""
         self._leaving.discard(connection)
         instance = self._bus.state.instances.get(connection.instance)
         if not _holds(instance, connection):
@@ -173,7 +175,7 @@ class RunnerClients:
 
 
 def _holds(instance: Instance | None, connection: RunnerConnection) -> bool:
-    """Return whether the state has the connection's instance in the same generation."""
+    """Return whether the cluster's state has the connection's instance with the same runners."""
     return instance is not None and instance.generation == connection.generation
 
 

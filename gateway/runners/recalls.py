@@ -1,8 +1,9 @@
-"""Selects the requests to recall from instances that are evicted for an urgent request.
+"""Selects the requests to recall (to take back from their runner) when an instance is evicted for
+an urgent request.
 
 Pure: time arrives as `now`. During the first `RECALL_S` no request is recalled, so that short
 requests can end. After that, requests that wait at the instance are requeued, and so are running
-requests of the batch class. Other running requests finish.
+requests of batch priority (`BATCH`). Other running requests finish.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ RECALL_S = 1.0
 
 
 class Recalls:
-    """When the urgent eviction of each instance began, as this process saw it."""
+    """For each instance that is evicted for an urgent request: when this process first saw that."""
 
     def __init__(self) -> None:
         self._since: dict[InstanceId, float] = {}
 
     def follow(self, instances: Mapping[str, Instance], now: float) -> None:
-        """Follow the cluster's current instances."""
+        """Note which of the cluster's current instances are being evicted for an urgent request."""
         self._since = {
             instance.instance: self._since.get(instance.instance, now)
             for instance in instances.values()
@@ -39,8 +40,8 @@ class Recalls:
     def due(
         self, instance: InstanceId | None, request: GenerationRequest, now: float
     ) -> Recall | None:
-        """Return the recall of a request at an instance; None if the request stays there for
-        now."""
+        """Return the message that recalls a request from an instance; None if the request stays
+        there for now."""
         since_at = None if instance is None else self._since.get(instance)
         if since_at is None or request.priority <= URGENT or now - since_at < RECALL_S:
             return None

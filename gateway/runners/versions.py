@@ -12,7 +12,8 @@ from bus.wire.messages.requests import InputsPrompt
 from bus.wire.messages.tokens import Submit
 
 SHARER_PROTOCOL = 2
-"""First version of the data plane in which `Submit` names the sharer."""
+"""First version of the data plane in which `Submit` names the client that counts for fair
+shares."""
 PROMPT_PROTOCOL = 3
 """First version with questions about a prompt: its log-probabilities, its tokens or its text."""
 RULE_PROTOCOL = 4

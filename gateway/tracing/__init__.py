@@ -1,8 +1,8 @@
 """Decides which requests are traced, records the gateway's timings of each, and makes the stored
 form of a trace. A trace has only names, codes and times, and no text of a prompt or an answer.
 
-Pure, except for the room `otlp`, which sends traces to a collector. The door names that room, which
-has its own door. So no other module loads the exporter.
+Pure, except for the package `otlp`, which sends traces to a collector. That package is imported
+only when it is used, so no other module loads the exporter.
 """
 
 from typing import TYPE_CHECKING

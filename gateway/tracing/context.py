@@ -60,8 +60,8 @@ def parent_of(header: str | None) -> TraceParent | None:
 
 
 def place_of(request: str, answer: str, parent: TraceParent | None) -> TracePlace:
-    """Return the trace and span ids of a request. Requests of one `answer` share a trace:
-    `parent`'s if there is one."""
+    """Return the trace and span ids of a request. Requests with the same `answer` id share a trace.
+    If there is a `parent`, that trace is the parent's."""
     span_id = _digits(f"{request} 0", 16)
     if parent is None:
         return TracePlace(_digits(answer, 32), span_id)

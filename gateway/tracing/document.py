@@ -38,7 +38,8 @@ class TracedRequest(NamedTuple):
 
 
 class TraceDocument(NamedTuple):
-    """The JSON object (`told`), the seconds by name, and the number of spans."""
+    """A trace in its stored form: the JSON object (`told`), the seconds of each part by name, and
+    the number of spans."""
 
     told: dict[str, Any]
     sums: dict[str, float]

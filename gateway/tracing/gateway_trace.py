@@ -59,7 +59,8 @@ class GatewayTrace:
     """The trace of one request of this process; its placement begins at `now`.
 
     `lead`: timings of the runner that answered, or None before they arrive. `ranks`: timings of the
-    ranks of its group, by rank. `instance` and `node`: the last ones asked.
+    ranks of its group, by rank. `instance`: the instance to which the request was last sent;
+    `node`: the node of its lead runner.
     """
 
     def __init__(self, now: float) -> None:
@@ -106,13 +107,14 @@ class GatewayTrace:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether each rank of the group has reported, or there is no group."""
+        """Return whether all timings have arrived: each rank of the runner's group has reported, or
+        the runner has no group."""
         return self.lead is None or len(self.ranks) == len(self.lead.ranks)
 
     @property
     def enclosing_spans(self) -> int:
-        """Return the number of spans that enclose those of the document: the request, then the
-        runner and each rank with spans, once reported."""
+        """Return how many spans an export adds around the spans in the stored trace. These are one
+        for the request, one for its runner, and one for each rank that has reported spans."""
         if self.lead is None:
             return 1
         with_spans = sum(timings.spans is not None for timings in self.ranks.values())
@@ -124,8 +126,8 @@ class GatewayTrace:
         self._whole = action
 
     def stages(self, started_at: float, read_at: float | None, ended_at: float) -> list[StageSpan]:
-        """Return all stages of a request that came at `started_at`, was read at `read_at`, and ends
-        now."""
+        """Return all stages of a request. Its first byte came at `started_at`, its body was
+        complete at `read_at` (None: it never was), and it ended at `ended_at`."""
         first: list[tuple[Stage, float]] = [("read", started_at)]
         if read_at is not None:
             first.append(("parse", read_at))

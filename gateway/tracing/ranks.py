@@ -26,12 +26,12 @@ SILENT = "it sent no data in time"
 NOTHING = "it has no data: it computed no row, or too many requests were traced"
 JsonObject = dict[str, Any]
 Crossing = tuple[Crosses, int, int, int, int]
-"""(kind, step, number, sender, receiver)."""
+"""Identifies a transfer between two ranks: (kind, step, number, sender, receiver)."""
 
 
 def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[JsonObject]:
-    """Return the work of each rank, in order. `zero` is the request's first byte at the gateway of
-    `node`. Empty if the runner has no group."""
+    """Return the work of each rank, in order. `zero` is the instant of the request's first byte at
+    the gateway of `node`. The list is empty if the runner has no group."""
     if trace.lead is None or not trace.lead.ranks:
         return []
     lead = trace.offset(node)
@@ -52,7 +52,8 @@ def ranks_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[JsonObject]
 
 
 def links_of(trace: GatewayTrace, node: NodeId, zero: float) -> list[JsonObject]:
-    """Return the transfers between ranks that both ends reported, by send time."""
+    """Return the transfers between ranks that both ranks reported, by send time. `zero` is the
+    instant of the request's first byte at the gateway of `node`."""
     if trace.lead is None or not trace.ranks:
         return []
     lead = trace.offset(node)

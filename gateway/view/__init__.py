@@ -1,9 +1,9 @@
 """The state of the cluster as one HTTP process knows it: options, readings, counts, metrics, and
 the streams of snapshots and events that clients watch.
 
-This room is lowest in the gateway: it knows the bus and this machine, and no request, record or
-other room of the gateway. Nothing in it changes a node. The door names modules, which load alone,
-and the room `watch`, which has its own door.
+This is the lowest package of the gateway. It knows the bus and this machine, and nothing of
+requests, records or other packages of the gateway. Nothing in it changes a node. Each name in
+`__all__` is a module or a package, which is imported when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -26,7 +26,7 @@ MINUTE_S = 60.0
 
 @dataclass(slots=True)
 class ModelCounters:
-    """One model's tokens and loads since the last drain. `itl_counts[i]` belongs to
+    """One model's tokens and loads since the last `Counters.drain`. `itl_counts[i]` belongs to
     `ITL_BOUNDS_S[i]`; `loads_s` has the seconds of each load."""
 
     tokens: int = 0
@@ -96,7 +96,7 @@ class HistogramTotals:
     sum: float
 
     def plain(self) -> HistogramTold:
-        """Return plain values, with None for infinity."""
+        """Return the histogram as plain values for JSON, with None for infinity."""
         bounds = [bound if math.isfinite(bound) else None for bound in self.bounds]
         return {"bounds": bounds, "counts": list(self.counts), "sum": self.sum}
 
@@ -115,7 +115,7 @@ class NodeTotals:
     e2e_s: HistogramTotals
 
     def plain(self) -> TotalsTold:
-        """Return plain values, with None for infinity."""
+        """Return the totals as plain values for JSON, with None for infinity."""
         return {
             "requests": dict(self.requests),
             "prompt_tokens": self.prompt_tokens,

@@ -202,10 +202,10 @@ class _Loops(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield a histogram of the stalls, and the longest stall of each process."""
-        help_text = "Event loop turns of 10 ms and more, without waits for a core."
+        help_text = "Event loop iterations of 10 ms or more, waits for a core excluded."
         family = HistogramMetricFamily("shoal_loop_stall_seconds", help_text, labels=("process",))
         longest = GaugeMetricFamily(
-            "shoal_loop_stall_longest_seconds", "The longest event loop turn.", labels=("process",)
+            "shoal_loop_stall_longest_seconds", "Longest loop iteration.", labels=("process",)
         )
         bounds = (*map(str, BOUNDS_S), "+Inf")
         for process, counts in self.stalls.items():

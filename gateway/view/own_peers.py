@@ -19,17 +19,18 @@ from pathlib import Path
 import psutil
 
 End = tuple[str, int]
-"""An address and a port."""
+"""One end of a TCP connection: an address and a port."""
 MAPPED = "::ffff:"
 """Prefix of an IPv4 address on an IPv6 socket."""
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _OWN_END, _OTHER_END, _STATE, _USER, _INODE = 1, 2, 3, 7, 9
-"""Columns of those tables (proc_pid_net(5))."""
+"""Columns of the tables `/proc/net/tcp` and `/proc/net/tcp6` (proc_pid_net(5))."""
 _LISTENS = 10
 _ANSWERS_S = 1.0
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
 _HEADER, _QUESTION, _ANSWER = "=IHHII", "=BBBxI", "=BBxx48xIIIII"
-"""Formats of a message's header, of a question before its two ends, and of an answer."""
+"""`struct` formats of a netlink message's header, of a question before its two socket addresses,
+and of an answer (sock_diag(7))."""
 _ANY_STATE, _NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 
@@ -77,7 +78,8 @@ def _from_kernel(client: End, server: End) -> int | None:
 
 
 def _in_tables(client: End, server: End) -> int | None:
-    """Return the user from the tables of all sockets. Raises OSError on a system without tables."""
+    """Return the user of a socket from the tables in `/proc/net`. Raises OSError on a system
+    without these tables."""
     ends = [f"{_as_in_tables(host)}:{port:04X}" for host, port in (client, server)]
     for path in TABLES:
         for line in path.read_text().splitlines()[1:] if path.exists() else ():
@@ -96,7 +98,8 @@ def _is_held(state: int, inode: int) -> bool:
 
 
 def _as_in_tables(host: str) -> str:
-    """Return an address in the form of the tables: 32-bit words in the machine's byte order."""
+    """Return an address as the tables in `/proc/net` write it: 32-bit words in the machine's byte
+    order, in hexadecimal."""
     packed = ipaddress.ip_address(host).packed
     words = (packed[start : start + 4] for start in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

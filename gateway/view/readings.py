@@ -130,12 +130,12 @@ class ClusterReadings:
         return self.fresh(RunnerReading, now)
 
     def serving(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
-        """Return the readings of lead runners whose generation is among `instances`."""
+        """Return the readings of these instances' current lead runners."""
         return [rank for rank in self.ranks(instances, now) if rank.rank == 0]
 
     def ranks(self, instances: Mapping[str, Instance], now: float) -> list[RunnerReading]:
-        """Return the readings of all ranks whose generation is among `instances`. The last reading
-        of a dead runner stays fresh for a while."""
+        """Return the readings of all ranks of these instances. Readings of an instance's earlier
+        runners, which stay fresh for a while, are left out."""
         return [
             runner
             for runner in self.runners(now)
@@ -145,8 +145,8 @@ class ClusterReadings:
         ]
 
     def runner_of(self, instance: Instance, now: float) -> RunnerReading | None:
-        """Return the reading of an instance's lead runner; None if no reading of this generation
-        arrived."""
+        """Return the reading of an instance's lead runner; None if the current runner has sent
+        none."""
         return next(iter(self.serving({instance.instance: instance}, now)), None)
 
     def memory_of(self, instance: Instance, now: float) -> int:
@@ -174,7 +174,8 @@ class ClusterReadings:
         return self.fresh(LinkReading, now, LINK_TTL_S)
 
     def undone(self, now: float) -> list[UndoneReading]:
-        """Return the undone changes that nodes reported, each report for a day."""
+        """Return the changes of the cluster that nodes rolled back, because another log replaced
+        theirs. Each report is valid for a day."""
         return self.fresh(UndoneReading, now, UNDONE_TTL_S)
 
     def key_uses(self, now: float) -> list[tuple[KeyUseReading, float]]:
@@ -184,7 +185,8 @@ class ClusterReadings:
         return [(reading, now - at) for reading, at in self._readings[KeyUseReading].values()]
 
     def test_of(self, instance: InstanceId, now: float) -> list[CollectiveReading]:
-        """Return the results of a collective test, by rank, for ten minutes after it."""
+        """Return the results of a collective test (of the communication between ranks), by rank,
+        for ten minutes after it."""
         fresh = self.fresh(CollectiveReading, now, TEST_TTL_S)
         return [reading for reading in fresh if reading.instance == instance]
 
@@ -215,7 +217,8 @@ def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
-    """Return why a model waits, as the leader reports; None if the model does not wait."""
+    """Return why a model waits to be loaded, as the leader reports; None if the model does not
+    wait."""
     pool = pool_of(readings, now)
     return next((wait for wait in pool.waits if wait.model == model), None) if pool else None
 

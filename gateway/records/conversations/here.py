@@ -35,7 +35,7 @@ from gateway.records.statements import Statement
 
 
 class ConversationsHere:
-    """The conversations of a node, as one HTTP process has them."""
+    """Reads and changes the conversations of a node, for one HTTP process."""
 
     def __init__(self, records: NodeRecords) -> None:
         self._records = records
@@ -114,7 +114,7 @@ class ConversationsHere:
 
     async def _read(self, *questions: Statement) -> list[list[Sequence[Any]]]:
         def ask(file: RecordsFile) -> list[list[Sequence[Any]]]:
-            """Read all queries at one moment."""
+            """Run all queries in one transaction."""
             return file.read(questions)
 
         return await self._records.ask(ask)

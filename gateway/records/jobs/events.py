@@ -73,7 +73,7 @@ class Ending:
     error: str | None = None
     retry: bool = False
     answer: bytes | None = None
-    """The whole background answer, which its last event contains; None for other jobs."""
+    """The complete answer of a background job, taken from its last event; None for other jobs."""
 
 
 def ending_of(

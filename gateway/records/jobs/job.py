@@ -48,9 +48,8 @@ class NewJob:
     """A job to submit. `request` is the request id of its first run, from which the job's name is
     made. `body` is the JSON body for `path`. `owner` is the id of an API key, or "" for the node's
     owner and for the only key of its settings. `client` and `address` identify the caller. `shown`
-    is the unfinished answer that a background answer shows until it is made, else empty. Times are
-    wall-clock; `ttl_s` counts from the end of the job.
-    """
+    is the JSON that clients of a background answer get until the answer is made; empty for other
+    jobs. Times are wall-clock; `ttl_s` counts from the end of the job."""
 
     request: RequestId
     kind: Kind
@@ -69,10 +68,9 @@ class NewJob:
 @dataclass(frozen=True, slots=True)
 class Job:
     """The row of a job, without its body and its events. `events` is the number of events; `told`
-    is how many of them a reader has received. `runner` is the name of the process that runs the
-    job. `beat` is a counter that this process increments while it lives. If the answer is no
-    stream, it is the last event.
-    """
+    is how many of them a reader has received. `runner` is the name of the HTTP process that runs
+    the job. `beat` is a counter that this process increments while it lives. An answer that is no
+    stream is stored as the last event."""
 
     number: int
     request: RequestId

@@ -47,7 +47,7 @@ class RunProgress:
 
 
 class JobRecords:
-    """The jobs of a node, as one HTTP process has them."""
+    """Reads and changes the jobs of a node, for one HTTP process."""
 
     def __init__(
         self, records: NodeRecords, bounds: JobBounds, *, wall_s: Callable[[], float] = wall
@@ -64,7 +64,7 @@ class JobRecords:
         """Add a job durably, or return the counts that reached a limit."""
 
         def ask(file: RecordsFile) -> Job | JobsFull:
-            """Insert it, and check that it is there."""
+            """Insert the job, and check that it was inserted."""
             file.write([table.added(new, self.bounds)], durable=True)
             rows, [counts] = file.read([table.find(new.request, new.owner), table.room(new)])
             return table.row(rows[0]) if rows else JobsFull(*counts)
@@ -101,7 +101,8 @@ class JobRecords:
         answer is not run again, because a second run would give other events."""
 
         def ask(file: RecordsFile) -> tuple[Job | None, list[tuple[int, bytes]]]:
-            """Read events; after noting them as read, check that they are still there."""
+            """Read events. If they must be marked as read, check afterwards that they still
+            exist."""
             [rows] = file.read([table.find(request, owner)])
             job = table.row(rows[0]) if rows else None
             if job is None or job.events <= first:
@@ -154,7 +155,7 @@ class JobRecords:
             )
 
         def ask(file: RecordsFile) -> dict[tuple[RequestId, int], bool]:
-            """Write, and read the runs that are left."""
+            """Write the progress, then read the runs that still belong to this runner."""
             file.write(statements)
             [rows] = file.read([table.mine(runner)])
             return {(request, attempt): bool(stop) for request, attempt, stop in rows}

@@ -15,7 +15,7 @@ Count = Callable[[Outcome, int], None]
 
 @dataclass(frozen=True, slots=True)
 class EndedTrace:
-    """A trace as it is kept (JSON), its number of spans, and its request's attributes."""
+    """A trace in its stored form (JSON), its number of spans, and its request's attributes."""
 
     trace: bytes
     spans: int
@@ -30,5 +30,5 @@ class TraceSink(Protocol):
         ...
 
     def close(self) -> None:
-        """Send the remaining traces, for a moment. Blocks."""
+        """Send the remaining traces within a short time limit. Blocks."""
         ...

@@ -104,7 +104,8 @@ class TraceExporter:
                 self._drop(batch, f"internal error: {story_of(error)}")
 
     def _next(self) -> list[EndedTrace]:
-        """Wait for traces, and a moment for more; return them, or none once the exporter closes."""
+        """Wait for a trace, then briefly for more, and return them. The list is empty once the
+        exporter closes and no trace is left."""
         with self._wake:
             self._wake.wait_for(lambda: self._queue or self._closing)
             self._wake.wait_for(
@@ -127,7 +128,7 @@ class TraceExporter:
                 if answer.status not in PASSING:
                     self._took(answer, batch, count)
                     return
-                why = f"it answers with {answer.status}"
+                why = f"the collector answers with {answer.status}"
             self._say(why)
             wanted_s = pause_s if answer is None else max(pause_s, answer.retry_after_s)
             if not self._paused(min(wanted_s, self._timing.rest_s), give_up_at):
@@ -138,13 +139,13 @@ class TraceExporter:
     def _took(self, answer: CollectorAnswer, batch: list[EndedTrace], count: int) -> None:
         if not 200 <= answer.status < 300:
             self._count("refused", count)
-            self._say(f"it refuses them with {answer.status}")
+            self._say(f"the collector refuses traces with {answer.status}")
             return
         refused, why = refused_of(answer.body)
         self._count("sent", count - refused)
         if refused:
             self._count("refused", refused)
-            self._say(f"it refuses {refused} spans: {why[:200]}")
+            self._say(f"the collector refuses {refused} spans: {why[:200]}")
         elif self._is_amiss:
             self._is_amiss = False
             self._log.info("exporting traces to the collector again", dropped_spans=self._lost)

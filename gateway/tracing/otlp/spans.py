@@ -21,7 +21,7 @@ _OF_SPAN = ("choice", "tokens", "steps", "longest_s", "computed_s")
 
 class OtlpSpan(NamedTuple):
     """One span; ids in hex digits, times in nanoseconds since 1970. `error`: the error code, or "".
-    `serves`: it is a client's request."""
+    `serves`: the span is that of a whole request."""
 
     name: str
     span_id: str
@@ -60,14 +60,14 @@ def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
 
 
 def spans_of(trace: JsonObject, request_attributes: Mapping[str, Value]) -> Iterator[OtlpSpan]:
-    """Yield the spans of a kept trace, the whole request first, with the request's own
-    attributes."""
+    """Yield the spans of a stored trace. The first span is that of the whole request; only this
+    span gets `request_attributes`."""
     began_s, ids = float(trace["began_at_s"]), span_ids_below(trace["span_id"])
 
     def span(
         name: str, parent_id: str, times: JsonObject, attributes: Mapping[str, Value]
     ) -> OtlpSpan:
-        """Return a span below `parent_id`."""
+        """Return a child span of the span `parent_id`."""
         began_ns, ended_ns = _ns(began_s + times["began_s"]), _ns(began_s + times["ended_s"])
         return OtlpSpan(name, next(ids), parent_id, began_ns, ended_ns, attributes)
 

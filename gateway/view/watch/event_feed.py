@@ -72,8 +72,8 @@ class EventFeed:
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the place of the last event that this process has applied; None before the
-        first."""
+        """Return the log position of the last event that this process has applied; None before the
+        first event."""
         return self._ring.last
 
     def check_room(self) -> None:
@@ -87,8 +87,8 @@ class EventFeed:
         self._wake()
 
     async def listed(self, after: LogPlace | None, limit: int) -> list[Entry]:
-        """Return the entries after a place; without a place, the last entries. This may wait until
-        this process has applied the log up to that place."""
+        """Return the entries after a place in the log; without a place, the last entries. This may
+        wait until this process has applied the log up to that place."""
         if after is None:
             return self._ring.latest(limit)
         await self._caught_up(after)
@@ -153,8 +153,9 @@ class EventFeed:
 def follow_log(
     bus: BusClient, reactor: Reactor, speaker: Speaker, counters: Counters
 ) -> tuple[LoadTimeline, EventFeed]:
-    """Return a record of loads and a feed of events that follow the bus's replica from now on. Only
-    the first HTTP process of a node counts its loads, so each load is counted once."""
+    """Return a record of loads and a feed of events, which follow the bus's replica of the
+    cluster's state from now on. Only the first HTTP process of a node counts its loads, so each
+    load is counted once."""
     timeline, feed, moves = LoadTimeline(), EventFeed(reactor), list[Move]()
     times = LoadTimes(speaker.node)
     bus.mirror.moves = moves

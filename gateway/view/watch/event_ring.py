@@ -71,8 +71,8 @@ class EventRing:
 
     @property
     def last(self) -> LogPlace | None:
-        """Return the place of the last event that this process has applied; None before the
-        first."""
+        """Return the log position of the last event that this process has applied; None before the
+        first event."""
         return None if self._last is None else self._last[0]
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
@@ -110,7 +110,7 @@ class EventRing:
 
     def _anew(self, after: int, why: str, limit: int) -> list[Entry]:
         """Return a gap, then the entries from the oldest on. If the place before the oldest entry
-        is unknown, the entries already begin with a gap, so no other gap is added."""
+        is unknown, the oldest entry is already a gap, so no other gap is added."""
         gap = [] if self._before is None else [_gap(self._before, after, why)]
         return [*gap, *self._from(0, limit - len(gap))][:limit]
 
@@ -118,8 +118,8 @@ class EventRing:
         return [self._entries[at] for at in range(at, min(at + limit, len(self._entries)))]
 
     def _replaced(self, place: LogPlace, holder: NodeId | None, now_s: float) -> None:
-        """Add a gap for a snapshot. If the snapshot is of the last applied place, no event is
-        missing and no gap is added."""
+        """Add a gap for a snapshot that replaced events. If the snapshot ends at the last event
+        that this process has applied, no event is missing and no gap is added."""
         if self._last == (place, holder):
             return
         last = self.last

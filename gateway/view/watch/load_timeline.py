@@ -139,7 +139,8 @@ class LoadTimes:
 def changes(
     event: Event, before: Mapping[str, Instance], after: Mapping[str, Instance]
 ) -> list[Change]:
-    """Return the changes that an event made to instances. Tests and work on models are left out."""
+    """Return the changes that an event made to instances. Instances that serve no requests
+    (collective tests, quantizations) are left out."""
     changed: list[Change] = []
     for name in sorted({*before, *after}):
         was, now = before.get(name), after.get(name)

@@ -50,7 +50,8 @@ def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
 
 
 def _unclassed(model: ModelDemand) -> ClassDemand:
-    """Return the demand of a gateway that does not report its demand by priority."""
+    """Return a model's demand at a gateway that does not report demand by priority. All its
+    requests get the most urgent priority."""
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 
 

@@ -107,7 +107,7 @@ def test_what_was_not_taken_is_sent_again_and_said_once() -> None:
         assert len(collector.taken) == 1 and made.counts == {"sent": SPANS}
         eventually(lambda: len(made.lines) == 2, 5, "both lines are there")
         assert [one["level"] for one in made.lines] == ["warning", "info"]
-        assert made.lines[0]["why"] == "it answers with 503"
+        assert made.lines[0]["why"] == "the collector answers with 503"
 
 
 @pytest.mark.parametrize("status", [400, 401, 302])
