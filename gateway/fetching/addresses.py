@@ -70,7 +70,7 @@ _KINDS = {
         ("2000::/3", PUBLIC), ("::/0", _RESERVED),
     )),
 }  # fmt: skip
-"""The first network that contains an address decides its kind."""
+"""The networks of each IP version. The first network that contains an address decides its kind."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """The upper half of an IPv6 address's last 64 bits if the lower half is an IPv4 address."""

@@ -94,8 +94,8 @@ class PageBody:
         self.truncated = False
 
     def add(self, packed: bytes) -> None:
-        """Add received bytes. Raises FetchRefused if they cannot be unpacked, or unpack to too
-        much."""
+        """Add received bytes. Raises FetchRefused if they cannot be unpacked, or if the unpacked
+        page is too large for its packed size."""
         self._packed += len(packed)
         for piece in self._unpack.pieces(packed):
             room = self._largest - self._size
@@ -104,7 +104,7 @@ class PageBody:
             self._size += len(self._pieces[-1])
             if self._size > max(RATIO_FROM_BYTES, MOST_RATIO * self._packed):
                 raise FetchRefused(
-                    "unpacked", f"it decompresses to more than {MOST_RATIO} times its size"
+                    "unpacked", f"the page decompresses to over {MOST_RATIO} times its size"
                 )
             if self.truncated:
                 return
@@ -136,7 +136,7 @@ class _Zipped:
                 piece = self._inner.decompress(packed, _PIECE_BYTES)
             except zlib.error as error:
                 if not self._may_be_raw:
-                    raise FetchRefused("encoding", f"cannot decompress it: {error}") from None
+                    raise FetchRefused("encoding", f"cannot decompress the page: {error}") from None
                 self._inner, piece = zlib.decompressobj(-zlib.MAX_WBITS), b""
                 self._may_be_raw = False
                 continue
@@ -154,4 +154,6 @@ def _unpacker(encoding: str | None) -> _Plain | _Zipped:
         return _Plain()
     if named in ("gzip", "x-gzip", "deflate"):
         return _Zipped(may_be_raw=named == "deflate")
-    raise FetchRefused("encoding", f"compressed as '{named[:40]}', which was not requested")
+    raise FetchRefused(
+        "encoding", f"the page is compressed as '{named[:40]}', which was not requested"
+    )

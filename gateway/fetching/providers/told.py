@@ -28,7 +28,7 @@ class ToldInPassing:
         self.whole = False
         self.finish: str | None = None
         self.in_event = False
-        """Whether the last bytes that were passed on leave an event open."""
+        """Whether a stream's last event was passed on without the blank line that ends it."""
         self._is_stream = is_stream
         self._rest = b""
         self._events = 0

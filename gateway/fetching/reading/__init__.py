@@ -1,6 +1,7 @@
-"""Talks to one process per page: gives it HTML, and gets the page's title, text and links.
+"""Talks to one process per page: sends HTML to that process, and gets the page's title, text and
+links from it.
 
-It fetches nothing. It knows only the URL to which the page's links are relative.
+This package fetches nothing. It knows only the URL to which the page's links are relative.
 """
 
 from gateway.fetching.reading.reader import PageQuestion, PageReader, ReadLimits

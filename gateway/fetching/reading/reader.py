@@ -28,7 +28,8 @@ AT_ONCE = 2
 """Pages that one HTTP process parses at the same time."""
 LOOKS_S = 0.05
 PASSED_ON = ("PATH", "TZ", "LANG", "LC_ALL")
-"""Environment variables of the process: no keys, and no libraries to preload."""
+"""Environment variables that the process gets: none with a key, and none that preloads a
+library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class ReadLimits:
 
 @dataclass(frozen=True, slots=True)
 class PageQuestion:
-    """The question about a page. `main`: return only the main text. `base`: the page's URL, for
-    links."""
+    """What to parse, and how. `main`: return only the main text. `base`: the URL to which the
+    page's links are relative."""
 
     base: str
     charset: str | None

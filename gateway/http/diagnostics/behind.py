@@ -114,8 +114,8 @@ def _named(runner: Row, why: str) -> dict[str, Any]:
 
 
 def _why(runner: Row) -> str:
-    """Return the reason why a rank blocks its group, as far as this rank alone shows it; "" if it
-    does not."""
+    """Return the reason why a rank blocks its group, as far as this rank alone shows it; "" if the
+    rank does not block its group."""
     silent_s = float(runner["silent_s"])
     if runner["ended_at_s"] is not None:
         if any(entry["phase"] == LEFT for entry in runner["recorder"]):

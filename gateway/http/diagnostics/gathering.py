@@ -76,8 +76,8 @@ class _Gathering:
         self._machine = Machine(options.endpoints.supervisor, options.logs_folder)
 
     async def documents(self) -> None:
-        """Add the node document (with flight recorders of running and ended runners), versions and
-        settings."""
+        """Add the node document (with the flight recorders, that is the latest steps, of running
+        and ended runners), versions and settings."""
         document = await self._step(
             "node.json", lambda: node_document(self._service, DiagnosticsTiming())
         )

@@ -80,7 +80,7 @@ def _loaded(runner: Row) -> str | None:
 
 
 def _place(runner: Row) -> tuple[Any, ...]:
-    """Return a sort key of runners: running ones first, then the latest to end."""
+    """Return the key that sorts runners: running ones first, then the latest ended first."""
     ended_at_s = runner["ended_at_s"]
     model, instance = runner["model"] or "", runner["instance"] or ""
     return ended_at_s is not None, -(ended_at_s or 0.0), model, instance, runner["rank"]

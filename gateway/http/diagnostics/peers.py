@@ -62,7 +62,7 @@ async def ask_node(
     within_s: float = WHOLE_S,
 ) -> R:
     """Return a node's reply to a call that the client of `req` makes. Raises HttpFaultRaised with
-    the fault that the node sent, or if the node was not reached."""
+    the error that the node sent, or if the node was not reached."""
     try:
         return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)
     except CallFailed as error:

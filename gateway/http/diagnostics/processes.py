@@ -1,7 +1,7 @@
 """Talks to telemetry through the bus: answers with stacks and profiles of a process.
 
-To examine a process of another node, it calls that node's gateway. A node examines one process at a
-time. The HTTP status of a refusal is the same, whichever node refuses.
+To examine a process of another node, this module calls that node's gateway. A node examines one
+process at a time. The HTTP status of a refusal is the same, whichever node refuses.
 """
 
 from __future__ import annotations

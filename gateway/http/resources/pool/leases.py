@@ -32,16 +32,16 @@ from gateway.service import HttpService
 from gateway.view.readings import pool_of, wait_of
 
 ROOM_S = 10.0
-"""Idle instances are evicted within this many seconds."""
+"""A lease request waits at least this long, so that idle instances can be evicted."""
 ASK_S, AGAIN_S = 5.0, 1.0
 """Deadline of one command to the leader, and the delay before the next after a refusal."""
 MOST_WAIT_S = 3600.0
-GONE = "the client that requested it has gone"
+GONE = "the client that requested the lease has disconnected"
 
 
 class LeaseBody(Closed):
     """`POST /leases`. `node` is an id or a name; by default the node where the lease costs least.
-    `wait_s` is how long to wait for instances in use."""
+    `wait_s` is how long to wait until instances in use can be evicted."""
 
     size_bytes: int = Field(gt=0, le=MOST_BYTES)
     node: str | None = None
@@ -82,7 +82,7 @@ LeaseAnswer = Annotated[
 
 
 class LeaseLetGo(CommandDone):
-    """A lease has ended."""
+    """The answer of `DELETE /leases/{lease}`: the lease has ended."""
 
     lease: str
 

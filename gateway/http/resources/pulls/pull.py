@@ -63,10 +63,10 @@ class AddBody(Closed):
 
 
 class PullEvent(Closed):
-    """A line of the stream of `POST /models/pull`; with the last `status` also its whole answer.
-    `eta_s` is null unless bytes arrive; `sources` are the nodes that it is copied from; `known_as`
-    is the short name of `model`. `unreckoned`: why shoal cannot say whether the model fits into the
-    cluster's memory; it is pulled anyway."""
+    """A line of the stream of `POST /models/pull`. The line of the last `status` is also the whole
+    answer without a stream. `eta_s` is null unless bytes arrive; `sources` are the nodes that send
+    the model; `known_as` is the short name of `model`. `unreckoned`: why shoal cannot say whether
+    the model fits into the cluster's memory; in that case the model is pulled anyway."""
 
     status: PullPhase
     model: str

@@ -24,8 +24,8 @@ from gateway.http.middleware import receive_of
 from gateway.http.running import hung_up
 
 QUICK_S = 5.0
-"""A stream begins after this many seconds, even if the work has not begun. A refusal before that
-gets an HTTP status."""
+"""A stream begins after this many seconds, even if the work has not begun. A refusal before the
+stream begins gets an HTTP status."""
 AGAIN_S = 4.0
 """An unchanged line is sent again after this long."""
 CONTENT_TYPE = "application/x-ndjson"
@@ -44,8 +44,8 @@ State = TypeVar("State", bound=WorkState)
 
 @dataclass(frozen=True, slots=True)
 class Telling(Generic[State]):
-    """Renderers of states: `fault` for a failed one, `line` for any other, `error_line` for a fault
-    in a stream that has begun. `listed` is awaited when the work is done."""
+    """Functions that render states of the work: `fault` a failed state, `line` any other state, and
+    `error_line` an error in a stream that has begun. `listed` is awaited when the work is done."""
 
     fault: Callable[[State], HttpFault]
     line: Callable[[State], bytes]
@@ -55,8 +55,8 @@ class Telling(Generic[State]):
 
 
 class RunningWork(Generic[State]):
-    """Work that one client waits for. Raises HttpFaultRaised if it fails before anything is
-    sent."""
+    """Work that one client waits for. Methods raise HttpFaultRaised if the work fails before any
+    part of the answer is sent."""
 
     def __init__(
         self, req: Request, states: AsyncGenerator[State], telling: Telling[State]
@@ -141,13 +141,13 @@ class RunningWork(Generic[State]):
 
 
 def owner_silent(silent: OwnerSilent) -> HttpFault:
-    """Return the fault of a worker that does not answer."""
+    """Return the HTTP error for a worker that does not answer."""
     text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
     return HttpFault(504, "owner_silent", text)
 
 
 def error_line(fault: HttpFault) -> bytes:
-    """Return the line for a fault in a stream of our own API."""
+    """Return the line for an error in a stream of our own API."""
     error: dict[str, Any] = {"code": fault.code, "message": fault.message, "status": fault.status}
     if fault.retry_after_s is not None:
         error["retry_after_s"] = fault.retry_after_s

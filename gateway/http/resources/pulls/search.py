@@ -26,13 +26,14 @@ from gateway.http.resources.pulls.running import owner_silent
 from gateway.service import HttpService
 
 ANSWER_S = 90.0
-"""A worker answers, or gives up, within this."""
+"""A worker answers, or gives up, within this many seconds."""
 LIMIT = 20
 
 
 class SearchedModel(Closed):
-    """A model of the hub that, by the hub's list, can run here. Facts missing in the list are null.
-    `for_mlx`: it was made for MLX. `here` are the names of the nodes that have it."""
+    """A model of the hub that, according to the hub's list, can run here. A fact is null if the
+    list lacks it. `for_mlx`: the model was made for MLX. `here` are the names of the nodes that
+    have it."""
 
     model: str
     for_mlx: bool

@@ -111,8 +111,8 @@ class ModelInStoreAnswer(RegisteredModel):
 
 
 class PurgedNode(NodeNamed):
-    """The result of a purge of one node: models deleted (`let_go`), models that a real run would
-    delete, and models that stay."""
+    """The result of a purge of one node: models deleted (`let_go`), models that a purge without
+    `dry_run` would delete, and models that stay."""
 
     let_go: list[StoredTold]
     would_go: list[StoredTold]

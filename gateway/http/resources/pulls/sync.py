@@ -55,7 +55,7 @@ class SyncBody(Closed):
 
 class SyncEvent(Closed):
     """A line of the stream of `POST /models/sync`: the progress of one copy. `sources` are the
-    nodes that it is copied from; a `failed` copy has a `message`."""
+    nodes that send the model; a `failed` copy has a `message`."""
 
     status: PullPhase
     model: str
@@ -101,8 +101,8 @@ class SyncLine(RootModel[SyncPlanned | SyncEvent | SyncEnd]):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A line of the stream; or the failure of the whole request, with `message` and the reason of
-    `failed`, the first failed copy."""
+    """A step of the request. It has either a `line` of the stream, or, if copies failed, the final
+    state `failed` of the first failed copy and the `message` about all of them."""
 
     phase: Literal["copying", "done", "failed"]
     line: SyncPlanned | SyncEvent | SyncEnd | None = None

@@ -42,10 +42,10 @@ class WrongFileTold(Closed):
 
 
 class VerifyEvent(Closed):
-    """A line of the stream of `POST /models/verify`; with the `status` `done` also its whole
-    answer, in which `intact` is the verdict. `against` is `hashes`, or `headers` for a model that
-    has no hashes and is only read. `wrong` are the first 20 of `wrong_count` damaged files.
-    `unlisted` counts files added to the model since it came; they are only read."""
+    """A line of the stream of `POST /models/verify`. The line of `status` `done` is also the whole
+    answer without a stream; its `intact` is the verdict. `against` is `hashes`, or `headers` for a
+    model that has no hashes and is only read. `wrong` are the first 20 of `wrong_count` damaged
+    files. `unlisted` counts files added to the model since it came; they are only read."""
 
     status: VerifyPhase
     model: str
@@ -104,7 +104,7 @@ class VerifyModel(Resource):
 
 
 def _fault(state: VerifyState) -> HttpFault:
-    """Return the fault of a model that could not be verified."""
+    """Return the HTTP error for a model that could not be verified."""
     match state.reason:
         case "busy":
             return HttpFault(429, "busy", state.message, retry_after_s=RETRY_S)
