@@ -172,7 +172,7 @@ def _copy(card: NodeCard, model: ModelId) -> ModelCard | None:
 
 
 def _read(copy: tuple[NodeCard, ModelCard]) -> CardOnNode:
-    """Return the card in a model's folder, and why it cannot be changed."""
+    """Return the card in a model's folder, with the reason if the card cannot be changed."""
     card, model = copy
     reason = ""
     try:

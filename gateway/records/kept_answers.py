@@ -30,8 +30,8 @@ item's place in an answer."""
 PRUNED_ROWS = 512
 """For each limit, one pruning deletes at most this many rows, so that it does not take long."""
 PRUNINGS = 3
-"""Prunings by bytes in one round. One may not suffice, because an item that other answers share
-frees no bytes."""
+"""Prunings by bytes in one round. One pruning may not suffice, because deleting an answer does not
+free the items that other answers share."""
 
 
 NEXT_USE = (

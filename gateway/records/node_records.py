@@ -287,7 +287,7 @@ class NodeRecords:
             if len(some) > 1:
                 return False
             self._log.error("storing a record failed", error=story_of(error))
-            some[0].say(None, RecordsUnavailable("storing it failed; see the log"))
+            some[0].say(None, RecordsUnavailable("storing the record failed; see the log"))
             return True
         self._retry_at = 0.0
         self.condition.worked(self._dropped.count)
@@ -317,7 +317,7 @@ class NodeRecords:
             self._failed(str(error))
         except Exception as error:  # the thread must continue: answers and jobs wait for it
             self._log.error("maintaining the records failed", error=story_of(error))
-            self._failed("their maintenance failed; see the log")
+            self._failed("maintaining the records failed; see the log")
         else:
             self._retry_at = 0.0
             self.condition.worked(self._dropped.count)

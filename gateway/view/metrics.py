@@ -125,7 +125,7 @@ class Metrics:
         self._faults.labels(str(status)).inc()
 
     def ignored(self, dialect: str, fields: Mapping[str, int]) -> None:
-        """Count ignored request fields, by their labels."""
+        """Count ignored request fields. `fields` has the count of each label (`field`)."""
         for field, count in fields.items():
             self._ignored.labels(dialect, field).inc(count)
 

@@ -94,7 +94,8 @@ class ProviderAnswer:
     async def _bounded(
         self, step: Coroutine[Any, Any, _T], within_s: float | None, late: str
     ) -> _T:
-        """Return a step's result, unless it is stopped or takes too long. Raises ProviderFailed."""
+        """Return the result of a step of the call. Raises ProviderFailed if the step is stopped,
+        takes longer than `within_s` or fails."""
         import httpcore
 
         name = self._call.provider

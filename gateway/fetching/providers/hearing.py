@@ -73,8 +73,8 @@ def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The state of one choice. `place` is the provider's index of the open call; `seen` has the
-    indexes and ids of all calls."""
+    """The state of one choice. `place` is the provider's index of the open tool call; `seen` has
+    the indexes and ids of all tool calls."""
 
     calls: int = 0
     place: object = None

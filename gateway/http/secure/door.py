@@ -42,7 +42,7 @@ class SecureConnection(Connection):
 
     def connection_made(self, transport: Any) -> None:
         """Accept the connection. It was counted when it was accepted, and the base class counts it
-        again, so one count is undone."""
+        again. So this method first subtracts one from the count."""
         self.worker.nr_conns -= 1
         super().connection_made(transport)
 

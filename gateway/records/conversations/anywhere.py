@@ -125,7 +125,8 @@ class ConversationRecords:
         )
 
     async def items(self, owner: str, request: RequestId, job: RequestId) -> list[bytes] | None:
-        """Return all items in order, except items that runs of `job` added."""
+        """Return all items in order, except items that runs of `job` added: a job that runs again
+        does not read the items of its earlier runs."""
         read = ReadItems(owner=owner, request=request, job=job)
         reply = await self._far.ask_owner(request, calls.READ_ITEMS, read)
         return None if reply is None or reply.items is None else list(reply.items)

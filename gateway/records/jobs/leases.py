@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 LEASE_S = 10.0
-"""This is longer than the records thread of a living process ever waits for the disk."""
+"""A process whose beat has not changed for this long counts as dead. The records thread of a living
+process never waits that long for the disk."""
 
 
 def runner_name(number: int, boot: str) -> str:
@@ -20,7 +21,8 @@ def runner_name(number: int, boot: str) -> str:
 
 
 class LeaseWatch:
-    """The last beats of all job runners that the process `name` has seen."""
+    """The last beats (counters that grow while a process lives) of all job runners that the process
+    `name` has seen."""
 
     def __init__(self, name: str) -> None:
         self._name = name

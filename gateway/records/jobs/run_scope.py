@@ -82,7 +82,7 @@ def job_run_of(scope: Mapping[str, Any]) -> JobRun | None:
 
 
 def mark_of(job: Job) -> JobRun:
-    """Return the mark of a job's latest run."""
+    """Return the mark that the scope of a job's latest run gets."""
     # a background answer is submitted by its ordinary route, which counts it for the key
     return JobRun(
         job.owner, job.request, job.run_id, job.created_at_s, counted=job.kind == "response"

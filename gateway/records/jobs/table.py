@@ -218,7 +218,7 @@ WAITING = Statement("SELECT EXISTS (SELECT 1 FROM job WHERE state = 'queued')")
 
 
 def beaten(runner: str) -> Statement:
-    """Return the statement that adds a beat to all jobs of a process."""
+    """Return the statement that increments the beat (sign of life) of a process's jobs."""
     return Statement(f"UPDATE job SET beat = beat + 1 WHERE runner = ? AND {_HELD}", (runner,))
 
 
@@ -316,14 +316,13 @@ def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...
 
 INTERRUPTED = error_text(
     "interrupted",
-    "every process that ran this job ended before it finished; it is not retried again",
+    "every process that ran this job ended before it finished; the job is not retried again",
     503,
 )
 INTERRUPTED_TOLD = error_text(
     "interrupted",
-    "the process that ran this ended before it finished; another run would differ "
-    "from the text that "
-    "a reader already has, so it is not retried",
+    "the process that ran this response ended before it finished; another run would differ "
+    "from the text that a reader already has, so the response is not retried",
     503,
 )
 

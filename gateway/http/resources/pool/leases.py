@@ -176,8 +176,8 @@ def leases_answer(service: HttpService) -> LeasesAnswer:
 async def _take(
     service: HttpService, command: TakeLease, wait_s: float, gone: asyncio.Future[None]
 ) -> Acknowledged:
-    """Return the leader's answer. A refusal is retried until `wait_s` has passed or the client is
-    gone. Raises HttpFaultRaised."""
+    """Return the leader's answer to a lease request. A refusal is retried until `wait_s` has passed
+    or the client is gone. Raises HttpFaultRaised."""
     give_up_at = service.reactor.now() + wait_s
     while True:
         left_s = give_up_at - service.reactor.now()

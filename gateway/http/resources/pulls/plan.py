@@ -125,9 +125,9 @@ def _plan(held: HeldPull, node: NodeId, target: PullTarget) -> PullPlan:
 def _speed(fit: Fit, no_speed: str) -> tuple[float | None, str]:
     """Return the predicted tokens per second, or None and the reason."""
     if fit.verdict == "unknown":
-        return None, "its memory could not be estimated"
+        return None, "the model's memory could not be estimated"
     if fit.plan is None:
-        return None, "it does not fit now"
+        return None, "the model does not fit now"
     return (None, no_speed) if no_speed else (fit.plan["tokens_per_s"], "")
 
 

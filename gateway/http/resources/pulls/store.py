@@ -52,7 +52,7 @@ OF_STORES = ("disk_full", "disk_low", "download_failed")
 NOT_REPORTED = {
     "level": "warn",
     "code": "store_untold",
-    "message": "its worker has not reported its disk",
+    "message": "the node's worker has not reported the node's disk",
     "remediation": "see `shoal status` on that node (worker)",
 }
 
