@@ -95,7 +95,7 @@ class ApiKeys:
 
     def come(self, key_id: str, *, counted: bool = False) -> Callable[[], None]:
         """Count a request that begins; return a function to call once, at the request's end.
-        `counted`: the request already counts towards the limit per minute, since its job was
+        `counted`: the request was already counted for the limit per minute when its job was
         submitted."""
         self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()

@@ -96,9 +96,9 @@ def used_elsewhere(
 class KeyMeter:
     """The use of one key at this process.
 
-    `seconds` has pairs of (second, requests that arrived in it), oldest first. `tokens` counts the
-    requests that ended on the day `day`. `open` has a function for each running request, which
-    returns the tokens that the request has used so far.
+    `seconds` has pairs of (second, requests that arrived in it), oldest first. `tokens` is the sum
+    of the tokens of requests that ended on the day `day`. `open` has a function for each running
+    request, which returns the tokens that the request has used so far.
     """
 
     running: int = 0

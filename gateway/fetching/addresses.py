@@ -73,7 +73,8 @@ _KINDS = {
 """The networks of each IP version. The first network that contains an address decides its kind."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""The upper half of an IPv6 address's last 64 bits if the lower half is an IPv4 address."""
+"""Marks of ISATAP addresses. The upper half of the last 64 bits has one of these values, and the
+lower half is an IPv4 address."""
 
 
 def kind_of(address: Address) -> AddressKind:

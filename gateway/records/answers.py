@@ -182,7 +182,7 @@ class AnswerRecords:
         return _is_done(await self._calls.ask_owner(request, table.STOP_ANSWER, stop))
 
     async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
-        """Return the listed answers of this owner on all nodes, in order. Raises
+        """Return the answers of this owner that `query` selects, from all nodes, in order. Raises
         RecordsUnavailable."""
         question = ListAnswers(
             owner=owner,

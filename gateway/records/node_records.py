@@ -259,7 +259,7 @@ class NodeRecords:
         return self._closing or bool(self._questions) or bool(self._writes)
 
     def _commit(self, file: RecordsFile) -> None:
-        """Write all writes that wait for an acknowledgement, in groups."""
+        """Run all writes that wait for an acknowledgement, in groups."""
         while self._writes:
             with self._wake:
                 some = [self._writes.popleft() for _ in range(min(TOGETHER, len(self._writes)))]

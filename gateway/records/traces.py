@@ -23,8 +23,8 @@ MOST_SUMMED = 2000
 
 
 class TraceRow(NamedTuple):
-    """One trace: its columns in a list, then `sums` and `trace` as JSON. `began_at_s` and
-    `ended_at_s` are wall-clock. `why`: requested by the client, or sampled."""
+    """One trace: the columns that lists of traces show, then `sums` and `trace` as JSON.
+    `began_at_s` and `ended_at_s` are wall-clock. `why`: requested by the client, or sampled."""
 
     request: str
     ended_at_s: float

@@ -28,8 +28,8 @@ class LateTraces:
     def pass_on(
         self, message: Traced | RankTraced, observer: RequestObserver | None, now: float
     ) -> None:
-        """Pass a report of times on. `observer` is the request's observer while the request is
-        open, else None."""
+        """Pass a report of a request's times on to the request's observer. `observer` is that
+        observer while the request is open, else None."""
         self._forget(now)
         request_id = message.request_id
         if isinstance(message, RankTraced):

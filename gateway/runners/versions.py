@@ -27,8 +27,8 @@ ADAPTER_PROTOCOL = 7
 INPUTS_PROTOCOL = 4
 """First version with requests for embeddings."""
 DISPLACED_PROTOCOL = 8
-"""First version in which a runner may return a request that has not begun. Requests say how long
-they have waited."""
+"""First version in which a runner may return a request that has not begun. From this version on,
+requests say how long they have waited."""
 TRACE_PROTOCOL = 9
 """First version in which a runner reports the times of a request's stages."""
 RECALL_PROTOCOL = 10

@@ -39,7 +39,7 @@ class TracePlace:
 
     @property
     def header(self) -> str:
-        """Return the client's response header, in the form of `traceparent`."""
+        """Return the value of the response header `traceresponse`, in the form of `traceparent`."""
         return f"00-{self.trace_id}-{self.span_id}-01"
 
 

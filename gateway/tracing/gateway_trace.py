@@ -27,12 +27,12 @@ Stage = Literal[
     "entries",
     "answer",
 ]
-"""`read`: the body arrives. `parse`: it is parsed. `place`: an instance is chosen. `wait_model`,
-`wait_place`: until a model is loaded, until a runner has a place. `route`: until a runner accepted
-it. `first_entry`: until the first entry of the answer. `entries`: until its end. `answer`: until
-its last byte is sent."""
+"""The stages of a request. `read`: its body arrives. `parse`: the body is parsed. `place`: an
+instance is chosen. `wait_model`, `wait_place`: until a model is loaded, until a runner has a place.
+`route`: until a runner has accepted the request. `first_entry`: until the first entry of the
+answer. `entries`: until the last entry. `answer`: until the last byte is sent."""
 MOST_STAGES = 64
-"""Limit for a request that is preempted again and again."""
+"""Most stages in a trace. A request that is preempted again and again would have more."""
 DRIFT = 1e-4
 """The assumed maximum drift between two clocks: 100 parts per million."""
 

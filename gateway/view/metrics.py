@@ -40,8 +40,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 
 
 
 class BulkHistogram(Histogram):
-    """A histogram to which ready counts are added. It is for values that are observed for every
-    token."""
+    """A histogram to which finished bucket counts are added. It is for values that are observed for
+    every token."""
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Add `counts`, one for each bucket (the last is infinity), and their sum."""

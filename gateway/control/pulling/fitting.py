@@ -98,7 +98,8 @@ class Fitting:
         raise AssertionError("a pull is followed until it has ended")
 
     def _copied(self, node: NodeId, state: PullState) -> PullState:
-        """Return the state with a forecast of the copy from other nodes."""
+        """Return the state with a forecast of the copy from other nodes: the bytes to copy and the
+        free disk space."""
         now = self._bus.reactor.now()
         card = self._readings.models(now).get(state.model)
         if not state.sources or card is None:

@@ -95,11 +95,11 @@ class _Entries:
         self._choices: dict[int, _Choice] = {}
 
     def choice(self, number: int) -> _Choice:
-        """Return the state of a choice, which begins with its first entry."""
+        """Return the state of a choice. The first call for a number creates the state."""
         return self._choices.setdefault(number, _Choice())
 
     def add_text(self, choice: int, channel: Channel, text: object) -> Iterator[Entry]:
-        """Yield a piece of text; nothing if it is empty or not text."""
+        """Yield a piece of text; nothing if `text` is empty or is not a string."""
         self.choice(choice)
         if isinstance(text, str) and text:
             yield from self.close_call(choice)
@@ -108,7 +108,7 @@ class _Entries:
     def begin_call(
         self, choice: int, place: object, call_id: object, name: object
     ) -> Iterator[Entry]:
-        """Yield the end of the previous call and the beginning of a new one."""
+        """Yield the end of the previous tool call and the beginning of a new one."""
         yield from self.close_call(choice)
         state = self.choice(choice)
         if (call_id or place) in state.seen:
@@ -220,7 +220,7 @@ class AnthropicHearing:
         }
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
-        """Return the entries of an event; none if it is not about the answer."""
+        """Return the entries of an event; no entry if the event is not about the answer."""
         act = self._acts.get(event.get("type"))
         return [] if act is None else list(act(event))
 

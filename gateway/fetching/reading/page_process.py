@@ -28,7 +28,7 @@ ADDRESS_CHARACTERS = 4096
 
 
 def main() -> None:
-    """Read one question and one page, and write the answer."""
+    """Read one question (what to parse, as JSON) and one page, and write the answer."""
     question: dict[str, Any] = json.loads(sys.stdin.buffer.readline(65536))
     _limit(question["memory_bytes"], question["processor_s"], question["wall_s"])
     page = sys.stdin.buffer.read()

@@ -17,8 +17,8 @@ SILENT_S = 2.5
 """A runner that has been silent for longer than this blocks its group. Runners send a message each
 second."""
 SILENT_LOADING_S = 15.0
-"""The same limit while a runner starts or loads, because loading can block the Python interpreter
-for longer."""
+"""A runner that starts or loads blocks its group only if it has been silent for longer than this,
+because loading can block the Python interpreter for long."""
 HANGS_S = 2.5
 """An engine without progress for longer than this is hung. Ranks check their engines four times a
 second."""

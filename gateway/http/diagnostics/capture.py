@@ -78,7 +78,8 @@ class CaptureOfNode(Resource):
     `POST /v1/diagnostics/cluster/{node}/capture`."""
 
     async def on_post(self, req: Request, resp: Response, node: str = "") -> None:
-        """Answer with the capture of one node, in the same format; 404 for an unknown node."""
+        """Answer with the capture of one node, as a tar.gz with one folder and `manifest.json`. 404
+        for an unknown node."""
         where = node_named(self.service, node)
         await _answer(self.service, req, resp, names_of(self.service), [where])
 

@@ -27,7 +27,7 @@ READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class JobsFull:
-    """The current counts when a job was refused, to compare with the limits."""
+    """The counts that were compared with the limits when a job was refused."""
 
     open_of_client: int
     kept: int
@@ -190,8 +190,8 @@ class JobRecords:
         return [(runner, beat) for _, runner, beat in await self._rows(table.BEATS)]
 
     async def take_from(self, runner: str) -> None:
-        """Queue the jobs of a dead runner again. A job that was being stopped, or that was cut too
-        often, ends instead."""
+        """Queue the jobs of a dead runner again. A job that was being stopped, or whose processes
+        died too often, ends instead."""
         await self._write(*table.take_over(runner, self._wall_s()), durable=True)
 
     async def prune(self) -> None:

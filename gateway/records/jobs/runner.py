@@ -122,7 +122,7 @@ class RunUnderWay:
         self.last = next((event for event in reversed(events) if not is_end_mark(event)), self.last)
 
     def unwritten(self) -> RunProgress:
-        """Return the output to write."""
+        """Return the output that is not yet in the records file."""
         events = tuple(self._waiting)
         return RunProgress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
 
@@ -203,7 +203,7 @@ class JobRunner:
             task.cancel()
 
     async def stop(self) -> None:
-        """Queue the jobs that run here again; this takes at most `STOPPED_S`."""
+        """Queue again the jobs that run in this process; this takes at most `STOPPED_S`."""
         self.leave()
         left, self._left = self._left, []
         with contextlib.suppress(TimeoutError, RecordsUnavailable):

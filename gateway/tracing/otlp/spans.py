@@ -34,7 +34,7 @@ class OtlpSpan(NamedTuple):
 
 
 def asked_attributes(wire: GenerationRequest) -> dict[str, Value]:
-    """Return a request's operation and numeric settings as attributes."""
+    """Return a request's operation and numeric settings as attributes of its span."""
     sampling = wire.sampling
     if isinstance(wire.prompt, InputsPrompt):
         return {"gen_ai.operation.name": "embeddings"}

@@ -30,7 +30,7 @@ class FeedReader:
 
     @contextmanager
     def away(self) -> Generator[None]:
-        """Mark the reader as away inside the block, which sends an item to it."""
+        """Mark the reader as away while the block sends an item to it."""
         self.away_since = self.reactor.now()
         try:
             yield
