@@ -1,6 +1,6 @@
-"""Translates a provider's stream into the entries that a runner would send.
+"""Translates a provider's stream into the entries (parts of an answer) that a runner would send.
 
-Pure. Text and thinking keep their order. A call's id and name precede its arguments, and calls
+Pure. Text and thinking keep their order. A tool call's id and name precede its arguments, and calls
 follow one another. The end of a choice comes after all its entries. The last entry is `Finished`. A
 call without arguments has an empty object.
 """

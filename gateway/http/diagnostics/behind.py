@@ -2,9 +2,9 @@
 
 Pure. Most reasons need no common clock: how long a runner has sent nothing to its worker, the state
 of its process, and whether an ended runner shut down cleanly. To find a hung engine in a live
-process, the flight recorders of all ranks are compared in one clock. An engine is hung if it does
-its own work and no rank of its group makes progress. Meanwhile, other engines of the group wait for
-a device, for other ranks, or for a plan.
+process, the flight recorders (logs of the last steps) of all ranks are compared in one clock. An
+engine is hung if it does its own work and no rank of its group makes progress. Meanwhile, other
+engines of the group wait for a device, for other ranks, or for a plan of the next step.
 """
 
 from __future__ import annotations

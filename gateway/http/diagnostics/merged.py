@@ -1,4 +1,5 @@
-"""Merges the flight recorders of all nodes' runners by time, in the clock of the answering node.
+"""Merges the flight recorders of all nodes' runners by time, in the clock of the answering node. A
+flight recorder is the log of a runner's last steps.
 
 Pure. Entries of different nodes may be in the wrong order if they are closer than the error of the
 clocks.
