@@ -1,4 +1,4 @@
-"""The worker process: makes this node match the state, `python -P -m worker`."""
+"""The worker process: makes this node match the cluster's state. Run as `python -P -m worker`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ NOT_IN_SPECS = {
     *("blas", "blas_threads", "parity", "constrain_tools"),
     *("group_connect_s", "spare", "kv", "metal_fast_synch"),
 }
-"""Runner settings that are not passed in specs."""
+"""Runner settings that a `RunnerSpec` does not contain."""
 STILL_S = 1.0
-"""Weights that changed more recently may still be being written."""
+"""If a weight file changed less than this long ago, it may still be being written."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
@@ -110,7 +110,7 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Worker:
-        """Return the worker in its process's shell."""
+        """Return the worker; `shell` is the process that it runs in."""
         return Worker(
             shell.client(),
             worker_settings(settings),

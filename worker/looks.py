@@ -47,8 +47,8 @@ class Looks:
         self._thread.start()
 
     def begin(self, now: float, came: Collection[ModelId], used: Mapping[ModelId, int]) -> None:
-        """Start a scan if one is due or a fetched model `came`, unless one is running; store when
-        models were `used`."""
+        """Start a scan if it is due, or if fetched models have arrived (`came`). Do nothing while a
+        scan is running. Also store when models were `used`."""
         if self._came is None and (came or now >= self._next_at):
             self._came, self._began_at, self._told_stuck = frozenset(came), now, False
             self._jobs.put(dict(used))

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 PUBLISH_S = 30.0
 PARTS_S = 60.0
-"""Some layers of a model are no complete copy and need no grant; they are deleted within this time,
-or kept."""
+"""A folder with only some layers of a model needs no grant of other nodes. It is deleted within
+this time, or kept."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class Evictions:
         client.hear(f"purge.asked.{node}", self._take_question)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and take results of the thread."""
+        """Start the next check or deletion if it is due, and apply finished work of the thread."""
         while not self._news.empty():
             self._news.get()()
         self._rounds.tick(now)
@@ -123,7 +123,7 @@ class Evictions:
         )
 
     def _lying_here(self) -> dict[str, ModelCard | PartialModel]:
-        """Return the models and parts found by the last scan, by folder."""
+        """Return the complete and the partial models that the last scan found, by folder."""
         here = self._near.here
         return {stored.path: stored for stored in (*here.cards.values(), *here.parts.values())}
 
@@ -168,8 +168,8 @@ class Evictions:
         self._grants.wish(holding.model, holding.digest, holding.keepers, now, content=content)
 
     def _judge(self, going: _Going) -> None:
-        """Act on the verdict of the other nodes: delete the model if one of them granted that, keep
-        it if not. Do nothing while the verdict is open."""
+        """Act on the answers of the other nodes: delete the model if one of them granted that, keep
+        it if none did. Do nothing while answers are missing."""
         match self._grants.verdict:
             case Granted(node=node, until_at=until_at):
                 going.kept_by = node
@@ -279,7 +279,7 @@ class Evictions:
 
 
 def _judged(holding: Holding, refused: Mapping[str, str]) -> Holding:
-    """Return the holding with the reason of a recent refusal."""
+    """Return the holding. If its deletion was refused in this round, `why` is set to the reason."""
     return (
         replace(holding, why=refused[holding.path])
         if not holding.why and holding.path in refused

@@ -1,5 +1,6 @@
 """Talks to the disk: detects files that were added to a fetched model's folder, and moves folders
-aside. A `card.toml` does not protect a folder: another node's copy must have the same one.
+aside. An added `card.toml` does not keep a folder from deletion, because the other node's copy must
+have the same `card.toml`.
 
 A folder is deleted by the steps of `bus.models.model_folders`, as in `shoal rm`. This module has
 the additional conditions for deletions that no person requested.
@@ -51,7 +52,8 @@ def added_to(folder: Path) -> str:
 
 
 def content_of(folder: Path) -> Content:
-    """Return the digests that distinguish a copy from others of the same shape. Raises OSError."""
+    """Return the digests of the weights and the `card.toml` in a folder, to compare it with other
+    copies of the model. Raises OSError."""
     card, at_s = _card(folder)
     return Content(weights_of(folder), card, at_s)
 
@@ -84,8 +86,8 @@ def is_whole(folder: Path, size_bytes: int) -> bool:
 
 
 def lacking(folder: Path, size_bytes: int, question: KeepAsked) -> str:
-    """Return why the copy in a folder cannot replace another one. The card must be the same and no
-    older, so that the newest copy of the card is kept. Raises OSError."""
+    """Return why the copy in a folder cannot replace another one. Its `card.toml` must be the same
+    and no older, so that the newest `card.toml` is kept. Raises OSError."""
     if not is_whole(folder, size_bytes):
         return "its files are incomplete"
     own = content_of(folder)

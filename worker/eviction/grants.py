@@ -1,4 +1,4 @@
-"""The protocol by which nodes with copies of one model agree who may delete its own.
+"""The protocol by which nodes with copies of one model agree which node may delete its copy.
 
 Pure: time arrives as `now`. A node that wants to delete its copy asks the other holders one by one.
 It deletes after the first grant, within `window_s` of asking. A node grants only while it has a
@@ -43,8 +43,8 @@ class NotGranted:
 @dataclass(frozen=True, slots=True)
 class Content:
     """Digests of a copy of a model. `weights` is a digest of the hashes with which its weights
-    arrived; empty: unknown. The other digest is that of its `card.toml`, which was written at
-    `card_at_s`; empty: it has none."""
+    arrived; empty: unknown. The other digest is that of the copy's `card.toml`, which was written
+    at `card_at_s`; empty: no `card.toml`."""
 
     weights: str = ""
     card: str = ""

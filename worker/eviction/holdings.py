@@ -27,14 +27,14 @@ STAYS: Mapping[str, tuple[StoredKind, str]] = {
     "cache": ("put", "it is in Hugging Face's cache, which shoal does not manage"),
     "derived": ("made", "it was made here"),
 }
-"""Origins whose models always stay, with the reason."""
+"""Origins of models that are never deleted, each with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
     """A model, or some of its layers (`in_part`), on this disk. `used_at_s` is its last use here,
-    or its arrival. `why` it stays; empty: it may be deleted. `keepers` are the nodes with all of
-    it, in the order in which they are asked."""
+    or its arrival. `why` is the reason why it must stay; empty: it may be deleted. `keepers` are
+    the nodes with all of it, in the order in which they are asked."""
 
     model: ModelId
     path: str

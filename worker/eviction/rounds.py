@@ -1,8 +1,8 @@
 """When and for how long a node's store is cleaned: rounds, and purges that clients wait for.
 
 Pure: time arrives as `now`. A round begins when a model was unloaded and when the worker starts. It
-lasts while the store is too large and a model in use may become free. A model refused in a round is
-not tried again in it.
+lasts while the store is too large and a model in use may become free. If the deletion of a model is
+refused, the model is not tried again in that round.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal
 from bus.wire.messages.weights import LetGo, PurgeAsked, PurgeState, StoredModel
 
 ROUND_S = 120.0
-"""After an unload, models still in use are waited for this long."""
+"""After an unload, a round waits this long for models that are still in use."""
 LEASE_S = 10.0
-"""A client that has not repeated its question for this long is gone."""
+"""A client that has not repeated its question for this long counts as disconnected."""
 ENDED_S = 30.0
 """The result of a purge is kept this long."""
 MOST_QUESTIONS = 64
@@ -58,7 +58,7 @@ class Purge:
 
 
 class StoreRounds:
-    """The rounds of one node. `limit_bytes` below 0: none begins by itself."""
+    """The rounds of one node. `limit_bytes` below 0: no round begins by itself."""
 
     def __init__(self, limit_bytes: int, now: float) -> None:
         self._limit_bytes = limit_bytes
@@ -77,7 +77,8 @@ class StoreRounds:
 
     @property
     def current(self) -> Round | None:
-        """Return the running round; a purge comes first."""
+        """Return the running round. A purge that a client waits for comes before the node's own
+        round."""
         return self._own if self.purge is None else self.purge.round
 
     def ask(self, question: PurgeAsked, now: float) -> None:

@@ -39,7 +39,7 @@ class KeepAwake:
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:
-        """Hold or release the assertion, by the last reports of the living slots."""
+        """Take or release the assertion, depending on the last reports of the running slots."""
         if not self._command:
             return
         steps: dict[str, int] = {}

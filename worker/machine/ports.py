@@ -1,7 +1,7 @@
 """Talks to the system: fresh ports for ranks of groups, from a configured range.
 
-Every generation gets ports that were not used recently. Otherwise a rank of an earlier generation
-could accept a connection meant for the new one (MLX's ring shares its ports).
+Each attempt to start a group gets ports that were not used recently. Otherwise a rank of an earlier
+attempt could accept a connection meant for a new rank (MLX's ring shares its ports).
 """
 
 from __future__ import annotations

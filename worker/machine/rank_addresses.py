@@ -37,8 +37,8 @@ class RankAddresses:
             self.links[message.node] = (message, now)
 
     def host_for(self, other: NodeId, ips: Sequence[NodeAddress], now: float) -> str | None:
-        """Return the best address at which `other` was seen to reach this node, whose own are
-        `ips`; None if there is none."""
+        """Return the best address at which `other` was seen to reach this node; None if there is
+        none. `ips` are this node's own addresses."""
         best = observed_address(other, self.me, self._seen(other, ips, now))
         return None if best is None else best.ip
 

@@ -48,8 +48,8 @@ def devices_in(text: str) -> tuple[str, ...]:
 
 
 def states_in(text: str) -> dict[str, str]:
-    """Return by device the state of its port (an active one if there are several), from
-    `ibv_devinfo`."""
+    """Return the port state of each device, from `ibv_devinfo`. If a device has several ports, an
+    active one counts."""
     states: dict[str, str] = {}
     for port in rdma_ports(text):
         if states.get(port.device) != ACTIVE:
@@ -58,13 +58,15 @@ def states_in(text: str) -> dict[str, str]:
 
 
 def may_be_enabled(text: str) -> bool:
-    """Return whether `rdma_ctl status` allows RDMA; without that tool there is no switch."""
+    """Return whether `rdma_ctl status` allows RDMA; if that tool does not exist, RDMA cannot be
+    switched off."""
     return text.strip().lower() in ("", "enabled")
 
 
 def domains_in(text: str) -> dict[str, tuple[str, str]]:
-    """Return by receptacle (`Thunderbolt 2`) the domain UUIDs of its own bus and of the machine
-    cabled to it directly (empty: none), from `system_profiler SPThunderboltDataType -json`."""
+    """Return two domain UUIDs for each receptacle (`Thunderbolt 2`): that of its own bus and that
+    of the machine cabled to it directly (empty: none). The text is the output of `system_profiler
+    SPThunderboltDataType -json`."""
     return {
         f"Thunderbolt {port.receptacle}": (port.domain.upper(), "".join(port.peers[:1]).upper())
         for port in thunderbolt.ports_in(text)
@@ -75,8 +77,8 @@ def domains_in(text: str) -> dict[str, tuple[str, str]]:
 def devices_to(
     mine: Sequence[RdmaPort], others: Mapping[NodeId, Sequence[RdmaPort]]
 ) -> dict[str, str]:
-    """Return by peer the device whose active port leads to it; the first device if there are
-    several cables."""
+    """Return for each peer the device whose active port leads to that peer. If there are several
+    cables, the first device counts."""
     ends = {
         (port.domain, port.peer_domain): node
         for node, ports in others.items()

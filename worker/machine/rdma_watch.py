@@ -49,7 +49,7 @@ class RdmaWatch:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Return by peer the device that leads there."""
+        """Return for each peer the device that leads to it."""
         return devices_to(self.ports, self._others)
 
     def close(self) -> None:

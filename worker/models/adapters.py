@@ -32,14 +32,14 @@ from worker.models.model_card import FoundAdapters
 from worker.models.passed_over import Unfit, bad_adapter, unreadable
 
 DIGESTED_BYTES = 1 << 20
-"""Bytes after the header that distinguish adapters of equal shapes."""
+"""Bytes after the header that go into the digest, to distinguish adapters of equal shapes."""
 
 
 def adapters_in(
     folder: Path, *, float32: bool, embeds: bool = False, only: Collection[str] | None = None
 ) -> FoundAdapters:
     """Return the adapters in a model's folder. `embeds`: an embedding model, which has none.
-    `only`: just those of these names; None: all."""
+    `only`: just the adapters with these names; None: all."""
     cards: list[AdapterCard] = []
     files: list[AdapterFiles] = []
     unfit: list[tuple[Path, Unfit]] = []

@@ -92,7 +92,7 @@ def placed_bytes(
     """Return where the bytes of tensors (each with its name) belong. `expert_share` (0..1] of a
     mixture's experts are read per token.
 
-    Layers are empty if the names do not show them: then they are unknown, and nothing is claimed.
+    If the names do not show all layers, the result has no layers, because their sizes are unknown.
     """
     whole, active = [0.0] * layers, [0.0] * layers
     outside = Counter[Place]()
@@ -114,7 +114,8 @@ def placed_bytes(
 
 
 def why_unsplit(family: str, text: Mapping[str, Any]) -> str:
-    """Return why no pipeline can run it, judged by its configuration; else empty."""
+    """Return why no pipeline can run a model of this family with this configuration; empty if one
+    can."""
     if family in ("gemma4", "gemma4_text"):
         return _SHARES_KV if text.get("num_kv_shared_layers", 1) else ""
     return UNSPLIT.get(family, "")
@@ -203,9 +204,9 @@ def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tup
 
 
 def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, int]:
-    """Return the counts that a tensor-parallel degree must divide, by meaning; empty for a family
-    that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs must
-    be whole groups."""
+    """Return the counts that a tensor-parallel degree must divide, by what they count; empty for a
+    family that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs
+    must be whole groups."""
     if family not in TENSOR_FAMILIES:
         return {}
     heads = int(text.get("num_attention_heads") or 1)

@@ -1,8 +1,8 @@
 """Talks to the disk: the models on this node, complete or in part.
 
 A partly fetched model stays in its staging folder, where the file `stage.json` lists the complete
-layers. If a model has several stages, the one with most layers counts. An incomplete pull is
-reported as not listed.
+layers. If a model has several staging folders, the one with most layers counts. An incomplete pull
+is reported as a model that is not listed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class LocalModels:
 
 
 def parts_held(models: Path) -> tuple[PartialModel, ...]:
-    """Return the parts of models in stages below `models`, by model."""
+    """Return the partial models in the staging folders below `models`, by model."""
     parts: list[PartialModel] = []
     for stage in stages_of(models):
         layers, name = held_layers(stage), staged_model(stage)
@@ -106,18 +106,19 @@ def pulled_parts(models: Path) -> Iterator[PassedOver]:
 
 
 def stages_of(models: Path) -> Iterator[Path]:
-    """Yield the folder of each stage below the models folder, in order."""
+    """Yield each staging folder below the models folder, in order."""
     with contextlib.suppress(FileNotFoundError):
         yield from sorted((models / STAGING).iterdir())
 
 
 def files_of(stage: Path) -> Path:
-    """Return the folder in a stage from which the model is loaded."""
+    """Return the folder, inside a staging folder, from which the model is loaded."""
     return stage / FILES
 
 
 def staged_model(stage: Path) -> str:
-    """Return the name of the model in a stage; empty if its note cannot be read."""
+    """Return the name of the model in a staging folder; empty if its `stage.json` cannot be
+    read."""
     try:
         return str(_note(stage)["model"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Derive the card that placement reads from a model's own files.
+"""Derive a model's card from the model's own files. Placement reads this card.
 
 Pure. Field names are those of Hugging Face configurations; a multimodal model keeps its language
 part under `text_config`. KV bytes per token are layers x 2 x KV heads x head size x bytes per
@@ -75,8 +75,9 @@ def model_card(
     kv: KvKind = "full",
 ) -> ModelCard:
     """Return the card. A model whose template can think does so by default, following Qwen3's
-    convention, unless its notes say otherwise. `float32`: floating-point weights are cast to 32
-    bits on loading. `adapters` are beside it. `kv` is the KV kind if the notes have none.
+    convention, unless its `card.toml` (`notes`) says otherwise. `float32`: floating-point weights
+    are cast to 32 bits on loading. `adapters` are beside it. `kv` is the KV kind if the notes have
+    none.
 
     Raises KeyError or ValueError if the configuration lacks what placement needs.
     """
@@ -164,7 +165,7 @@ def without_lacking(notes: Notes, adapters: FoundAdapters) -> tuple[Notes, Unfit
 
 def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
     """Return the card entries about Metal's fast synchronisation: the operator's setting, else that
-    of the notes, else off."""
+    of `card.toml`, else off."""
     if operator is not None:
         return {"metal_fast_synch": operator, "metal_fast_synch_by": "node"}
     if notes.metal_fast_synch is not None:
@@ -173,8 +174,8 @@ def fast_synch(notes: Notes, operator: bool | None) -> dict[str, Any]:
 
 
 def kv_notice(notes: Notes, card: ModelCard, wanted: KvKind) -> Unfit | None:
-    """Return the notice if KV stays in full precision although the notes or the node's settings ask
-    otherwise."""
+    """Return the notice if KV stays in full precision although `card.toml` or the node's settings
+    ask otherwise."""
     if card.kv == (notes.kv or wanted):
         return None
     where = f"card.toml: kv = {notes.kv}" if notes.kv else f"[runner] kv = {wanted}"

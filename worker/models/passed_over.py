@@ -256,7 +256,8 @@ def bad_adapter(why: str) -> Unfit:
 
 
 def notice_of(name: str, path: str, unfit: Unfit, *, taken: bool = False) -> PassedOver:
-    """Return the notice about an entry that is not listed, or not completely, within its limits."""
+    """Return the notice about an entry that is not listed, or not completely; long texts are
+    shortened."""
     return PassedOver(
         name=printable(name, NAME_CHARACTERS),
         path=printable(path, PATH_CHARACTERS),

@@ -1,8 +1,8 @@
 """Talks to the worker that started it: pulls one model, `python -P -m worker.pulling`.
 
-The first line of its input is the order, in JSON; a further line resumes a held pull. The end of
-its input ends the pull, so it never outlives its worker. Each line of its output is its progress
-(`PullState`).
+The first line of its input is the order, in JSON; a further line resumes a held pull, which waits
+after its forecast. The end of its input ends the pull, so it never outlives its worker. Each line
+of its output is its progress (`PullState`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from worker.pulling.patience import USUAL_TIMING, PullTiming
 
 CONNECTIONS = 4
 GO = b"go\n"
-"""Written to a process that holds its pull, to resume it."""
+"""Written to the process of a held pull, which waits after its forecast, to resume it."""
 HERE_ALREADY = "it is already on this node"
 USUAL_HUB = "https://huggingface.co"
 

@@ -28,7 +28,7 @@ from worker.pulling.listing import HubFile, HubListing, PullFailed
 KEPT_S = 7 * 24 * 3600.0
 """A partial model without progress for this long is deleted."""
 HASHED_AGAIN_BYTES = 64 << 20
-"""Files up to this size are hashed quickly."""
+"""Files up to this size are hashed again when a pull continues, because that is quick."""
 LOCK_S = 10.0
 """An ending process of this node releases a partial model within this time."""
 

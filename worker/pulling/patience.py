@@ -1,7 +1,7 @@
 """How long a pull waits after a failure, and when it gives up.
 
-Pure: time arrives as `now`. Pauses double while nothing arrives. A pause requested by the hub is
-kept, up to a limit, and does not count as silence. Any arrival resets the failures.
+Pure: time arrives as `now`. Pauses double while nothing arrives. A pause that the hub requests is
+observed, up to a limit, and does not count as silence. Any arrival resets the failures.
 """
 
 from __future__ import annotations

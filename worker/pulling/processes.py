@@ -41,7 +41,7 @@ class PullProcess:
         self._thread.start()
 
     def go(self) -> None:
-        """Tell the process of a held pull to continue."""
+        """Tell the process of a held pull, which waits after its forecast, to continue."""
         process = self._process
         if process is not None and process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):

@@ -3,8 +3,8 @@
 A pull lasts while one of its clients repeats the question; a client that asks for a model already
 being pulled joins. A model that another node offers, or fetches (`claims`), is copied from there,
 unless a revision is requested; if all clients want a copy, no hub is contacted. If all clients hold
-the pull, it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`; the state
-of each pull is published.
+the pull (`holds`), it reports its forecast and waits. The worker calls `Pulls.tick` and `looked`;
+the state of each pull is published.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from worker.transfer.downloads import Downloads
 
 LEASE_S = 10.0
-"""A client that has not repeated its question for this long is gone."""
+"""A client that has not repeated its question for this long counts as disconnected."""
 ENDED_S = 30.0
 """The result of a pull is kept this long."""
 PUBLISH_S = 0.5
@@ -47,10 +47,9 @@ YIELDS_BYTES = 64 << 20
 @dataclass(slots=True)
 class _Pull:
     """One pull. `heard` has the last repetition of each question. `goes` is set when a client does
-    not hold it, and `released` when its process may fetch. `ended_at` is set at the end. `came` is
-    set while the files are in place but the disk was not scanned since. `from_hub` are the
-    questions that allow a hub. The first question came at `asked_at`. `standing` is its relation to
-    other nodes' pulls."""
+    not hold it, and `released` when its process may fetch. `came` is set while the files are in
+    place but the disk was not scanned since. `from_hub` are the questions that allow a hub. The
+    first question came at `asked_at`. `standing` is its relation to other nodes' pulls."""
 
     model: ModelId
     revision: str
@@ -386,7 +385,8 @@ def _no_giver(pull: _Pull, now: float) -> str | None:
 
 
 def _has_turn(pull: _Pull, live: Collection[_Pull]) -> bool:
-    """Return whether a pull may have a process now. Held and running pulls have separate limits."""
+    """Return whether a pull may start its process now. At most `AT_ONCE` processes fetch, and as
+    many wait after their forecast (held pulls)."""
     busy = [other for other in live if other.process is not None and other is not pull]
     return sum(other.released == pull.goes for other in busy) < AT_ONCE
 

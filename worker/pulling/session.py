@@ -54,8 +54,8 @@ class FileHash:
 
 
 class PullSession:
-    """One pull. `tell` is called in the thread of `run`. A held order continues when `goes` is
-    set."""
+    """One pull. `tell` is called in the thread of `run`. An order with `holds` waits after its
+    forecast until `goes` is set."""
 
     def __init__(
         self, order: PullOrder, tell: Callable[[PullState], None], goes: threading.Event

@@ -16,7 +16,8 @@ from worker.models.layer_bytes import Layers
 
 @dataclass(frozen=True, slots=True, order=True)
 class Task:
-    """One rank of one generation, which a runner runs."""
+    """A runner's task: one rank of an instance, in one `generation` (attempt to load the
+    instance)."""
 
     instance: InstanceId
     generation: int
@@ -100,8 +101,8 @@ class KillSlot:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Put the fact about `task` into the outbox. `boot` is that of a ready runner; every other fact
-    says that the task has left."""
+    """Report the fact about `task` to the leader, through the outbox. `boot` is set if the fact is
+    that a runner is ready; every other fact says that the task has ended."""
 
     fact: Fact
     task: Task

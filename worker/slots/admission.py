@@ -33,10 +33,10 @@ class SlotTiming:
     a third of that. A runner that is not loaded in time leaves by itself, or is killed `ask_s`
     later. A runner that must leave is first asked to. `ask_s` after its deadline it gets SIGTERM,
     and `term_s` later SIGKILL, repeatedly (supervisord sends one after 5 s; this is the backup). A
-    rank waits `seat_s` for the seats of its group's others; its own may be missing from the log for
-    `stray_s` while it runs. A spare runner is started when no slot has changed for `spare_s`, but
-    not within `spare_again_s` of its last failure. While a slot changes, supervisord is polled
-    every `list_s`, otherwise every `list_steady_s`.
+    rank waits `seat_s` for the addresses (seats) of its group's other ranks; its own seat may be
+    missing from the log for `stray_s` while it runs. A spare runner is started when no slot has
+    changed for `spare_s`, but not within `spare_again_s` of its last failure. While a slot changes,
+    supervisord is polled every `list_s`, otherwise every `list_steady_s`.
     """
 
     inventory_s: float = 3.0

@@ -209,7 +209,7 @@ class SlotControl:
             self.list_slots()
 
     def list_slots(self) -> None:
-        """Take supervisord's list, report ended processes, and reconcile."""
+        """Read supervisord's list of slots, report ended processes, and reconcile."""
         self._listed_at = self._reactor.now()
         seen = self.processes.listed()
         self.ability.note_supervisor(self.processes.trouble, self._listed_at)

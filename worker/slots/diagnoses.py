@@ -23,7 +23,7 @@ from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 
 PATIENCE_S = 3.0
 BUSY = 429
-"""Telemetry examines another process; ask again later."""
+"""Status of a refusal because telemetry is examining another process; ask again later."""
 AGAIN_S = 0.5
 STACKS_S = 20.0
 """Telemetry returns stacks, or an error, within this time."""
@@ -31,7 +31,8 @@ STACKS_BYTES = 256 << 10
 
 
 class OpenQuestions:
-    """Askers (by their ROUTER identity) and deadlines, by question."""
+    """Open questions about runners: the ROUTER identities of the askers and their deadlines, by
+    question."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[tuple[bytes, float]]] = {}

@@ -124,7 +124,8 @@ class Executor:
         return slot.boot is not None and self.send(identity_of(slot.name, slot.boot), message)
 
     def _seat(self, action: SeatRank, now: float) -> list[Tell]:
-        """Announce the address of a rank, or that it cannot be seated."""
+        """Choose and announce the address of a rank. If this node has none to offer, return the
+        report of that refusal."""
         try:
             self.client.tell(self.seats.choose(action, now))
         except (PortTaken, CannotSeat) as error:
@@ -138,7 +139,8 @@ class Executor:
 
 
 def _mixed(installed: str) -> Refusal:
-    """Return why no runner is started after other code was installed than this worker runs."""
+    """Return the refusal to start a runner because the `installed` code differs from the code that
+    this worker runs."""
     return Refusal(
         reason="protocol",
         message=(

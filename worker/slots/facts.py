@@ -35,7 +35,7 @@ class Reported:
     spare_failed_at: float = -math.inf
 
     def note(self, action: SeatRank | Tell, now: float) -> None:
-        """Record a seat that was looked for, or a reported fact."""
+        """Record that a rank's address (seat) was requested, or that a fact was reported."""
         if isinstance(action, SeatRank):
             self.seated.add(action.task)
         elif action.boot is not None:
@@ -122,7 +122,8 @@ def ended(task: Task, node: NodeId, message: str, exit_code: int | None = None) 
 
 
 def found_gone(task: Task, node: NodeId) -> Tell:
-    """Return the fact that a ready rank does not exist when its node's worker starts."""
+    """Return the fact that a rank reported as ready had no process when its node's worker
+    started."""
     message = "its runner was gone at the worker's start"
     return Tell(RunnerEnded(**rank_fields(task, node), message=message, found_gone=True), task)
 

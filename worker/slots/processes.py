@@ -27,7 +27,7 @@ UNHEARD_S = 1.5
 
 
 class RunnerWaits:
-    """How long runners had no CPU core while they owed a report or a model."""
+    """Measures how long runners waited for a CPU core while a report or a load was due."""
 
     def __init__(self) -> None:
         self._watched: dict[int, LostTime] = {}

@@ -1,13 +1,13 @@
 """Decide the next actions that make this node's slots match the state, and the facts to report.
 
 Pure and level-based: it compares the current state with the current slots, so a lost, late or
-repeated message costs one turn and nothing else. Running runners are adopted, never restarted.
-Nothing is started before the inventory is complete. A generation is attempted once: when its runner
-ends, that is reported, and only the leader opens another. Stopping escalates: ask, wait, SIGTERM
-(supervisord follows with SIGKILL after 5 s), SIGKILL. Missing weights are fetched before anything
-is started, and no rank starts while another's node lacks them; a failed fetch affects only the
-tasks that wait for it. With `spare`, one runner waits without a task, so that the next task need
-not import libraries first.
+repeated message delays one reconciliation and nothing else. Running runners are adopted, never
+restarted. Nothing is started before the inventory is complete. A generation is attempted once: when
+its runner ends, that is reported, and only the leader opens another. Stopping escalates: ask, wait,
+SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Missing weights are fetched before
+anything is started, and no rank starts while another's node lacks them; a failed fetch affects only
+the tasks that wait for it. With `spare`, one runner waits without a task, so that the next task
+need not import libraries first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from worker.slots.table import Slot, SlotTable
 
 Desired = Mapping[Task, tuple[Instance, Shard]]
 WAITING = ("starting", "idle")
-"""Lives of a slot whose runner has no spec yet."""
+"""States of a slot whose runner has no spec yet."""
 
 
 def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
@@ -87,7 +87,7 @@ def _assign_waiting(
     wanted: Desired, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> Iterator[actions.AssignSlot]:
     """Give runners without a task (spares, or left over by an earlier worker) a task that has no
-    slot and may start. Notes each in `table`, a copy of this turn."""
+    slot and may start. Notes each in `table`, a copy for this call."""
     if not here.settled:
         return
     for slot in list(table.slots.values()):
@@ -242,14 +242,14 @@ def _give_spec(
 
 
 def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
-    """Seat a rank of a group when it has a slot, because all ranks wait for it."""
+    """Announce a rank's address (its seat) when it has a slot: all other ranks wait for it."""
     if task in reported.seated or shard not in _unseated(instance):
         return []
     return [actions.SeatRank(task, instance, shard)]
 
 
 def _unseated(instance: Instance) -> list[Shard]:
-    """Return the ranks of a group without a seat."""
+    """Return the ranks of a group whose address (seat) is unknown."""
     if len(instance.shards) == 1:
         return []
     seated = {seat.rank for seat in instance.seats}
@@ -269,7 +269,7 @@ def _is_stray(
 
 
 def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
-    """Return whether a slot with a spec still says idle: the message was lost."""
+    """Return whether a runner still reports idle because its spec was lost on the way."""
     idle = slot.hello is not None and slot.hello.phase == "idle"
     late = here.now - slot.since_at >= here.timing.repeat_s and slot.heard_at > slot.since_at
     return slot.life == "loading" and idle and late

@@ -46,8 +46,8 @@ RingSecret = Callable[[InstanceId, int], str]
 
 
 def open_secret(instance: InstanceId, generation: int) -> str:
-    """Return the greeting secret of a group in a cluster without keys: it distinguishes
-    generations, but it does not keep other users' processes out."""
+    """Return the greeting secret of a group in a cluster without keys: it distinguishes generations
+    (attempts to load the instance), but it does not keep other users' processes out."""
     return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 
@@ -63,8 +63,8 @@ class DataPorts:
 
 @dataclass(frozen=True, slots=True)
 class RankSeats:
-    """Chooses the addresses of ranks on this `node`. `devices` returns by peer the RDMA device that
-    leads there now."""
+    """Chooses the addresses of ranks on this `node`. `devices` returns for each peer the RDMA
+    device that leads to it now."""
 
     node: NodeId
     data: DataPorts

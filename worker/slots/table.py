@@ -29,8 +29,8 @@ AFTER: Mapping[Life, Mapping[Deed, Life]] = {
     "stopping": {"kill": "killed"},
     "killed": {"kill": "killed"},
 }
-"""The life of a slot after each action of the worker; other actions change nothing. A slot becomes
-`free` only when supervisord says that its process has ended."""
+"""The state (life) of a slot after each action of the worker; other actions change nothing. A slot
+becomes `free` only when supervisord says that its process has ended."""
 
 SAID: Mapping[str, Life] = {
     "idle": "idle",
@@ -43,10 +43,10 @@ SAID: Mapping[str, Life] = {
 """The state that a hello's phase implies, for a slot that was not asked to leave."""
 
 STEADY: frozenset[Life] = frozenset({"free", "idle", "ready"})
-"""Lives that last until the worker's next action."""
+"""States that last until the worker's next action."""
 
 LEAVING: frozenset[Life] = frozenset({"draining", "stopping", "killed"})
-"""Lives that end with freed memory."""
+"""States of a runner that is ending, whose memory will be free."""
 
 FORWARD: Mapping[Life, int] = {life: place for place, life in enumerate(AFTER)}
 """A runner passes through its states in one direction, that of `AFTER`. So a late hello with an
@@ -57,7 +57,7 @@ earlier state is ignored."""
 class Slot:
     """One slot.
 
-    `since_at` is the beginning of its present life, `heard_at` its runner's last message (or its
+    `since_at` is the beginning of its present state, `heard_at` its runner's last message (or its
     start). `lost_s` and `unheard_s` are the time since then that does not count, because its runner
     had no core. `doom` is why the worker ended it; `last_word` is its own last message.
     """
@@ -114,8 +114,8 @@ class SlotTable:
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
         """Take supervisord's list; return the slots whose process has ended since.
 
-        A process with another pid is a new life of the slot. An unknown living process is
-        `starting`: it must say hello.
+        A process with another pid means that the slot was started again. An unknown living process
+        is `starting`: it must say hello.
         """
         gone: list[Gone] = []
         for process in seen:

@@ -31,14 +31,14 @@ from worker.transfer.pieces import Piece, Pieces, Staged, piece_at
 from worker.transfer.source import MAX_BAD, AskSource, Source, SourcePool, StoreAddress
 
 CHOICE_S = 2.0
-"""How long an existing stage waits for a source with the same content."""
+"""How long an existing staging folder waits for a source with the same content."""
 STALL_S = 45.0
 RATE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStage:
-    """Open (or reopen) the stage of this manifest; answer with `staged`."""
+    """Open (or reopen) the staging folder of this manifest, then call `Download.staged`."""
 
     manifest: Manifest
 
@@ -53,7 +53,7 @@ class WritePiece:
 
 @dataclass(frozen=True, slots=True)
 class PublishModel:
-    """Every file is verified: move the model into place; answer with `published`."""
+    """Every file is verified: move the model into place, then call `Download.published`."""
 
 
 DownloadAction = AskSource | OpenStage | WritePiece | CheckFile | PublishModel
@@ -81,10 +81,10 @@ class ReceivedBytes:
 
 class Download:
     """One attempt to fetch one model, or what some `layers` of it need. `refusal` is set when it
-    has failed. `received` counts received bytes, without those already in the stage. `sources` may
-    be added; a source that left becomes silent.
+    has failed. `received` counts received bytes, without those already in the staging folder.
+    `sources` may be added; a source that left becomes silent.
 
-    `begun`: digests of this model's existing stages. `margin_bytes` of the disk stay free.
+    `begun`: digests of this model's existing staging folders. `margin_bytes` of the disk stay free.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Download:
         return self._next(now)
 
     def staged(self, staged: Staged, now: float) -> list[DownloadAction]:
-        """Record that the stage is open, with its contents."""
+        """Record that the staging folder is open, with its contents."""
         if self.phase != "staging" or self.manifest is None:
             return []
         self._pieces = pieces = Pieces(self.manifest, staged, self.layers)
@@ -292,7 +292,8 @@ class Download:
     # --- all together ---
 
     def _next(self, now: float) -> list[DownloadAction]:
-        """Choose, request what the windows allow, publish; return the actions."""
+        """Choose the content, request the pieces that the windows allow, and publish a complete
+        model. Return the actions."""
         self._choose(now)
         if self.phase == "fetching" and self._pieces is not None and self.manifest is not None:
             self._out += self.sources.ask(self._pieces, self.manifest.digest, now)
@@ -304,7 +305,8 @@ class Download:
         return [] if self.phase == "failed" else actions
 
     def _choose(self, now: float) -> None:
-        """Choose the content to fetch, and another if all its sources are gone for good."""
+        """Choose the content to fetch. If all its sources are gone for good, choose other
+        content."""
         orphaned = self.phase == "fetching" and self.sources.lives() <= {"out", "offered"}
         if not (orphaned or self.phase == "asking"):
             return

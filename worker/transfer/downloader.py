@@ -1,8 +1,8 @@
 """Talks to other nodes' stores and to the disk: fetches the models that this node must hold.
 
 The shell of `worker.transfer.download.Download`, one per wanted model. The loop itself writes
-pieces; a thread hashes whole files and moves models into place. Cancelling keeps the stage, and the
-next attempt continues it.
+pieces; a thread hashes whole files and moves models into place. A cancelled attempt leaves its
+staging folder, and the next attempt continues there.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class DownloadNews:
 
 @dataclass(slots=True)
 class _Run:
-    """One attempt: its state machine, its stage, a DEALER per source."""
+    """One attempt: its state machine, its staging folder, a DEALER per source."""
 
     attempt: int
     download: Download
@@ -234,7 +234,7 @@ class Downloader:
     def _work(
         self, run: _Run, work: Work[Result], then: Callable[[Result], list[DownloadAction]]
     ) -> None:
-        """Run this on the disk's thread, and continue with the result."""
+        """Run `work` on the disk's thread, and continue with its result."""
 
         def done(result: Result | Exception) -> None:
             """Continue with the result, or cancel the download if the disk failed."""

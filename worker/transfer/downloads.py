@@ -27,9 +27,10 @@ from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 PUBLISH_S = 1.0
 FAILED_S = 300.0
 PREFER_S = 10.0
-"""Only nodes that keep everything are copied from, until nothing has arrived for this long."""
+"""Models are copied only from nodes that keep everything. Other nodes are added when nothing has
+arrived for this long."""
 HEARING_S = 3.0
-"""After this time the cards of all connected nodes have arrived."""
+"""Within this time the cards of all connected nodes arrive."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,8 @@ MAX_SPOILT = 3
 
 @dataclass(frozen=True, slots=True)
 class CheckFile:
-    """Hash a file in the stage, whole or its `wanted` pieces; answer with `checked`."""
+    """Hash a file in the staging folder, whole or its `wanted` pieces, then call
+    `Download.checked`."""
 
     digest: str
     path: str
@@ -30,8 +31,8 @@ class CheckFile:
 
 
 class FileChecks:
-    """The stage of one download: `unchecked` are its files that are not verified yet, and
-    `margin_bytes` of its disk stay free."""
+    """The disk work of one download. `unchecked` are the files in its staging folder that are not
+    verified yet. `margin_bytes` of the disk stay free."""
 
     def __init__(self, model: ModelId, margin_bytes: int, now: float) -> None:
         self.unchecked: set[str] = set()
@@ -44,11 +45,11 @@ class FileChecks:
         self._until, self._what = now, ""
 
     def wait(self, what: str, now: float) -> None:
-        """Give the disk a minute for this job."""
+        """Start the time limit of a disk job, one minute. `what` describes the job."""
         self._until, self._what = now + STAGE_S, what
 
     def begin(self, manifest: Manifest, staged: Staged, now: float) -> None:
-        """Record the contents of this manifest's stage; nothing is waited for."""
+        """Record the contents of this manifest's staging folder; no disk job is open then."""
         self._digest = manifest.digest
         self._sizes = {entry.path: entry.size_bytes for entry in manifest.files}
         self.unchecked = set(self._sizes)

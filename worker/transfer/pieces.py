@@ -41,9 +41,9 @@ def piece_at(path: str, offset: int) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The contents of an opened stage: per file one byte per piece, 1 if it is there; unverified
-    until its file is hashed. `free_bytes` of the disk. `heads` are the present first pieces of
-    safetensors files."""
+    """The contents of an opened staging folder: per file one byte per piece, 1 if the piece is
+    there. Pieces are unverified until their file is hashed. `free_bytes` of the disk. `heads` are
+    the present first pieces of safetensors files."""
 
     have: Mapping[str, bytes]
     free_bytes: int
@@ -194,8 +194,9 @@ class Pieces:
         return "new"
 
     def _reorder(self) -> None:
-        """Move the safetensors files after the others, because more of them is wanted now; continue
-        the others where we were, because their handed-out pieces are still coming."""
+        """Move the safetensors files after the other files, because more of their pieces are wanted
+        now. The other files continue where they were, because requested pieces of them are still
+        arriving."""
         others = [path for path in self._order if not path.endswith(SUFFIX)]
         if self._order and self._order[0] not in others:
             self._cursor = 0

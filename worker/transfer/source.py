@@ -50,8 +50,9 @@ class AskSource:
 
 @dataclass(slots=True)
 class Source:
-    """`since_at` is the beginning or last progress of its present life; `open` holds the requested
-    pieces and when; `manifest` is what it offers; `why` its last failure."""
+    """One source of a download. `since_at` is the beginning of its present state (`life`), or the
+    last progress in it. `open` maps requested pieces to the time of the request. `manifest` is what
+    the source offers; `why` is its last failure."""
 
     address: StoreAddress
     life: Life = "new"
@@ -181,9 +182,9 @@ class SourcePool:
         return {source.life for source in self}
 
     def choose(self, begun: frozenset[str], now: float, *, patient: bool) -> Manifest | None:
-        """Choose the content to fetch and make its sources serve: that of a stage that was `begun`,
-        else the first offered. None while nothing is offered or, if `patient`, while a source of a
-        begun stage may still come."""
+        """Choose the content to fetch and make its sources serve: the content of an existing
+        staging folder (`begun`), else the first offered. None while nothing is offered. If
+        `patient`, also None while a source of such a folder may still come."""
         offers = sorted(
             (source for source in self if source.life == "offered"),
             key=lambda source: (source.since_at, source.address),

@@ -27,8 +27,8 @@ class WeightsElsewhere:
     """Weights on other nodes.
 
     `cards` are those of other nodes: complete when `has_heard`. `fetches` are running, or failed
-    with a reason; more layers of the `arrived` ones may be wanted. Those `held` are wanted although
-    no slot waits for them.
+    with a reason; more layers of the models in `arrived` may be wanted. The models in `held` are
+    wanted although no slot waits for them.
     """
 
     cards: Mapping[NodeId, NodeCard]

@@ -3,9 +3,10 @@
 `<models>/.staging/<digest>/` has `stage.json` (the model), and its files with the record of their
 pieces (`worker.models.files.growing`). The finished model is renamed into place.
 
-A stage with only some layers stays where it is. Its `stage.json` then lists those `layers`, each
-after its pieces were hashed again and synced. Its files have their full sizes with holes, so that a
-runner opens them like any others; a later fetch of more layers, or of the whole, continues them.
+A staging folder with only some layers stays where it is. Its `stage.json` then lists those
+`layers`, each after its pieces were hashed again and synced. Its files have their full sizes with
+holes, so that a runner opens them like any others; a later fetch of more layers, or of the whole,
+continues them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from worker.models.manifest import piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
-"""A stage without progress for this long is deleted."""
+"""A staging folder without progress for this long is deleted."""
 
 
 class PlaceTaken(Exception):
@@ -37,7 +38,7 @@ class PlaceTaken(Exception):
 
 
 class Stage:
-    """The stage of one manifest, below the models folder."""
+    """The staging folder of one manifest, below the models folder."""
 
     def __init__(self, models: Path, manifest: Manifest) -> None:
         self._models = models
@@ -48,8 +49,8 @@ class Stage:
         self._files = GrowingFiles(self._folder, sizes)
 
     def open(self, _stopped: Stopped) -> Staged:
-        """Create the stage, or read what an existing stage has. Earlier verifications of its files
-        do not count, because the disk may have lost data since. Raises OSError."""
+        """Create the staging folder, or read the contents of an existing one. Earlier verifications
+        of its files do not count, because the disk may have lost data since. Raises OSError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         intact = all(map(self._files.fits, self._entries))
         self._note(held_layers(self._folder) if intact else ())
@@ -131,12 +132,12 @@ class Stage:
 
 
 def begun(models: Path, model: ModelId) -> frozenset[str]:
-    """Return the digests of this model's stages."""
+    """Return the digests of this model's staging folders."""
     return frozenset(stage.name for stage in stages_of(models) if staged_model(stage) == model)
 
 
 def sweep(models: Path, now_wall: float) -> None:
-    """Delete useless stages: old ones, and remains of publishing."""
+    """Delete useless staging folders: old ones, and remains of publishing."""
     for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"

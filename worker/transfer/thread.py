@@ -54,8 +54,8 @@ class WeightsSettings:
 def link_maker(
     security: Security | None, speaker: Speaker | None = None, traffic: Traffic | None = None
 ) -> OpenLink:
-    """Return the only maker of sockets for weights: a ROUTER, or a DEALER to `node`. `traffic`
-    counts the bytes, at the ROUTER if the DEALER's `speaker` is known."""
+    """Return the function that makes every socket for weights: a ROUTER, or a DEALER to `node`.
+    `traffic` counts the bytes, at the ROUTER if the DEALER's `speaker` is known."""
     count = itertools.count()
 
     def open_link(kind: Literal["dealer", "router"], node: NodeId | None) -> Link:

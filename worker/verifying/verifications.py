@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from worker.models.local_models import LocalModels
 
 LEASE_S = 10.0
-"""A client that has not repeated its question for this long is gone."""
+"""A client that has not repeated its question for this long counts as disconnected."""
 ENDED_S = 30.0
 """The result of a verification is kept this long."""
 PUBLISH_S = 0.5
@@ -67,7 +67,8 @@ class Verifications:
         client.hear(f"verify.asked.{client.speaker.node}", self._take_question)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and take results of the thread."""
+        """Apply the thread's results, start the next verification, and drop those without
+        clients."""
         while not self._news.empty():
             self._news.get()()
         for verification in self._live():

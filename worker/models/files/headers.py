@@ -1,7 +1,7 @@
 """Talks to the disk: reads the configuration, safetensors headers and index of one model's folder.
 
 Finds errors of weights without reading them: a header longer than its file, tensors beyond its end,
-an index that names missing files, broken links. Limited in bytes.
+an index that names missing files, broken links. Files and headers above a size limit are refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Resolve conflicts between the cards of all models on a disk: duplicate names, and the total size
-that goes to all nodes.
+"""Resolve conflicts between the cards of all models on a disk: duplicate names, and `card.toml`
+settings that exceed a total size. The size is limited because all nodes get the settings.
 
 Pure.
 """
@@ -13,7 +13,7 @@ from bus.wire.ids import ModelId
 from worker.models.passed_over import Unfit
 
 ALL_SAID_BYTES = 256 << 10
-"""Total limit of a node's cards for requests."""
+"""Maximum total size of the request settings in a node's `card.toml` files."""
 
 
 def reconciled(

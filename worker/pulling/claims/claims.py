@@ -2,7 +2,7 @@
 
 Pure: time arrives as `now`. A node publishes its claim, and waits `SETTLE_S` for other claims
 before it fetches. If readings arrive within half of that, exactly one node fetches, even if clocks
-differ. If they take longer and two nodes begin, one gives way.
+differ. If they take longer and two nodes begin, one of them stops.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class OtherPulls:
 
     def first(self, model: ModelId, hub: str, mine: PullClaim | None, now: float) -> NodeId | None:
         """Return the node to wait for; None if this one has precedence or is alone. `mine` is this
-        node's claim; without one it comes last."""
+        node's claim; without a claim this node comes last."""
         claims = {
             node: claim
             for node, pulls in self._of.items()
