@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from runner.text import EmbeddingInputs
 
 SWITCH_S = 0.0005
-"""How long a thread may hold the interpreter when another waits: a tenth of the default, so that
-the engine's thread does not wait for a prompt's template."""
+"""How long a Python thread may hold the GIL while another thread waits for it. This is a tenth of
+the default, so that the engine's thread does not wait while another renders a prompt's template."""
 THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
-"""With it, MLX raises in the middle of a step if shapes change more often than its CUDA caches
-allow. Slow is better than dead. A value exported by the user is kept."""
+"""With this environment variable, MLX raises in the middle of a step if shapes change more often
+than its CUDA caches allow. We turn it off, because a slow runner is better than a dead one. A value
+exported by the user is kept."""
 
 
 def load_engine(
@@ -41,8 +42,9 @@ def load_engine(
     *,
     busy_runners: Path | None = None,
 ) -> MlxEngine:
-    """Import MLX in the calling thread, which then owns it, and load the engine. With a file
-    `busy_runners`, its BLAS threads are shared with the runners in it."""
+    """Import MLX in the calling thread, which then owns it, and load the engine. The file
+    `busy_runners` lists the busy runners of this machine; the engine shares the CPU cores with
+    them."""
     from runner.mlx.engine import load_engine as load
     from runner.mlx.model.cores import shared_threads
 

@@ -23,7 +23,7 @@ from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
 
 RowId = NewType("RowId", int)
-"""One choice of one request, or one resumed life of it; never reused within a generation."""
+"""Id of one choice of one request; new after each resumption, never reused in a generation."""
 EntryId = NewType("EntryId", int)
 """One kept prefix in the engine's prefix cache."""
 
@@ -360,7 +360,7 @@ class StepEngine(Protocol):
         ...
 
     def ease(self) -> None:
-        """Free unused memory now, and soon the slack of batches; steps may be unread."""
+        """Free unused memory now, and spare slots of batches soon; steps may be unread."""
         ...
 
     def rest(self) -> None:

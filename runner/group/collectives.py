@@ -95,7 +95,7 @@ def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
 
 
 class Suite:
-    """One run. `tell` is called after every exchange and must not block."""
+    """One rank's run of the test. `tell` is called after every exchange and must not block."""
 
     def __init__(
         self,

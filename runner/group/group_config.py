@@ -23,7 +23,8 @@ class CannotForm(Exception):
 
 
 def ring_hostfile(group: GroupSpec) -> str:
-    """Return the contents of MLX_HOSTFILE. CannotForm if a rank has no IPv4 address or name."""
+    """Return the contents of MLX_HOSTFILE. Raises CannotForm if a rank has no IPv4 address or
+    name."""
     for seat in group.ranks:
         if not seat.ring:
             raise CannotForm(f"rank {seat.rank} on node {seat.node} has no ring address")
@@ -55,7 +56,7 @@ def ring_environment(rank: int, hostfile: str) -> Mapping[str, str]:
 
 
 def jaccl_devices(group: GroupSpec) -> str:
-    """Return the contents of MLX_IBV_DEVICES: the device from each rank to each other rank.
+    """Return the contents of MLX_IBV_DEVICES: the device from each rank to each other rank. Raises
     CannotForm if a rank lists no device for another rank."""
     size = len(group.ranks)
     matrix: list[list[str | None]] = []

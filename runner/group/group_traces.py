@@ -2,8 +2,8 @@
 
 Pure: time arrives as `now`. Nothing waits for an answer. A rank that does not answer is left out of
 the trace, and the trace's display says so. Before a follower is asked, a burst of pings measures
-its clock offset. While a request is traced, one more ping goes with each beat, so that a long
-request has bounds from its beginning.
+its clock offset. While a request is traced, one more ping goes with each heartbeat, so that the
+clock offset of a long request is bounded from its beginning.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class AskedFor:
 
 @dataclass(slots=True)
 class FollowerClock:
-    """The clock of one follower. `pings` of the current burst remain; after them the questions in
-    `asks` are sent."""
+    """The clock measurement of one follower. `pings` of the current burst remain; after them the
+    questions in `asks` are sent."""
 
     clock: ClockOffsets = field(default_factory=ClockOffsets)
     pings: int = 0

@@ -6,7 +6,8 @@ computes plans in order and does nothing else. Decisions that depend on the lead
 rows failed or were refused) are in the `SharedPlan`. If a rank computed plans in a wrong order, the
 results would be wrong without any error. So a follower checks the number and, if tokens reach it,
 the running digest of all tokens committed by the lead. `OutOfStep` is fatal to the group. Before
-the first plan the ranks agree on what all of them can do, and on the memory of the tightest.
+the first plan the ranks agree on the features that all of them have, and on the memory of the rank
+with the least.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Lockstep:
     _lost: dict[int, frozenset[RowId]] = field(default_factory=dict[int, frozenset[RowId]])
 
     def take(self, shared: SharedPlan) -> None:
-        """Check and accept the next plan; every step up to `shared.covers` has been read.
+        """Check and accept the next plan; every step up to `shared.covers` has been read. Raises
         OutOfStep."""
         step = shared.plan.step
         if step != self.issued + 1:
@@ -90,7 +91,7 @@ class Lockstep:
             )
 
     def add_tokens(self, step: int, tokens: Sequence[SampledToken]) -> None:
-        """Add the tokens of the next step in order. OutOfStep."""
+        """Add the tokens of the next step in order. Raises OutOfStep."""
         if step != self.read + 1:
             raise OutOfStep(f"step {step} was read after step {self.read}")
         self.read = step
@@ -98,7 +99,7 @@ class Lockstep:
 
 
 class RankFacts(ArrayFrame, tag="facts", frozen=True):
-    """The facts of one rank's part after loading.
+    """Facts about one rank's part of the model after loading.
 
     `config` is the SHA-256 of its config.json, `precision` its compute dtype. `groups`: chunks of
     several rows can be one batch. `slabs`: all of its layers keep ordinary KV. `adapters` maps its
@@ -126,8 +127,8 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
 
 class Agreement(ArrayFrame, tag="agreed", frozen=True):
-    """The common settings of all ranks. Bytes are those of the tightest rank. `adapters` are those
-    on every rank; left out if empty."""
+    """The common settings of all ranks. Bytes are those of the rank with the least memory.
+    `adapters` are the adapters that every rank has; left out if empty."""
 
     weights_bytes: int
     memory_limit_bytes: int
@@ -159,12 +160,12 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
 
 
 def agree(ranks: Sequence[RankFacts]) -> Agreement:
-    """Return what all ranks agree on, from their facts in rank order. Disagreement if they cannot
-    be one group.
+    """Return what all ranks agree on, from their facts in rank order. Raises Disagreement if they
+    cannot be one group.
 
-    Rank r has room for n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest p_r /
-    s_r and f_r / s_r, n (L P + F) <= 1 suffices for all. The result is in bytes of the rank whose p
-    / s is P.
+    Rank r has p_r KV bytes per token, f_r fixed bytes per row and s_r spare bytes. It has room for
+    n rows of L tokens if n (L p_r + f_r) <= s_r. With P and F the largest p_r / s_r and f_r / s_r,
+    n (L P + F) <= 1 suffices for all. The result is in bytes of the rank whose p / s is P.
     """
     lead = ranks[0]
     for rank in ranks[1:]:
@@ -222,8 +223,8 @@ class RankContext:
     Its layers are `first_layer` up to (not including) `last_layer`. `agree` waits until every rank
     has sent its facts and the lead has answered. `tell` (the lead's) sends a plan to all followers
     and does not wait. `met` records that all ranks have proved their identity. `spans` has this
-    rank's work for traced requests. `ways` count, by rank, what stages exchange with other nodes.
-    All are called from the engine's thread.
+    rank's work for traced requests. `ways` maps ranks on other nodes to counters of the bytes that
+    pipeline stages exchange with them. All are called from the engine's thread.
     """
 
     rank: int

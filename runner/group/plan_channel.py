@@ -35,14 +35,15 @@ BACK_S = 1.0
 
 
 def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
-    """Return this rank's end. CannotForm if the spec's group is invalid, or rank 0 cannot
-    listen."""
+    """Return this rank's end of the plan socket. Raises CannotForm if the spec's group is invalid,
+    or rank 0 cannot listen."""
     end = LeadChannel if spec.rank == 0 else FollowerChannel
     return end(spec, shell, listener)
 
 
 class LeadChannel(PlanChannel):
-    """Rank 0's `PlanChannel`: waits for the others, makes them form, and sends them its plans."""
+    """Rank 0's `PlanChannel`: waits for the other ranks, tells them to form the ring, and sends
+    them its plans."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
@@ -71,7 +72,8 @@ class LeadChannel(PlanChannel):
         self._traces.ask(request_id, step, tell, self._reactor.now())
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Make the followers leave; only the worker needs to know what is final."""
+        """Tell the followers to leave. `is_final` is not sent to them, because only the worker
+        needs it."""
         self._over = True
         self._send_all(rank_frames.RankGone(why, False))
 

@@ -54,7 +54,7 @@ class PlanListener(Protocol):
 
 
 def group_of(spec: RunnerSpec) -> GroupSpec:
-    """Return the spec's group, checked against the rest of the spec. CannotForm."""
+    """Return the spec's group, checked against the rest of the spec. Raises CannotForm."""
     group = spec.group
     if group is None:
         raise CannotForm(f"rank {spec.rank} of {spec.size} has no group in its spec")

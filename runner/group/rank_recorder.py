@@ -30,7 +30,7 @@ MOST_TRACED = 8
 DETAILED = 32
 """Steps of a request that are reported in full, from the one with its first row."""
 MOST_PARTS = 512
-"""Parts and crossings reported per request."""
+"""Maximum parts, and maximum transfers between ranks (crossings), that are reported per request."""
 MOST_TURNS = 64
 """Maximum number of merged turns that are reported in addition to the turns reported in full."""
 
@@ -83,7 +83,7 @@ class RequestSpans:
             self._parts.append(RankPart("queued", self.began_at, until))
 
     def planned(self, plan: StepPlan) -> None:
-        """Record the work of the beginning turn for this request."""
+        """Record what the plan of the current turn computes for this request."""
         rows = self.rows
         read = sum(
             chunk.stop - chunk.start
@@ -218,7 +218,7 @@ class RankRecorder:
         return now
 
     def numbered(self, what: Crosses, peer: int, *, sent: bool) -> tuple[int, int]:
-        """Return the step under construction, and the index of its next crossing of this kind."""
+        """Return the step under construction, and the index of its next transfer of this kind."""
         key = (what, peer, sent)
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1

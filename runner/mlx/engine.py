@@ -83,14 +83,14 @@ def load_engine(
     rank_context: RankContext | None = None,
     threads: Threads | None = None,
 ) -> MlxEngine:
-    """Load the model in `path` into the calling thread, which then owns the engine. UnloadableModel
-    says why it cannot.
+    """Load the model in `path` into the calling thread, which then owns the engine. Raises
+    UnloadableModel with the reason.
 
     With a `rank_context`, load that rank's part and agree with the other ranks; the group is
     already formed. `adapters` selects by name the adapters to load with the model; None: all.
     `dtype` "auto" is float32 without Metal and as stored with it. `context_tokens` may lower the
-    model's own context, not raise it. `kv` says how growing KV is held, if the model supports it.
-    `threads` are the CPU's BLAS threads.
+    model's own context, not raise it. `kv` says how growing KV is stored, if the model supports
+    that. `threads` are the CPU's BLAS threads.
     """
     comm = Comm()
     if rank_context is None:
@@ -340,7 +340,7 @@ class MlxEngine:
 
 
 def _come_and_go() -> None:
-    """Allocate and free a block in the arena of MLX's arrays, for `give_back`."""
+    """Allocate and free a block of arrays, so that glibc returns free memory (`give_back`)."""
     mx.eval(mx.zeros(_BLOCK_BYTES, dtype=mx.uint8) + 1)
 
 

@@ -67,14 +67,15 @@ class Prefill:
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
         """Start the forwards of some rows' chunks; rows at their last chunk get their first token.
-        A chunk out of order fails its row; so does an error, for a single rank only."""
+        A chunk out of order fails its row. An error fails its rows if this rank is alone; in a
+        group it is raised."""
         fit = [work for work in group if self._follows(work, pending)]
         for part in self._parts(fit):
             self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:
         """Return the chunks grouped by forward. A pipeline's stages work in parallel only if there
-        are as many parts."""
+        are as many parts as stages."""
         if not self._groups:
             return [[work] for work in fit]
         tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
@@ -199,7 +200,8 @@ class Forward:
         return new_caches(self._model, self._shape, reserve)
 
     def traces(self) -> bool:
-        """Return whether the model allows tracing of small batches; tried out now."""
+        """Try whether a compiled trace of a small batch gives the same results, and return whether
+        it does."""
         model, capabilities = self._model, self._capabilities
         with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
             return capabilities.batches_ragged and trace_agrees(
@@ -221,7 +223,7 @@ class Forward:
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
     def ease(self) -> None:
-        """Drop spare slots of batches from their next step on."""
+        """Make the batches drop their spare slots at their next step."""
         for microbatch in self._microbatches:
             microbatch.batch.ease()
 

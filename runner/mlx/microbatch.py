@@ -38,7 +38,7 @@ def microbatch_for(lengths: Sequence[int]) -> int:
 
 
 def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]) -> None:
-    """Record which rows' tokens a draw holds: (index in the arrays, row)."""
+    """Append to `into` the tokens `drawn` and their `rows`: pairs (index in the arrays, row)."""
     for index, row in rows:
         if row.matcher is not None:
             row.unread = (drawn.tokens, index)
@@ -98,7 +98,7 @@ class Microbatch:
         record(pending.decoded, drawn, in_batch)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Free the slots of rows that are already marked as outside."""
+        """Free the slots of rows that are already marked as outside of microbatches."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 

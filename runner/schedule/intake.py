@@ -80,8 +80,8 @@ class Intake:
     ) -> RequestId | Refusal | None:
         """Return None if there is a place for a request, given those on their way (`preparing`).
         Otherwise return the displaced request, or the refusal. A displaced request that is in the
-        table is removed without an end; the caller must drop a displaced request that is still on
-        its way.
+        table is removed without an end event; the caller must drop a displaced request that is
+        still on its way.
         """
         refusal = self.full(coming.sharer, [arrival.sharer for arrival in preparing])
         if refusal is None:

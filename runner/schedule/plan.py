@@ -240,7 +240,7 @@ def _may_enter(table: RowTable) -> list[Row]:
 
 
 def _next(table: RowTable, waiting: list[Row]) -> Row:
-    """Remove and return the row whose turn it is: an aged one, else the first of the requester with
+    """Remove and return the row to admit next: an aged one, else the first of the requester with
     fewest rows."""
     row = min(
         waiting,
@@ -323,8 +323,9 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
 
 
 def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
-    """Return whether a row may be preempted for one of higher rank. No if its requester holds no
-    more rows (it would be preempted back), or if it has just entered."""
+    """Return whether `other` may be preempted for `row` of higher rank. No if the requester of
+    `other` holds no more rows than that of `row` (then `row` would be preempted back), or if
+    `other` has just entered."""
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
     return mine and all(spec.row != other.row_id for spec in draft.admit)

@@ -4,7 +4,7 @@ Pure: time arrives as `now`; the engine's thread calls. The scheduler runs at mo
 `plan` n + 1 may be called before `commit` n. Promises:
 - A row ends exactly once (`RowFinished` or `RowFailed`), and its tokens come in order before that.
 - No plan needs more KV memory than allowed, by formula.
-- The requester with the fewest rows has the next turn. It waits at most `give_way_s` for a
+- The requester with the fewest rows is served next. It waits at most `give_way_s` for a
 requester with at least two rows more.
 - A row that waited `promote_after_s` precedes all that did not, so none starves.
 - Preemption never loses or changes a token.

@@ -167,7 +167,7 @@ def _check(name: str, pair: Pair, share: LinearShare) -> None:
 
 
 def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
-    """Return by layer the stacked matrices of all adapters, zeros first; evaluated layer by
+    """Return for each layer the stacked matrices of all adapters, zeros first; evaluated layer by
     layer."""
     layers: dict[str, LayerMatrices] = {}
     for path in sorted({path for adapter in adapters for path in adapter.matrices}):

@@ -113,7 +113,8 @@ class EncoderLayer(nn.Module):
         self.computed = nn.LayerNorm(shape.hidden, shape.epsilon)
 
     def __call__(self, hidden: mx.array, seen: mx.array) -> mx.array:
-        """Return the next hidden states of all tokens; `seen` (rows, 1, 1, tokens) are true."""
+        """Return the next hidden states of all tokens; the attention mask `seen` (rows, 1, 1,
+        tokens) is true for tokens that are not padding."""
         hidden = self.attended(hidden + self.mixed(self._attention(hidden, seen)))
         return self.computed(hidden + self.outer(self._activation(self.inner(hidden))))
 

@@ -28,7 +28,7 @@ from runner.mlx.model.load import Precision, UnloadableModel, bring_in, computes
 from runner.text import TokenizerError, open_embedding_folder
 
 Forward = Callable[[mx.array, mx.array], mx.array]
-"""Token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden)."""
+"""Maps token ids (rows, tokens) and the rows' lengths to hidden states (rows, tokens, hidden)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def load_embedder(
     folder: Path, precision: Precision, progress: Callable[[LoadProgress], None]
 ) -> LoadedEmbedder:
     """Return the model in `folder`, its weights evaluated by the calling thread. `progress` gets
-    the bytes loaded so far. UnloadableModel says why it cannot."""
+    the bytes loaded so far. Raises UnloadableModel with the reason."""
     cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     problem = problem_of(folder)

@@ -182,7 +182,8 @@ class DecodeBatch:
         self._eases = True
 
     def open_step(self) -> None:
-        """Make sure that every row has a free column, and fix offsets and masks."""
+        """Make sure that every row has a free column, and compute the offsets and masks of this
+        step."""
         count = len(self.rows)
         gives = self.shape.slots > slots_for(count) and (self._eases or count <= SNUG_ROWS)
         if self.shape.stop >= self.shape.room or gives:

@@ -45,7 +45,7 @@ class SlabShape:
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:
-        """Fix what the next forward sees; one column must be free."""
+        """Compute the offset and masks of the next forward; one column must be free."""
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
         self._masks = {}

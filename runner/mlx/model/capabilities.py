@@ -74,7 +74,8 @@ class Shape:
 
 
 def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
-    """Return a row's own empty caches, one per layer; ours for layers with ordinary KV."""
+    """Return a row's own empty caches, one per layer; a `RowKV` or `WindowKV` for layers with
+    ordinary KV."""
     made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
     if shape.window is not None:
         window = shape.window
@@ -110,8 +111,9 @@ def _windowed(shape: Shape, window: SinkWindow) -> Shape:
 
 
 def _sees_a_window(model: Any, shape: Shape) -> bool:
-    """Return whether the model gives the same result with a window as with all KV under the same
-    mask: some attention depends on order. Tries chunks and single tokens."""
+    """Return whether the model gives the same logits with a window as with all KV under the same
+    mask. Some models do not, because their attention depends on the order of the KV. Tries chunks
+    and single tokens."""
     window = SinkWindow(2, 6)
     narrow = _windowed(shape, window)
     if not narrow.windowed:
@@ -205,8 +207,9 @@ class Capabilities:
 
 
 def try_out(model: Any, shape: Shape, head: LastTokenHead) -> Capabilities:
-    """Compute two rows of different length alone and together, and compare their logits. In full
-    precision, because rounding would differ between two ways of computing."""
+    """Return the model's capabilities. Computes two rows of different length, each alone and both
+    together, and compares their logits. KV is in full precision, because rounding would differ
+    between the two ways of computing."""
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
     wide = in_full_width(shape)
     alone = [_alone(model, wide, row) for row in rows]
@@ -231,14 +234,16 @@ def in_full_width(shape: Shape) -> Shape:
 
 
 def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
-    """Return whether attention over stored KV matches attention over full precision. A code rounded
-    the other way differs by more than rounding."""
+    """Return whether attention over stored KV matches attention over full precision. The tolerance
+    is wide, because a stored value that is rounded the other way differs by more than arithmetic
+    rounding."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 
 
 def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
-    """Compute rows of every adapter and one without, alone and together, and compare."""
+    """Return whether rows with different adapters can share a batch. Computes one row with each
+    adapter and one row without, each alone and all in one batch, and compares the logits."""
     names = ["", *adapters.names]
     rows = [_probe(5, shape.vocabulary, 3 + 2 * at) for at in range(len(names))]
 

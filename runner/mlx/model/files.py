@@ -52,8 +52,8 @@ def problem_of(folder: Path) -> str | None:
 
 
 def unknown_family(folder: Path) -> str | None:
-    """Return that mlx-lm does not support the family of a model that it did not open; None if it
-    does. The folder's `config.json` must be readable."""
+    """Return an error text if mlx-lm does not support the family of a model that it could not open;
+    None if it does. The folder's `config.json` must be readable."""
     family = _family(folder / "config.json")
     name = MODEL_REMAPPING.get(family, family)
     named = re.fullmatch(r"[A-Za-z0-9_-]+", name) is not None

@@ -64,7 +64,7 @@ def load_weights(
     own_part: OwnPart = whole,
 ) -> LoadedWeights:
     """Return the model in `path`, or this rank's part of it, its weights evaluated by the calling
-    thread. `progress` gets the bytes loaded so far. UnloadableModel says why it cannot."""
+    thread. `progress` gets the bytes loaded so far. Raises UnloadableModel with the reason."""
     cpu_math.install()
     progress(LoadProgress("reading", 0, 0))
     model, config = open_model(path)
@@ -86,8 +86,8 @@ def load_weights(
 
 
 def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model in `path` and its configuration without reading weights. UnloadableModel
-    says why it cannot."""
+    """Return the model in `path` and its configuration without reading weights. Raises
+    UnloadableModel with the reason."""
     problem = problem_of(path)
     if problem is not None:
         raise UnloadableModel(f"{path.name}: {problem}")

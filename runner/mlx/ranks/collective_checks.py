@@ -28,7 +28,7 @@ Expected = Callable[[int, int], mx.array]
 
 
 def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChecks:
-    """Meet the other ranks in the calling thread, which makes all exchanges from then on.
+    """Meet the other ranks in the calling thread, which makes all exchanges from then on. Raises
     CannotForm if one of them does not belong to the group."""
     mx.set_memory_limit(memory_limit_bytes)
     mx.set_cache_limit(0)
@@ -67,8 +67,8 @@ class CollectiveChecks:
         return mx.get_peak_memory()
 
     def barrier(self) -> Check:
-        """Return whether ones add up to the number of ranks; no rank proceeds before all are
-        here."""
+        """Sum a 1 from every rank. Return whether the sum is the number of ranks. No rank proceeds
+        before all have called this."""
         here = mx.distributed.all_sum(mx.ones((1,)), group=self._group)
         return look("barrier", here, lambda start, stop: mx.full((1,), float(self.size)))
 

@@ -59,8 +59,8 @@ _sockets: list[int] = []
 def form(group: GroupSpec, rank: int, deadline_s: float) -> None:
     """Join MLX's group; call it in the main thread, before anything else of MLX runs.
 
-    It holds the interpreter until the group has formed. Only an interval timer, whose signals
-    arrive in the main thread, can end it. CannotForm says why.
+    The call holds the GIL until the group has formed. Only an interval timer, whose signals arrive
+    in the main thread, can end it. Raises CannotForm with the reason.
     """
     if not mx.distributed.is_available(group.backend):
         raise CannotForm(f"this machine's MLX has no {group.backend!r} backend")
@@ -102,8 +102,8 @@ def _environment(group: GroupSpec, rank: int, folder: Path) -> Mapping[str, str]
 
 
 def meet(context: RankContext) -> GroupComm:
-    """Return this rank's comm, made in the engine's thread, after `form`. The first exchange is
-    every rank's proof that it belongs to the group: CannotForm names a rank that does not."""
+    """Return this rank's exchanges, made in the engine's thread, after `form`. The first exchange
+    is every rank's proof that it belongs to the group: CannotForm names a rank that does not."""
     comm = GroupComm(context)
     mine = mx.array(
         list(group_config.greeting(context.secret, context.generation, context.rank)), mx.uint8

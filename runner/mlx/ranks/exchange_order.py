@@ -48,7 +48,8 @@ class Submission(Generic[A, N]):
     state: State = "building"
 
     def signal(self, signal: Signal) -> None:
-        """Move on by the table. OutOfOrder if it does not allow the signal."""
+        """Move to the next state in the table `NEXT`. Raises OutOfOrder if the table does not allow
+        the signal."""
         after = NEXT[self.state].get(signal)
         if after is None:
             raise OutOfOrder(f"a submission that is {self.state} cannot take {signal!r}")

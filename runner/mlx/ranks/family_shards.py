@@ -25,8 +25,8 @@ Segments = int | list[int]
 
 
 def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
-    """Return the function that shards a model of this family, given it and the group; None if there
-    is none here."""
+    """Return the function that shards a model of this family (arguments: model, group); None if
+    there is none here."""
     return OWN_SHARDS.get(type(module).__module__.rpartition(".")[2])
 
 
@@ -70,7 +70,7 @@ def _gated_delta_net(mixer: Any, group: Any) -> None:
 
 
 def _qwen3_next_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, including the shared one; the block makes the one sum."""
+    """Cut every expert, including the shared one; the block sums the ranks' results once."""
     for experts in (mixture.switch_mlp, mixture.shared_expert):
         _columns_within(experts, ("gate_proj", "up_proj"), group)
         _rows_within(experts, "down_proj", group)
@@ -211,4 +211,4 @@ OWN_SHARDS: Mapping[str, Callable[[Any, Any], None]] = {
     "qwen3_next": _qwen3_next,
     "nemotron_h": _nemotron_h,
 }
-"""The sharding function of a model, given it and the group, by its module in mlx-lm."""
+"""The sharding functions (arguments: model, group), by the model's module in mlx-lm."""

@@ -51,7 +51,7 @@ class HiddenPath:
     def giving(
         self, hidden: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a layer's arguments with other hidden states."""
+        """Return a layer's arguments with their hidden states replaced by `hidden`."""
         if isinstance(self.key, str):
             return args, kwargs | {self.key: hidden}
         return (*args[: self.key], hidden, *args[self.key + 1 :]), kwargs
@@ -259,6 +259,6 @@ def _called_instead(layers: Sequence[Any], call: Callable[..., Any]) -> Generato
 
 
 def retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    """Replace how this one layer is called."""
+    """Make this layer call `call`; other layers of its class stay unchanged."""
     kind = type(layer)
     layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

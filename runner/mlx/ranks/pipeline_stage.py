@@ -4,11 +4,11 @@
 """Talks to MLX: a model of which this process computes some layers, for any family.
 
 The model's own forward runs unchanged. Layers of other ranks are emptied and return their input.
-The first own layer takes its input from the previous rank, the last own layer sends its output to
-the next. A forward indexes its caches by layer to make masks, so at the index of a remote layer
-there is one of this stage's own caches of the same kind. Useless results (embeddings or logits that
-a rank does not need) are never evaluated. Layers are split in reverse order, rank 0 last, as in
-mlx-lm.
+The first layer of this rank takes its input from the previous rank, and the last one sends its
+output to the next rank. A forward indexes its caches by layer to make masks, so at the index of a
+remote layer there is one of this stage's own caches of the same kind. Useless results (embeddings
+or logits that a rank does not need) are never evaluated. Layers are split in reverse order, rank 0
+last, as in mlx-lm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StageModel:
     """One stage of a pipeline. It is called like the model, with one cache for each layer of the
     stage.
 
-    Returns logits on the lead, and elsewhere the output of the last own layer, (rows, tokens,
+    Returns logits on the lead, and elsewhere the output of this stage's last layer, (rows, tokens,
     width). While `rehearsing`, hidden states are made up from the input's token ids instead of
     received, and nothing is sent, so that each rank can be tried alone. A trace must contain no
     exchange between stages, because one without inputs would be a constant there: it covers `inner`
@@ -82,7 +82,7 @@ class StageModel:
         self.own_layers: list[Any] = layers[first:last]
 
     def make_cache(self) -> list[Any]:
-        """Return mlx-lm's empty caches of the own layers."""
+        """Return mlx-lm's empty caches of this stage's layers."""
         made = make_prompt_cache(self.module)
         return [made[at] for at in self._caches]
 

@@ -29,7 +29,7 @@ def own_part(
     comm: GroupComm, module: nn.Module, config: dict[str, Any]
 ) -> tuple[StageModel, list[mx.array]]:
     """Return this rank's part and the weights that it needs, unevaluated; drop the module's other
-    weights. Unsplittable says why it cannot."""
+    weights. Raises Unsplittable with the reason."""
     part = _part(comm, module, config)
     return part, _weights(part, comm)
 
@@ -74,8 +74,8 @@ def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
 
 
 def shard(module: Any, config: dict[str, Any], group: Any) -> None:
-    """Cut a lazily loaded model to this rank's tensor shards. Unsplittable says why it cannot;
-    mlx-lm's own errors are also raised."""
+    """Cut a lazily loaded model to this rank's tensor shards. Raises Unsplittable with the reason,
+    and mlx-lm's own errors."""
     own = own_shard(module)
     if own is None and not hasattr(module, "shard"):
         raise Unsplittable("the family does not support tensor sharding; use a pipeline")

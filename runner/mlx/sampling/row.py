@@ -77,7 +77,8 @@ class EngineRow:
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
-        """Begin with a kept prefix. If that fails, the first chunk computes it too."""
+        """Begin with a kept prefix. If that fails, the row's first chunk computes those tokens
+        too."""
         if self.computed or not 0 < hit.length < len(self.spec.tokens):
             return
         try:
@@ -109,7 +110,8 @@ class AdmittedRows:
 
     @property
     def nbytes(self) -> int:
-        """Return the KV bytes of rows outside of batches."""
+        """Return the KV bytes of all rows outside of decode batches, for example rows in prefill. A
+        row in a batch counts as 0."""
         return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
 
     def admit(self, spec: RowSpec, pending: PendingStep) -> None:
@@ -155,7 +157,8 @@ class AdmittedRows:
 def admitted(
     spec: RowSpec, facts: EngineFacts, grammars: GrammarMasks, model: RowCaches
 ) -> EngineRow:
-    """Return the row, ready for its first chunk. RowTrouble says why it cannot be admitted."""
+    """Return the row, ready for its first chunk. Raises RowTrouble with the reason if it cannot be
+    admitted."""
     _check(spec, facts)
     try:
         matcher = None

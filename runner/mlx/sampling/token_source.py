@@ -75,7 +75,8 @@ class SamplingSource:
     def _allowed(self, rows: Rows, pending: PendingStep, after: mx.array) -> Allowed | None:
         """Return the tokens that grammars allow next; None if no row has a grammar.
 
-        Starts `after`, then waits for the last tokens of grammar rows. A row at a dead end fails.
+        Submits `after` to the device, then waits for the last tokens of grammar rows. A row at a
+        dead end fails.
         """
         bound = [
             (slot, row, row.matcher)

@@ -89,7 +89,8 @@ def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
 
 
 def _nucleus_by_halving(scores: mx.array, p: mx.array) -> mx.array:
-    """Return the same without a sort: bisect for the highest cut whose mass is p.
+    """Return the same score as `_nucleus_of_sorted`, without a sort: bisect for the highest cut
+    whose mass is p.
 
     Scores closer than SPAN / 2**HALVINGS count as equal; scores SPAN below the likeliest have no
     mass in float32.
