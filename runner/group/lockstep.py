@@ -75,7 +75,7 @@ class Lockstep:
         if step != self.issued + 1:
             raise OutOfStep(f"plan {step} came after plan {self.issued}")
         if not self._covered <= shared.covers <= self.read:
-            raise OutOfStep(f"plan {step} covers step {shared.covers} of {self.read}")
+            raise OutOfStep(f"plan {step} covers step {shared.covers}; {self.read} was read")
         self._lost[self.issued] = frozenset(shared.barred)
         self.issued = step
         while self._covered < shared.covers:

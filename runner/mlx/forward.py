@@ -88,7 +88,7 @@ class Prefill:
         follows = row.computed in (0, chunk.start) and not row.batched
         if follows and chunk.start < chunk.stop <= len(row.spec.tokens):
             return True
-        message = f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed"
+        message = f"chunk {chunk.start}..{chunk.stop} of a row with {row.computed} computed tokens"
         pending.failures.append(RowFailure(row.name, "internal", message))
         return False
 
@@ -269,7 +269,7 @@ class Forward:
     def _can_decode(self, row: EngineRow, pending: PendingStep) -> bool:
         if row.prefilled and (row.batched or row.token is not None):
             return True
-        message = f"decode of a row with {row.computed} of {len(row.spec.tokens)} computed"
+        message = f"cannot decode: {row.computed} of {len(row.spec.tokens)} tokens are computed"
         pending.failures.append(RowFailure(row.name, "internal", message))
         return False
 

@@ -231,7 +231,7 @@ class RowTable:
         """
         issued = self.issued.popleft()
         if issued.step != result.step:
-            raise ValueError(f"result of step {result.step} where {issued.step} was due")
+            raise ValueError(f"result of step {result.step}; step {issued.step} was expected")
         digest = self.digest
         for sampled in result.tokens:
             digest = digested(digest, sampled.row, sampled.token)

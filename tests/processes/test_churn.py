@@ -178,7 +178,8 @@ class Churn:
         return [
             f"{process}: {line}"
             for process, line in lines
-            if line["message"] in WATCHDOGS and line.get("why") != "did not answer the inventory"
+            if line["message"] in WATCHDOGS
+            and line.get("why") != "did not report to the new worker"
         ]
 
     def unended(self) -> list[str]:

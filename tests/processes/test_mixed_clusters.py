@@ -36,7 +36,7 @@ DISK, FULL_DISK = "1500m", "16m"
 WHOLE_DISK, FULL_HOME = "6g", "2m"
 """A journal wants 2 GiB."""
 FULL = "the disk with models and journals has 0.0 GB free"
-NO_MLX = "cannot run any: mlx is not installed there"
+NO_MLX = "cannot run models: mlx is not installed there"
 
 
 @dataclass

@@ -36,7 +36,7 @@ def added_to(folder: Path) -> str:
     model was fetched; empty if there are none. Raises OSError."""
     origin = origin_of(folder)
     if origin.how not in ("copied", "pulled") or not origin.files:
-        return "no list of its files shows that shoal fetched it"
+        return "shoal has no record that it fetched these files"
     came_ns = (folder / ORIGIN_FILE).stat().st_mtime_ns
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

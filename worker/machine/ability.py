@@ -43,7 +43,7 @@ class Ability:
     def why_not(self, now: float) -> str:
         """Return why no runner can start here, as words after a node's name; empty if one can."""
         if self.trouble and now - self.silent_since >= SILENT_S:
-            return f"cannot start any: {self.trouble}; run `shoal restart` there"
+            return f"cannot start runners: {self.trouble}; run `shoal restart` there"
         if self.mlx_error and now < self.until:
-            return f"cannot run any: {self.mlx_error}; run `shoal doctor` there"
+            return f"cannot run models: {self.mlx_error}; run `shoal doctor` there"
         return ""

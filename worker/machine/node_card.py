@@ -57,7 +57,8 @@ def cannot_run(missing: str) -> str:
     """Return why no runner can start if a package is missing; empty if none is."""
     if not missing:
         return ""
-    return f"cannot run any: {missing} is not installed there ({sys.executable} -m pip install " + (
+    return (
+        f"cannot run models: {missing} is not installed there ({sys.executable} -m pip install "
         f"{missing}); run `shoal doctor` there"
     )
 

@@ -82,7 +82,7 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     folded = [path.casefold() for path in paths]
     folders = {path[:at] for path in folded for at, char in enumerate(path) if char == "/"}
     if len(set(folded)) != len(folded) or folders & set(folded):
-        return "two of its files have one name where case is ignored"
+        return "two of its paths are the same on a case-insensitive disk"
     if "config.json" not in paths or not any(p.endswith(".safetensors") for p in paths):
         return "it lacks config.json or safetensors"
     if digest_of(model, manifest.files) != manifest.digest:

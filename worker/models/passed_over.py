@@ -208,7 +208,7 @@ def goes_by(name: str, model: str) -> Unfit:
 def too_many(most: int) -> Unfit:
     """Return the notice about a folder with more entries than are scanned."""
     why = f"more than {most:,} folders and files are here; shoal does not scan the rest"
-    return Unfit("too_many", why, "move away whatever is not a model")
+    return Unfit("too_many", why, "move away files and folders that are not models")
 
 
 def too_deep(inner: str) -> Unfit:

@@ -333,7 +333,9 @@ def _embeds(
     try:
         model = embedding_model(config, read)
     except (ValueError, RecursionError) as error:
-        raise UnfitModel("bad_config", f"as an embedding model: {error}", NOT_EMBEDDED) from error
+        raise UnfitModel(
+            "bad_config", f"it cannot be loaded as an embedding model: {error}", NOT_EMBEDDED
+        ) from error
     for data in () if model is None else contents:
         note(data)
     return model

@@ -152,8 +152,8 @@ def crowded(
         reason="insufficient_memory",
         message=(
             f"{instance.model} was placed here with {shard.bytes_reserved / 1e9:.2f} "
-            f"GB reserved, but only {max(free, 0) / 1e9:.2f} GB are free now (10 % "
-            "tolerated)"
+            f"GB reserved, but only {max(free, 0) / 1e9:.2f} GB are free now (a "
+            "shortage of 10 % is tolerated)"
         ),
         retry_after_s=ROOM_RETRY_S,
         facts={

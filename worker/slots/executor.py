@@ -110,7 +110,9 @@ class Executor:
     def _start(self, action: actions.StartSlot) -> list[Noted]:
         task = action.task
         what = {} if task is None else {"instance": task.instance, "rank": task.rank}
-        self.log.info("starts" if what else "starts a spare", slot=action.slot, **what)
+        self.log.info(
+            "starts a runner" if what else "starts a spare runner", slot=action.slot, **what
+        )
         return [action] if self.processes.start(action.slot) else []
 
     def _mixing(self, task: Task | None) -> list[Tell]:

@@ -46,7 +46,7 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
     """Return kill actions for processes that did not answer the inventory: they belong to no
     instance."""
     return [
-        KillSlot(slot.name, "did not answer the inventory")
+        KillSlot(slot.name, "did not report to the new worker")
         for slot in table.slots.values()
         if slot.life == "starting" and slot.hello is None and slot.task is None
     ]
@@ -207,7 +207,7 @@ def _guided(
         return _unwanted(slot, known_instance, here)
     instance, shard = wanted[task]
     if _is_stray(slot, task, instance, here, reported):
-        return [StopSlot(slot.name, "the log that had its seat in the group was lost")]
+        return [StopSlot(slot.name, "the log with its address in the group was lost")]
     if slot.life == "idle" or _missed_its_spec(slot, here):
         return _give_spec(slot, task, instance, shard, here, reported)
     if slot.life == "ready":
@@ -289,7 +289,7 @@ def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) 
         return [StopSlot(slot.name, "belongs to no instance")]
     if known_instance is None or known_instance.generation < slot.task.generation:
         return _drained(slot, slot.task, DRAIN_S, "the cluster's log no longer has this instance")
-    return _drained(slot, slot.task, 0.0, "its generation has ended")
+    return _drained(slot, slot.task, 0.0, "this attempt to load its instance has ended")
 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:

@@ -227,7 +227,7 @@ class Downloader:
                 ends = whole if layers is None else partial(stage.keep, layers)
                 self._work(run, ends, lambda _place: run.download.published())
             case WritePiece() | CheckFile() | PublishModel():
-                raise AssertionError("a stage must be opened before it is used")
+                raise AssertionError("a staging folder must be opened before it is used")
             case _:
                 assert_never(action)
 

@@ -227,7 +227,8 @@ class SourcePool:
         """Return the refusal when no source is left, or none answers; `facts["tried"]` lists each
         with its failure."""
         tried = {
-            f"{source.address.node} at {source.address.address}": source.why or f"was {source.life}"
+            f"{source.address.node} at {source.address.address}": source.why
+            or f"reported no error (state: {source.life})"
             for source in sorted(self, key=lambda source: source.address)
         }
         failures = "; ".join(f"{name} {why}" for name, why in tried.items())

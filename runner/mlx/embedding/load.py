@@ -79,7 +79,9 @@ def load_embedder(
     except ValueError as error:
         raise UnloadableModel(f"{folder.name}: {error}") from error
     except SystemExit as error:
-        raise UnloadableModel(f"{folder.name}: its architecture exits the process") from error
+        raise UnloadableModel(
+            f"{folder.name}: the code of its architecture ended the process"
+        ) from error
     except Exception as error:
         raise UnloadableModel(f"{folder.name}: {type(error).__name__}: {error}") from error
 

@@ -197,7 +197,7 @@ class DecodeBatch:
         lent: list[Parts] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or not layer.parts:
-                raise ValueError("only a batch all of slabs can lend them")
+                raise ValueError("only a batch whose layers are all slabs can lend slabs")
             lent.append(layer.parts)
             layer.parts = ()
         return lent

@@ -94,7 +94,9 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
     try:
         return load_model(path, lazy=True, trust_remote_code=False)
     except SystemExit as error:
-        raise UnloadableModel(f"{path.name}: its architecture exits the process") from error
+        raise UnloadableModel(
+            f"{path.name}: the code of its architecture ended the process"
+        ) from error
     except Exception as error:
         why = unknown_family(path) or f"{type(error).__name__}: {error}"
         raise UnloadableModel(f"{path.name}: {why}") from error

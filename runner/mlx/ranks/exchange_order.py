@@ -52,7 +52,7 @@ class Submission(Generic[A, N]):
         the signal."""
         after = NEXT[self.state].get(signal)
         if after is None:
-            raise OutOfOrder(f"a submission that is {self.state} cannot take {signal!r}")
+            raise OutOfOrder(f"a submission in state {self.state!r} does not allow {signal!r}")
         self.state = after
 
     def holds(self, array: A) -> bool:
@@ -81,7 +81,7 @@ class ExchangeOrder(Generic[A, N]):
         """Make the submission under construction consume `arrival`. OutOfOrder while an earlier one
         is neither submitted nor held, because the device may begin two in either order."""
         if self._arrival is not None:
-            raise OutOfOrder("more arrives before what takes in the last was submitted")
+            raise OutOfOrder("a second arrival before the first one's submission was finished")
         self._arrival = arrival
 
     def note(self, what: N) -> None:
@@ -116,7 +116,7 @@ class ExchangeOrder(Generic[A, N]):
         """Return the due submissions up to `tokens`; nothing if `tokens` was already submitted.
         OutOfOrder if it is held: waiting for it would never end."""
         if any(submission.holds(tokens) for submission in self._held):
-            raise OutOfOrder("what is awaited is held: flush first")
+            raise OutOfOrder("the awaited tokens are in a held submission: call flush first")
         count = next((at for at, due in enumerate(self._due, 1) if due.holds(tokens)), 0)
         return _submitted(self._due, count, "await")
 
@@ -143,7 +143,7 @@ class ExchangeOrder(Generic[A, N]):
 
     def _expect_nothing_built(self) -> None:
         if self._arrival is not None:
-            raise OutOfOrder("what takes in an arrival has not been submitted")
+            raise OutOfOrder("the submission that consumes an arrival was not finished")
 
 
 def _submitted(

@@ -186,7 +186,7 @@ def _check(spec: RowSpec, facts: EngineFacts) -> None:
     if not spec.tokens:
         raise RowTrouble("bad_request", "a row needs at least one token")
     if not 0 <= spec.made <= len(spec.tokens):
-        raise RowTrouble("internal", f"{spec.made} made of {len(spec.tokens)} tokens")
+        raise RowTrouble("internal", f"{spec.made} output tokens in a row of {len(spec.tokens)}")
     if len(spec.tokens) > facts.context_tokens:
         raise RowTrouble(
             "bad_request",

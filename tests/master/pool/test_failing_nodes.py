@@ -157,17 +157,17 @@ def test_the_next_holder_knows_on_which_node_a_model_failed() -> None:
 def test_a_node_that_says_that_it_cannot_run_is_passed_by_and_named() -> None:
     failing = Failing(0)
     world = failing.world
-    world.broken = {FIRST: "cannot run any: mlx is not installed there"}
+    world.broken = {FIRST: "cannot run models: mlx is not installed there"}
     world.hear_cards()
     ask = world.ask("a", work_s=0.1)
     assert world.run(SOON_S, lambda: ask in world.done)
     assert [one.node for one in world.held.values()] == [OTHER]
-    world.broken[OTHER] = "cannot start any: supervisord does not answer"
+    world.broken[OTHER] = "cannot start runners: supervisord does not answer"
     world.hear_cards()
     refused = failing.asked(dry_run=True)
     assert isinstance(refused, Refusal) and refused.reason == "not_ready" and is_final(refused)
-    assert "n2 cannot run any: mlx is not" in refused.message
-    assert "n1 cannot start any: supervisord" in refused.message
+    assert "n2 cannot run models: mlx is not" in refused.message
+    assert "n1 cannot start runners: supervisord" in refused.message
 
 
 def test_exit_codes_are_those_of_the_runner() -> None:

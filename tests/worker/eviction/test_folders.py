@@ -52,9 +52,12 @@ def later(path: Path) -> None:
             "more.json in its folder was added",
         ),
         (lambda f: later(f / "config.json"), "config.json in its folder was changed"),
-        (lambda f: (f / ORIGIN_FILE).unlink(), "no list of its files"),
-        (lambda f: note_origin(f, Origin("copied")), "no list of its files"),
-        (lambda f: note_origin(f, Origin("derived", files={"a": "b"})), "no list of its files"),
+        (lambda f: (f / ORIGIN_FILE).unlink(), "no record that it fetched"),
+        (lambda f: note_origin(f, Origin("copied")), "no record that it fetched"),
+        (
+            lambda f: note_origin(f, Origin("derived", files={"a": "b"})),
+            "no record that it fetched",
+        ),
     ],
 )
 def test_what_a_person_did_to_a_folder_keeps_it(

@@ -40,10 +40,10 @@ def reconciled(
         left -= 0 if defaults is None else defaults.size_bytes
         if defaults is not None and left < 0:
             why = (
-                f"card.toml: the cards of this node exceed {ALL_SAID_BYTES >> 10} KiB in "
+                f"card.toml: the card.toml files of this node exceed {ALL_SAID_BYTES >> 10} KiB in "
                 "total, so this one has no effect"
             )
-            notices.append((model, Unfit("no_effect", why, "shorten the cards")))
+            notices.append((model, Unfit("no_effect", why, "shorten the card.toml files")))
             defaults = None
         if tuple(aliases) != card.aliases or defaults is not card.defaults:
             card = card.model_copy(update={"aliases": tuple(aliases), "defaults": defaults})
