@@ -40,7 +40,8 @@ class Room:
 
 
 def choose_prefill(table: RowTable, draft: Draft) -> None:
-    """Choose chunks: the efficient size alone, the paid amount beside decodes."""
+    """Choose the step's prompt chunks: as large as is efficient if no row decodes, else as large as
+    the prefill account can pay for."""
     rows = sorted(
         (row for row in table.live.values() if row.status == "prefilling"),
         key=lambda row: row.order,
@@ -67,7 +68,8 @@ def choose_prefill(table: RowTable, draft: Draft) -> None:
 
 
 def _room(table: RowTable, rows: list[Row]) -> Room:
-    """Return the room without decodes: what takes `longest_step_s`."""
+    """Return the size limit of a step without decoding rows: as many tokens as take
+    `longest_step_s`."""
     longest_s = table.settings.longest_step_s
     tokens = _tokens_within(table, rows, longest_s)
     return Room(tokens, int(STRETCH * tokens))

@@ -236,7 +236,7 @@ class Row:
         return self.waited_s + (now - self.waiting_since if self.status == "waiting" else 0.0)
 
     def move(self, signal: RowSignal) -> None:
-        """Move to the next status. KeyError if `NEXT` does not allow it."""
+        """Move to the next status. Raises KeyError if `NEXT` does not allow it."""
         self.status = NEXT[self.status][signal]
 
     def reserve_for(self, headroom: int) -> int:

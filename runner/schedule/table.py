@@ -227,7 +227,7 @@ class RowTable:
     def read(self, result: StepResult) -> Draft:
         """Add the result of the oldest unread step to the digest; return its draft.
 
-        ValueError if the result belongs to another step.
+        Raises ValueError if the result belongs to another step.
         """
         issued = self.issued.popleft()
         if issued.step != result.step:

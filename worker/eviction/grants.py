@@ -90,7 +90,7 @@ class Grants:
         *,
         content: Content = NO_CONTENT,
     ) -> None:
-        """Request to delete this node's copy of a model; The nodes in `keepers` have other copies
+        """Request to delete this node's copy of a model. The nodes in `keepers` have other copies
         and are asked in that order. Replaces an earlier request."""
         self._wish = wish = _Wish(model, digest, content, list(keepers))
         self._next(wish, now)

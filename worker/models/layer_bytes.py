@@ -72,8 +72,8 @@ def wanted_pieces(
 
 
 def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
-    """Return whether a stage of these layers uses a tensor; `projects`: the files have a
-    projection."""
+    """Return whether a pipeline stage with these layers needs the tensors at `place`. `projects`:
+    the files have an output projection of their own."""
     is_last = layers.last >= layers.count
     match place:
         case int(layer):

@@ -63,7 +63,8 @@ _MIXER_INPUTS = (
     ("linear_num_value_heads", "linear_value_head_dim"),
     ("mamba_num_heads", "mamba_head_dim"),
 )
-"""Inputs of a state mixer's output projection: heads and their width."""
+"""Configuration fields (heads, width of a head) whose product is the input width of a state mixer's
+output projection."""
 KEEPS_MORE = frozenset({
     "baichuan_m1", "deepseek_v32", "falcon_h1", "glm_moe_dsa", "longcat_flash",
     "longcat_flash_ngram", "minimax_m3_vl",

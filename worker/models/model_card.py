@@ -198,7 +198,8 @@ def _context(text: Mapping[str, Any]) -> int:
 
 
 def _stored_bytes(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
-    """Return bytes per value as stored: of most floating-point tensors, else by the config."""
+    """Return the bytes per value of most floating-point tensors on disk; without such tensors, of
+    the dtype in the configuration."""
     counts = Counter[int]()
     for tensor in tensors:
         if tensor.dtype in DTYPE_BYTES:

@@ -33,8 +33,8 @@ class RunnerWaits:
         self._watched: dict[int, LostTime] = {}
 
     def lost(self, slots: Iterable[Slot], now: float) -> list[tuple[str, float]]:
-        """Return the slots with the seconds since the last call that do not count, for slots that
-        load or have been silent for `UNHEARD_S`."""
+        """Return the slots that load or have been silent for `UNHEARD_S`. With each go the seconds
+        since the last call in which its runner had no core; they do not count as silence."""
         owing = [
             slot
             for slot in slots

@@ -58,8 +58,9 @@ class Slot:
     """One slot.
 
     `since_at` is the beginning of its present state, `heard_at` its runner's last message (or its
-    start). `lost_s` and `unheard_s` are the time since then that does not count, because its runner
-    had no core. `doom` is why the worker ended it; `last_word` is its own last message.
+    start). `lost_s` and `unheard_s` are the seconds since `since_at` and since `heard_at` that do
+    not count, because its runner had no core. `doom` is why the worker ended it; `last_word` is its
+    own last message.
     """
 
     name: str

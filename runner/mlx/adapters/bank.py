@@ -100,7 +100,7 @@ class AdapterBank:
     @contextmanager
     def applied(self, rows: Sequence[str]) -> Generator[bool]:
         """Within the context, compute the rows, in order, with the adapters of these names (empty:
-        none). Yields whether any row has one. KeyError for an unknown name."""
+        none). Yields whether any row has one. Raises KeyError for an unknown name."""
         if not any(rows):
             yield False
             return

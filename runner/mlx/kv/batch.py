@@ -99,7 +99,7 @@ class DecodeBatch:
         return self.rows.count(None)
 
     def slot_of(self, row: RowId) -> int:
-        """Return a row's slot. ValueError if it is not in the batch."""
+        """Return a row's slot. Raises ValueError if it is not in the batch."""
         return self.rows.index(row)
 
     def caches(self) -> list[Any]:

@@ -55,7 +55,7 @@ class PrefixStore:
     def start(self, entry: EntryId, length: int, reserve: int) -> list[Any]:
         """Return caches of a new row whose first `length` tokens are the entry's.
 
-        KeyError for an unknown entry; ValueError if the entry cannot be cut to `length`.
+        Raises KeyError for an unknown entry, ValueError if the entry cannot be cut to `length`.
         """
         prefix = self._entries[entry]
         if not 0 < length <= prefix.length:
@@ -78,7 +78,7 @@ class PrefixStore:
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
     """Return copies of a row's caches, cut to `length` if possible, sharing no memory with it.
 
-    ValueError if a cache that cannot be cut holds another number of tokens.
+    Raises ValueError if a cache that cannot be cut holds another number of tokens.
     """
     copies: list[Any] = []
     for cache in caches:

@@ -41,7 +41,8 @@ class CompiledKV:
         reader.mark(self)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write one column, (rows, heads, 1, width). Return the whole slabs; a mask cuts them."""
+        """Write one column, (rows, heads, 1, width). Return the whole slabs; the mask hides unused
+        columns."""
         new = self._reader.encode(keys, values)
         self.parts = tuple(
             mx.slice_update(part, column, self._stop, axes=(2,))

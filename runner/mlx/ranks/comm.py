@@ -142,8 +142,8 @@ class Comm:
         """Send the followers a plan, as in `SharedPlan`, without waiting."""
 
     def least(self, mine: int) -> int:
-        """Return the smallest of all ranks' values, each given between the same two steps. Waits
-        for everything submitted. OutOfOrder while a submission is being built."""
+        """Return the smallest value of all ranks, which call this between the same two steps. Waits
+        for all submitted work. Raises OutOfOrder while a submission is being built."""
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
@@ -165,10 +165,10 @@ class Comm:
         """Submit held arrays, in order, before anything else."""
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Receive due tokens up to `tokens`, in order, so that they can be awaited."""
+        """Receive deferred (due) tokens up to `tokens`, in order, so that they can be awaited."""
 
     def settle(self) -> None:
-        """Submit all that is held or due. OutOfOrder while a submission is being built."""
+        """Submit all held or deferred work. Raises OutOfOrder while a submission is being built."""
 
     def wait_for(self, arrays: list[mx.array]) -> None:
         """Wait until these submitted arrays are computed."""

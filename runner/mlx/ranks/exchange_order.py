@@ -78,8 +78,9 @@ class ExchangeOrder(Generic[A, N]):
         return [] if self._arrival is None else [self._arrival]
 
     def take_in(self, arrival: A) -> None:
-        """Make the submission under construction consume `arrival`. OutOfOrder while an earlier one
-        is neither submitted nor held, because the device may begin two in either order."""
+        """Make the submission under construction consume `arrival`. Raises OutOfOrder while an
+        earlier arrival is neither submitted nor held, because the device may begin two arrivals in
+        either order."""
         if self._arrival is not None:
             raise OutOfOrder("a second arrival before the first one's submission was finished")
         self._arrival = arrival
@@ -89,8 +90,8 @@ class ExchangeOrder(Generic[A, N]):
         self._notes.append(what)
 
     def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
-        """Finish the submission under construction. Return the held submissions, then it; due ones
-        stay due."""
+        """Finish the submission under construction. Return the held submissions and then this one.
+        Deferred (due) submissions stay deferred."""
         return [*self.flush(), *self._built(arrays, "submit")]
 
     def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
@@ -101,8 +102,9 @@ class ExchangeOrder(Generic[A, N]):
         return []
 
     def defer(self, tokens: A) -> None:
-        """Make `tokens`, which consumes only an exchange, due: submitted when awaited. OutOfOrder
-        while a submission is being built."""
+        """Defer the receive of `tokens`, which consumes only an exchange: it is submitted when the
+        tokens are awaited (until then it is due). Raises OutOfOrder while a submission is being
+        built."""
         self._expect_nothing_built()
         due = Submission([tokens], tokens, self._taken_notes())
         due.signal("defer")
@@ -113,15 +115,17 @@ class ExchangeOrder(Generic[A, N]):
         return _submitted(self._held, len(self._held), "flush")
 
     def awaited(self, tokens: A) -> list[Submission[A, N]]:
-        """Return the due submissions up to `tokens`; nothing if `tokens` was already submitted.
-        OutOfOrder if it is held: waiting for it would never end."""
+        """Return the deferred (due) submissions up to `tokens`; nothing if `tokens` was already
+        submitted. Raises OutOfOrder if `tokens` is in a held submission, because waiting for it
+        would never end."""
         if any(submission.holds(tokens) for submission in self._held):
             raise OutOfOrder("the awaited tokens are in a held submission: call flush first")
         count = next((at for at, due in enumerate(self._due, 1) if due.holds(tokens)), 0)
         return _submitted(self._due, count, "await")
 
     def settled(self) -> list[Submission[A, N]]:
-        """Return all that is held and due. OutOfOrder while a submission is being built."""
+        """Return all held and deferred submissions. Raises OutOfOrder while a submission is being
+        built."""
         self._expect_nothing_built()
         return [*self.flush(), *_submitted(self._due, len(self._due), "await")]
 

@@ -31,7 +31,7 @@ def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
 
 
 def divided(what: str, count: int, size: int) -> int:
-    """Return a rank's part of a count. Unsplittable if it does not divide."""
+    """Return a rank's part of a count. Raises Unsplittable if it does not divide."""
     if count % size:
         raise Unsplittable(f"{what} = {count} is not divisible by {size} ranks")
     return count // size

@@ -79,7 +79,7 @@ class LayerFlow:
 
     def caches_of(self, first: int, last: int) -> tuple[int, ...]:
         """Return the caches of layers `first` up to, not including, `last`, in ascending order.
-        Unsplittable if another layer shares one of them, or if they have none."""
+        Raises Unsplittable if another layer shares one of them, or if these layers have none."""
         own = {at for caches in self.caches[first:last] for at in caches}
         others = {at for caches in (*self.caches[:first], *self.caches[last:]) for at in caches}
         if own & others:
@@ -104,7 +104,8 @@ class _Call:
 
 
 def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
-    """Return how a forward uses its layers. Unsplittable if layers pass more than hidden states."""
+    """Return how a forward uses its layers. Raises Unsplittable if layers pass more than hidden
+    states."""
     caches = make_prompt_cache(module)
     calls = _noted(module, layers, TWO, caches)
     if [id(call.layer) for call in calls] != [id(layer) for layer in layers]:

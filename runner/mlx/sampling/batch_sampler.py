@@ -47,7 +47,7 @@ class RowDraw:
 
     @property
     def holds(self) -> bool:
-        """Return whether tokens are held back from the next draw."""
+        """Return whether end tokens are still excluded from the next draw."""
         return self.position < self.held_until and bool(self.held_ends)
 
     @property
@@ -218,7 +218,8 @@ class BatchSampler:
         return bound.put(scores, mx.where(allowed.tokens, bound.of(scores), -mx.inf))
 
     def _mask_of_ends(self) -> Allowed | None:
-        """Return the allowed tokens of rows with held ends; None if there are none."""
+        """Return the allowed tokens of rows whose end tokens are still excluded; None if there are
+        no such rows."""
         slots = tuple(i for i, d in enumerate(self._draws) if d is not None and d.holds)
         if slots != self._holding:
             self._holding = slots

@@ -43,8 +43,8 @@ class RowMatcher:
         self.over = False
 
     def consume(self, token: TokenId) -> None:
-        """Advance by `token`. DeadEnd if the grammar refuses it; after the end any token is
-        accepted."""
+        """Advance by `token`. Raises DeadEnd if the grammar refuses the token; after the end any
+        token is accepted."""
         if self.over:
             return
         if not self._matcher.consume_token(token):
@@ -52,7 +52,7 @@ class RowMatcher:
         self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return (vocabulary,) flags: the allowed next tokens, at least one. DeadEnd."""
+        """Return (vocabulary,) flags: the allowed next tokens, at least one. Raises DeadEnd."""
         if self.over:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
@@ -83,7 +83,7 @@ class GrammarMasks:
             )
 
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
-        """Return a matcher that has already consumed `made`. BadGrammar, DeadEnd."""
+        """Return a matcher that has already consumed `made`. Raises BadGrammar, DeadEnd."""
         fresh = self._compiled(spec).deep_copy()
         row = RowMatcher(fresh, self._vocabulary, self._ends)
         for token in made:

@@ -89,7 +89,7 @@ class EngineRow:
         self.computed = hit.length
 
     def read_token(self) -> None:
-        """Update the matcher, waiting for the row's last token. DeadEnd."""
+        """Update the matcher, waiting for the row's last token. Raises DeadEnd."""
         if self.matcher is None or self.unread is None:
             return
         array, index = self.unread

@@ -25,10 +25,10 @@ TASKS = {
     "feature-extraction": "embedding",
     "sentence-similarity": "embedding",
 }
-"""A hub's names of tasks that models here can do."""
+"""The hub's names of the tasks that shoal serves, each with shoal's name."""
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2,
           "I16": 2, "U16": 2}  # fmt: skip
-"""Bytes per value, by safetensors type names; others have one."""
+"""Bytes per value, by safetensors type names; other types have one byte."""
 WORDS = {"BF16": "bf16", "F16": "fp16", "F32": "fp32", "F64": "fp64"}
 _BITS = re.compile(r"(?i)(?:^|[-_. /])(?:int|q)?([2-8])[-_]?bits?(?=$|[-_. ])")
 _FORMAT = re.compile(r"(?i)(?:^|[-_. ])(mxfp4|nvfp4|fp8|awq|gptq)(?=$|[-_. ])")
