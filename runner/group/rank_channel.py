@@ -156,8 +156,8 @@ class PlanChannel:
         raise NotImplementedError
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the others that this rank is leaving. `is_final` (from a follower): retrying cannot
-        help."""
+        """Tell the other ranks that this rank is leaving. `is_final` (from a follower): retrying
+        cannot help."""
         raise NotImplementedError
 
     def close(self) -> None:

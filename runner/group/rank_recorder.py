@@ -32,14 +32,16 @@ DETAILED = 32
 MOST_PARTS = 512
 """Maximum parts, and maximum transfers between ranks (crossings), that are reported per request."""
 MOST_TURNS = 64
-"""Maximum number of merged turns that are reported in addition to the turns reported in full."""
+"""Maximum number of merged turns that are reported in addition to the turns reported in full. A
+turn is the engine's work between two plans."""
 
 _PLACES = {name: place for place, name in enumerate(RANK_PARTS)}
 
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn in progress: its parts and crossings, in order, by the rank's clock."""
+    """A turn in progress, which is the engine's work between two plans. It has parts and transfers
+    between ranks (crossings), in order, by the rank's clock."""
 
     step: int
     began_at: float
@@ -95,7 +97,7 @@ class RequestSpans:
         self._of = ("prefill", read) if read else ("decode", made) if made else ("other", 0)
 
     def took(self, turn: OpenTurn) -> None:
-        """Add a turn that has ended to the request's record."""
+        """Add a turn (the work between two plans) that has ended to the request's record."""
         sums = turn.sums(*self._of)
         if sums is None:
             return
@@ -186,7 +188,7 @@ class RankRecorder:
     # --- the engine's thread ---------------------------------------------------------------
 
     def begin(self, plan: StepPlan) -> None:
-        """Begin a plan: a turn ends and the next one begins."""
+        """Begin a plan: the turn of the previous plan ends, and the turn of this plan begins."""
         came_at = self._came.pop(plan.step, None) if self._came else None
         if not self._requests and not any(spec.traced for spec in plan.admit):
             self._turn = None

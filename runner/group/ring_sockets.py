@@ -57,7 +57,8 @@ class TcpCounts:
         return None
 
     def read(self, data: bytes) -> tuple[int, int] | None:
-        """Return the same from the option's bytes; None if they are too short."""
+        """Return the bytes sent and received, as in `of`, from the option's `data`; None if it is
+        too short."""
         places = (self.sent_at, self.resent_at, self.received_at)
         if len(data) < max(places) + _COUNT.size:
             return None

@@ -106,7 +106,8 @@ class Prefill:
     def _chunks(
         self, part: Sequence[Work], pending: PendingStep
     ) -> tuple[list[mx.array], list[mx.array]]:
-        """Return the drawn tokens and the other results; neither is evaluated."""
+        """Build one forward of these chunks. Return two lists of unevaluated arrays: results (drawn
+        tokens, scores), and the further arrays to evaluate, such as caches."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
         widest = max(lengths)

@@ -46,8 +46,8 @@ class PrefillAccount:
     balance_s: float = 0.0
 
     def share_among(self, prompts: float, decodes: int) -> float:
-        """Return the share of `prompts` rows that wait for their first token, beside `decodes`
-        rows."""
+        """Return prefill's share of the time if `prompts` rows wait for their first token and
+        `decodes` rows decode."""
         if not prompts:
             return self.share
         equal = prompts / (prompts + decodes)

@@ -204,7 +204,7 @@ def _holds_back(table: RowTable) -> bool:
 
 
 def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:
-    """Return the rows to preempt for this one, as many as it needs. They belong to requesters with
+    """Return the rows to preempt for `row`, as many as it needs. They belong to requesters with
     most rows: first rows whose client does not read, then those preempted least often, then the
     youngest."""
     shares, givers = table.shares.copy(), list[Row]()

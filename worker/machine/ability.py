@@ -1,7 +1,7 @@
 """Decides whether a runner can start on this node. If not, it says why and what to do.
 
-Pure. A supervisord that has not answered for some seconds starts none. If a runner could not import
-MLX, the same is assumed of the next ones for a while, until one is ready.
+Pure. A supervisord that has not answered for some seconds starts no runner. If a runner could not
+import MLX, the next runners are expected to fail too, for a while or until a runner is ready.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ LINK_READING_S = 600.0
 
 
 class RankAddresses:
-    """Other nodes' latest reports of how they reach this one, `me`."""
+    """The latest reports of other nodes about the paths by which they reach this node (`me`)."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me

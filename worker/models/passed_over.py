@@ -168,14 +168,14 @@ def dead_links(dead: Mapping[str, str]) -> Unfit | None:
 
 
 def shards_lacking(index: str, lacking: Collection[str]) -> Unfit:
-    """Return why a folder is not listed whose index names missing files."""
+    """Return the reason not to list a folder whose index names missing files."""
     more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
     why = f"{index} lists {min(lacking)}{more}, missing here"
     return Unfit("missing_shards", why, "download the rest of the model")
 
 
 def still_written(size_bytes: int) -> Unfit:
-    """Return why a folder is not listed yet whose weights have just changed."""
+    """Return the reason not to list a folder yet whose weights have just changed."""
     why = f"its files are still being written ({size_bytes / 1e6:,.0f} MB so far)"
     return Unfit(
         "still_written", why, "wait: shoal loads it when the files are complete and unchanged"
@@ -239,8 +239,8 @@ def unreadable(error: Exception) -> Unfit:
 
 
 def adapter_beside(names: Iterable[str]) -> Unfit | None:
-    """Return why a model is not listed whose folder has an adapter's files beside the weights:
-    requests for it would get the model without the adapter."""
+    """Return the reason not to list a model if an adapter's files are beside its weights; None if
+    there are none. Requests for such a model would be answered without the adapter."""
     files = sorted(ADAPTERS.intersection(names))
     if not files:
         return None
@@ -307,7 +307,8 @@ def _unfinished(name: str) -> Unfit:
 
 
 def _missing_shards(weights: Iterable[str]) -> Unfit | None:
-    """Return the missing shards, by the counts in the names of the others; None if all exist."""
+    """Return which shards are missing, by the counts in the file names of the existing shards; None
+    if all exist."""
     here: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for stem, number, count in (m.groups() for m in map(_SHARD.fullmatch, weights) if m):
         here[stem, int(count)].add(int(number))

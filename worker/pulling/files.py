@@ -24,9 +24,9 @@ LANDED, GIVEN, MISSING = 1, 2, 0
 @dataclass(frozen=True, slots=True)
 class PieceRun:
     """The pieces of a file from `first` up to, not including, `last`; `begin` and `end` are the
-    same in bytes. `spoilt` counts wrong hashes of the file before they were handed out. `streams`:
-    they include everything missing of the file, and nothing more of it is handed out until they are
-    put back."""
+    same in bytes. `spoilt` counts wrong hashes of the file before the pieces were handed out.
+    `streams`: the run includes all missing pieces of the file; no other piece of the file is handed
+    out until the run is put back."""
 
     path: str
     first: int

@@ -50,7 +50,7 @@ class Executor:
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
         """Do one action and return what to note: the action if it was done, or the reported fact if
-        supervisord refused it or a rank cannot be seated."""
+        supervisord refused the action or a rank got no address (seat)."""
         try:
             return self._act(action, slots, now)
         except Unavailable as error:

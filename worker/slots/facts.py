@@ -24,7 +24,7 @@ from worker.slots.table import Gone, Slot
 @dataclass(slots=True)
 class Reported:
     """Reports already made about each task: `ready` by boot, `left` with the time (of tasks that
-    ended, unloaded or were refused), `seated` for ranks of groups.
+    ended, unloaded or were refused), `seated` for ranks of groups whose address was announced.
 
     `spare_failed_at` is the last time that a spare runner ended by itself or could not be started.
     """
@@ -112,7 +112,7 @@ def ended_report(
 
 
 def unloaded(task: Task, node: NodeId) -> Tell:
-    """Return the fact that a rank has left as requested."""
+    """Return the fact that a rank was unloaded as requested."""
     return Tell(RunnerUnloaded(**rank_fields(task, node)), task)
 
 

@@ -223,8 +223,8 @@ def _give_spec(
     here: NodeInventory,
     reported: Reported,
 ) -> list[Action]:
-    """Return how to give a slot its spec after every rank of its group has a seat, unless the model
-    has vanished from the disk since the slot was started."""
+    """Return how to give a slot its spec when every rank of its group has an address, unless the
+    model has vanished from the disk since the slot was started."""
     missing = _unseated(instance)
     if missing:
         waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s

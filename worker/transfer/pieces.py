@@ -92,7 +92,7 @@ class Pieces:
         self._have[path] = have
 
     def _narrow(self) -> None:
-        """Add the other wanted pieces. Which ones they are is known now, because all first pieces
+        """Add the wanted pieces of safetensors files, which are known now because all first pieces
         have arrived."""
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}

@@ -83,7 +83,7 @@ class AdapterBank:
         modules: Mapping[str, Any],
     ) -> None:
         """Apply adapters from now on: each with its scale, in the order of the matrices of
-        `layers`. `modules` are the layers of the model by the same paths."""
+        `layers`. `modules` maps the paths in `layers` to the model's layers."""
         self._numbers = {name: number for number, name in enumerate(scales, start=1)}
         self._scales = [0.0, *scales.values()]
         self._layers = dict(layers)

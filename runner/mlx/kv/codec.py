@@ -33,7 +33,8 @@ class Codec(Protocol):
         ...
 
     def mark(self, cache: Any) -> None:
-        """Set the attributes of a cache that tell the model how to read those."""
+        """Set the attributes of a cache that tell the model how to read the keys and values of
+        `fetch`."""
         ...
 
     def packed(self) -> Codec:

@@ -74,7 +74,8 @@ class WindowKV(LayerKV):
         return tuple(part[:, :, : self.size()] for part in self.parts)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (1, heads, n, width) arrays. Return everything that one of the n tokens sees."""
+        """Append (1, heads, n, width) arrays. Return all keys and values that at least one of the n
+        tokens sees."""
         count = keys.shape[2]
         if count == 1:
             self._write((keys, values))

@@ -104,8 +104,8 @@ class SharedThreads:
             _LINE.pack_into(self._map, self._line, pid)
 
     def _count(self) -> int:
-        """Return the number of busy runners, including this one; a killed one may have left its
-        process id."""
+        """Return the number of busy runners, including this one. Only ids of existing processes
+        count, because a killed runner leaves its id in the file."""
         own = os.getpid()
         others = {pid for (pid,) in _LINE.iter_unpack(self._map[:]) if pid not in (0, own)}
         return 1 + sum(os.path.exists(f"/proc/{pid}") for pid in others)

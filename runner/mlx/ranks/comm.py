@@ -123,10 +123,10 @@ def meet(context: RankContext) -> GroupComm:
 class Comm:
     """An engine's exchanges with the other ranks of its group, in the engine's thread.
 
-    This class is for a rank with the whole model: nothing is held or due, nothing is exchanged.
-    Arrays go to the device only through `submit`, `submit_or_hold` and `submit_prompt`, which do
-    not wait for it (but see `GroupComm`). The host only waits for submitted arrays.
-    `exchange_order` decides the order; OutOfOrder is a caller's error.
+    This class is for a rank with the whole model: nothing is held, deferred or exchanged. Arrays go
+    to the device only through `submit`, `submit_or_hold` and `submit_prompt`, which do not wait for
+    it (but see `GroupComm`). The host only waits for submitted arrays. `exchange_order` decides the
+    order; OutOfOrder is a caller's error.
     """
 
     size = 1
@@ -147,7 +147,7 @@ class Comm:
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Submit held arrays, then `arrays` with their arrivals."""
+        """Submit held arrays, then `arrays` with the exchanges that they consume."""
         mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
@@ -214,7 +214,7 @@ class Crossing:
 
 
 class GroupComm(Comm):
-    """The comm of one rank among others. Made in the engine's thread, after `form`.
+    """The exchanges of one rank in a group. Made in the engine's thread, after `form`.
 
     Without Metal the device's queue is short, so submitting a step blocks until most of it is
     computed. The followers would wait for their next plan for as long. So the lead holds the end of
@@ -299,7 +299,7 @@ class GroupComm(Comm):
 
     def recv_tokens(self, count: int, out: mx.array) -> mx.array:
         """Return a follower's tokens. A first stage submits `out` first, because the lead samples
-        from its result; in a ring the tokens are then due."""
+        from its result; in a ring the tokens are then deferred (due)."""
         none = mx.zeros((count,), mx.int32)
         if self.is_first_stage:
             self.submit([out])
@@ -320,9 +320,9 @@ class GroupComm(Comm):
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Hold or submit as a pipeline's lead does with steps, else submit. If it may be held,
-        return its tokens or what arrived instead of its caches: those change in place, and the step
-        that changes them may be held."""
+        """Hold or submit as a pipeline's lead does with steps, else submit. If the submission may
+        be held, return its tokens or what arrived, not its caches. The caches change in place, in a
+        step that may itself be held."""
         everything = [*drawn, *caches]
         if not self.pipes:
             self.submit(everything)

@@ -200,7 +200,8 @@ def _noted(
 
 
 def _common(call: _Call, following: _Call) -> set[tuple[Key, int]]:
-    """Return each (argument, element of the result, -1 for all of it) that are the same array."""
+    """Return the pairs (argument of `following`, element of the result of `call`) that are the same
+    array. Element -1 is the whole result."""
     out = (
         list(enumerate(call.returned))
         if isinstance(call.returned, tuple)

@@ -114,7 +114,8 @@ class StageModel:
         return [self._comm.recv_hidden((*inputs.shape, width), dtype)]
 
     def inner(self, inputs: mx.array, cache: Sequence[Any], given: Sequence[mx.array]) -> mx.array:
-        """Make the call without its exchanges between stages, with input `given`."""
+        """Run the forward without the exchanges between stages. `given` is the result of
+        `receive`."""
         self._is_inner, self._given = True, given[0] if given else None
         try:
             return self(inputs, cache)

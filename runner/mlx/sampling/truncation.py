@@ -2,7 +2,7 @@
 
 The order is temperature, then top-k, then top-p over the rest, then min-p against the likeliest.
 Each keeps the tokens at or above some logit, so the three are one threshold per row, the highest.
-Rows without any get minus infinity.
+Rows without any of the three get minus infinity.
 """
 
 from __future__ import annotations
