@@ -101,7 +101,7 @@ PrefillGroup = tuple[PrefillChunk, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One numbered step. Empty tuples mean nothing of that kind."""
+    """One numbered step. An empty tuple means that the step does nothing of that kind."""
 
     step: int
     release: tuple[RowId, ...] = ()

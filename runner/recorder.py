@@ -98,7 +98,7 @@ class FlightRecorder:
 
 @dataclass(slots=True)
 class ServedTotals:
-    """Totals since the start."""
+    """Totals of requests and tokens since the runner's start."""
 
     requests: int = 0
     prompt_tokens: int = 0

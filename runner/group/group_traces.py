@@ -20,7 +20,7 @@ from runner.group.rank_recorder import RankRecorder
 PINGS = 6
 """Pings in a burst, before a follower is asked."""
 WAITS_S = 2.0
-"""A later answer is ignored."""
+"""An answer later than this after the question is ignored."""
 
 TellRank = Callable[[RankTraced], None]
 

@@ -141,7 +141,7 @@ class LeadChannel(PlanChannel):
             self._listener.form()
 
     def _check_here(self, now: float, lost_s: float) -> None:
-        """Give up the group if a rank does not connect."""
+        """Give up the group if a rank does not connect in time."""
         self._began_at = min(now, self._began_at + lost_s)
         missing = [seat for seat in self.group.ranks[1:] if seat.rank not in self._peers]
         if missing and now - self._began_at > self.group.form_deadline_s:

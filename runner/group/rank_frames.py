@@ -102,7 +102,7 @@ class AdmittedRow(ArrayFrame, frozen=True):
 
 
 class PlanFrame(ArrayFrame, tag="plan", frozen=True):
-    """A `SharedPlan` in the order of the wire."""
+    """A `SharedPlan` as a frame: its fields, in wire order."""
 
     step: int
     covers: int

@@ -173,7 +173,7 @@ class Prefill:
 
 
 class Forward:
-    """One model, its microbatches, and the path of rows through both."""
+    """Runs the forwards of one model: prefill of prompts, and decoding of rows in microbatches."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ tokens before it costs twice as much as a first one."""
 LEAST_PARTS = (0.0, 0.2, 0.0)
 """The lowest plausible value of each part, as a fraction of its usual value."""
 MEMORY = 0.3
-"""Weight of the newest measurement."""
+"""Weight of the newest measurement in an average of costs."""
 KEPT = 0.85
 """Weight of all older groups relative to the newest, in the fit."""
 USUAL = 0.005

@@ -88,7 +88,7 @@ class RowToken:
 
 @dataclass(frozen=True, slots=True)
 class RowFinished:
-    """The row ended normally. `why` explains a shortage of memory."""
+    """The row ended normally. `why` is set if it ended early because memory was short."""
 
     key: RowKey
     finish: FinishReason
@@ -194,7 +194,7 @@ class Row:
 
     @property
     def wants_token(self) -> bool:
-        """Return whether one more sample may be issued."""
+        """Return whether one more token of the row may be sampled."""
         return (
             self.status == "decoding"
             and self.paused_at is None

@@ -55,7 +55,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """The scheduler's state in readings."""
+    """The scheduler's load, as published in readings."""
 
     running: int = 0
     waiting_requests: int = 0

@@ -251,7 +251,7 @@ class Evictions:
         return f"{text}; this deletable model was used least recently"
 
     def _keep(self, going: _Going, why: str) -> None:
-        """Do not try to delete this model again in this round."""
+        """Keep the model, for the reason `why`, and do not try to delete it again in this round."""
         holding = going.holding
         for node, card in self._knowledge.around().others.items():
             why = why.replace(node, card.name)

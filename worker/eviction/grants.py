@@ -27,7 +27,7 @@ REPEAT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """`node` keeps its copy; ours may be deleted before `until_at`."""
+    """`node` keeps its copy; this node's copy may be deleted before `until_at`."""
 
     node: NodeId
     until_at: float

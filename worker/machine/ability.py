@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CANNOT_IMPORT = 77
-"""Exit code of `runner.lifecycle`."""
+"""Exit code, from `runner.lifecycle`, of a runner that could not import MLX."""
 SILENT_S = 3.0
 BELIEVED_S = 600.0
 

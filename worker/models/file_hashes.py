@@ -98,7 +98,8 @@ class Hashes:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
-        """Return a file's entry. Raises OSError, FileChanged, Interrupted."""
+        """Return a file's entry in the manifest, with its hashes. Raises OSError, FileChanged,
+        Interrupted."""
         stored = self._stored_entry(held)
         if stored is not None:
             progress(held.size_bytes)

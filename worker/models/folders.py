@@ -41,7 +41,7 @@ class Found:
 
 
 def folder_of(name: str, folder: Path, *, bundled: bool = False) -> Found:
-    """Return a folder that is known to be a model's."""
+    """Return the entry of a folder that is known to be a model's."""
     try:
         return Found(name, folder, listed(folder), bundled=bundled)
     except OSError as error:

@@ -16,7 +16,7 @@ TOKEN = "run `hf auth login` on this node, or set HF_TOKEN in the environment of
 
 
 def unreachable(why: str) -> PullFailed:
-    """Return the failure of a hub that does not answer; retried."""
+    """Return the failure of a hub that does not answer; the pull is retried."""
     text = f"the hub is unreachable or broke the connection ({why})"
     return PullFailed("unreachable", text, again=True)
 

@@ -29,7 +29,7 @@ USUAL_TIMING = PullTiming()
 
 
 class Patience:
-    """The failures since the last arrival."""
+    """Counts the failures of a pull since bytes last arrived."""
 
     def __init__(self, now: float, timing: PullTiming = USUAL_TIMING) -> None:
         self._timing = timing

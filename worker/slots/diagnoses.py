@@ -78,7 +78,7 @@ class SuspectStacks:
         self._stacks: dict[int, bytes] = {}
 
     def look(self, process: str, pid: int) -> None:
-        """Request the stacks of a process, unless that is under way."""
+        """Request the stacks of a process, unless they are already requested."""
         now = self._reactor.now()
         if pid and pid not in self._open:
             self._open[pid] = _Look(process, now + STACKS_S)

@@ -23,7 +23,7 @@ from worker.slots.table import Seen, Slot
 GROUP = "runner:"
 OWING = ("starting", "loading")
 UNHEARD_S = 1.5
-"""A runner reports each second."""
+"""Silence after which a runner is checked for lack of a CPU core; a runner reports each second."""
 
 
 class RunnerWaits:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 Work = Callable[[Callable[[], bool]], Result]
-"""Gets a function to call often: whether to stop."""
+"""A disk job. It gets a function that returns whether to stop, and calls it often."""
 Post = Callable[[Callable[[], None]], None]
 CLOSE_S = 5.0
 
@@ -34,7 +34,7 @@ class DiskThread:
         self._queue.put((work, then))
 
     def close(self) -> None:
-        """Interrupt, and wait for the thread."""
+        """Interrupt the running job, and wait for the thread to end."""
         self._stopped.set()
         self._queue.put(None)
         self._thread.join(CLOSE_S)

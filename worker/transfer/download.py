@@ -45,7 +45,7 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class WritePiece:
-    """Write this piece, then record it, before anything that follows."""
+    """Write this piece, then record it, before the next action."""
 
     piece: Piece
     content: bytes

@@ -15,7 +15,7 @@ class RateLimit:
         self._free_at = 0.0
 
     def wait_s(self, now: float) -> float:
-        """Return the seconds until the next send, 0 for now."""
+        """Return the seconds until the next send; 0 if it may begin now."""
         return max(0.0, self._free_at - now)
 
     def sent(self, count: int, now: float) -> None:

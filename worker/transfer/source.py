@@ -42,7 +42,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class AskSource:
-    """Send this to a source."""
+    """Send this message to a source."""
 
     source: StoreAddress
     message: AskManifest | AskPiece
@@ -201,7 +201,7 @@ class SourcePool:
         return chosen
 
     def ask(self, pieces: Pieces, digest: str, now: float) -> Iterator[AskSource]:
-        """Request as many pieces as the windows allow."""
+        """Request as many pieces as the windows of the sources allow."""
         for source in self:
             while source.may_ask(now):
                 piece = pieces.next() or self._overdue_elsewhere(source, pieces, now)

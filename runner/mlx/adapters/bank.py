@@ -129,7 +129,7 @@ class AdapterBank:
         plain: Callable[..., mx.array] = type(layer).__call__
 
         def called(module: Any, x: mx.array) -> mx.array:
-            """Return the layer's output plus each row's adapter."""
+            """Return the layer's output plus the output of each row's adapter."""
             choice = self._choice
             if choice is None:
                 return plain(module, x)

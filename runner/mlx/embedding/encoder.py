@@ -29,7 +29,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Activation names of config.json and of `mlx.nn`."""
+"""Maps activation names of config.json to those of `mlx.nn`."""
 _LAYER = re.compile(r"encoder\.layer\.(\d+)\.(.+)\.(weight|bias)")
 _IN_LAYER = {
     "attention.self.query": "query",

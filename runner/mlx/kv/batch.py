@@ -27,7 +27,7 @@ ROOM_STEP = 64
 
 
 def slots_for(rows: int) -> int:
-    """Return the number of slots of new slabs."""
+    """Return how many slots new slabs for this many rows get."""
     return rows if rows <= SNUG_ROWS else rows + rows % 2
 
 

@@ -74,7 +74,7 @@ class SlabShape:
 
 
 class SlabKV(LayerKV):
-    """One attention layer of the decode batch, as the model's cache."""
+    """The KV of one attention layer for the decode batch; the model uses it as its cache."""
 
     def __init__(
         self, shape: SlabShape, codec: Codec = FULL_WIDTH, reader: Codec | None = None

@@ -49,7 +49,7 @@ class GroupShape:
 
 
 class GroupKV:
-    """One attention layer of a group forward, as the model's cache."""
+    """The KV of one attention layer for a group forward; the model uses it as its cache."""
 
     def __init__(self, shape: GroupShape, rows: Sequence[RowKV]) -> None:
         self._shape = shape
@@ -97,11 +97,11 @@ class GroupKV:
         return self._shape.mask(N, window_size)
 
     def size(self) -> int:
-        """Return the tokens of the deepest past."""
+        """Return the largest number of earlier tokens of a row."""
         return self._shape.deepest
 
     def empty(self) -> bool:
-        """Return whether no row has a past."""
+        """Return whether no row has earlier tokens."""
         return self._shape.deepest == 0
 
     @property

@@ -56,7 +56,7 @@ class RowKV(LayerKV):
 
     @classmethod
     def holding(cls, parts: Parts, codec: Codec = FULL_WIDTH, *, reserve: int = 0) -> RowKV:
-        """Return a row whose past is `parts`, stored by `codec`."""
+        """Return a `RowKV` that holds `parts`, stored by `codec`."""
         row = cls(reserve, codec)
         row.parts, row.offset = parts, parts[0].shape[2]
         return row

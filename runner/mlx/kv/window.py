@@ -35,7 +35,7 @@ class SinkWindow:
         return self.sinks + self.tokens
 
     def place_of(self, position: int) -> int:
-        """Return the place of the token at a position."""
+        """Return the place (index in the stored arrays) of the token at `position`."""
         if position < self.places:
             return position
         return self.sinks + (position - self.sinks) % self.tokens
@@ -58,7 +58,7 @@ class SinkWindow:
 
 
 class WindowKV(LayerKV):
-    """One attention layer of one row, as the model's cache."""
+    """The KV of one attention layer for one row; the model uses it as its cache."""
 
     def __init__(self, window: SinkWindow) -> None:
         super().__init__()
@@ -137,7 +137,8 @@ class WindowKV(LayerKV):
 
 
 class WindowBatchKV(LayerKV):
-    """One attention layer of the decode batch, in arrays of (rows, heads, room, width)."""
+    """The KV of one attention layer for the decode batch, in arrays of (rows, heads, room,
+    width)."""
 
     def __init__(self, rows: Sequence[WindowKV]) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ Step = Callable[..., tuple[mx.array, list[Parts]]]
 
 
 class CompiledKV:
-    """One attention layer inside a trace, as the model's cache."""
+    """The KV of one attention layer inside a trace; the model uses it as its cache."""
 
     def __init__(self, parts: Parts, reader: Codec, place: Place) -> None:
         self.parts = parts

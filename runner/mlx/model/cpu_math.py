@@ -138,7 +138,7 @@ def silu(x: mx.array) -> mx.array:
 
 
 def gelu(x: mx.array) -> mx.array:
-    """Return x times the normal distribution's share below it."""
+    """Return x times the standard normal distribution function at x."""
     return _gelu(x) if x.dtype == mx.float32 else MLX_ACTIVATIONS["gelu"](x)
 
 

@@ -72,7 +72,7 @@ class LastTokenHead:
 
 
 class _Narrowing(nn.Module):
-    """A projection after a selection of positions."""
+    """A projection layer that first selects positions of its input."""
 
     def __init__(self, inner: nn.Module, narrowed: Callable[[mx.array], mx.array]) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def open_checks(context: RankContext, memory_limit_bytes: int) -> CollectiveChec
 
 
 def pattern(rank: int, start: int, stop: int) -> mx.array:
-    """Return p(i, rank) for i in [start, stop), float32."""
+    """Return the test pattern p(i, rank) of the module for i in [start, stop), float32."""
     places = mx.arange(start, stop, dtype=mx.int32) % PLACES
     return ((places * PER_PLACE + rank * PER_RANK) % PLACES).astype(mx.float32)
 

@@ -246,7 +246,7 @@ class GroupComm(Comm):
         self.context.tell(SharedPlan(plan, covers, barred))
 
     def least(self, mine: int) -> int:
-        """Return the smallest of all ranks' values; an exchange, awaited."""
+        """Return the smallest of all ranks' values: an exchange that waits for its result."""
         self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
@@ -279,7 +279,7 @@ class GroupComm(Comm):
         return sent
 
     def wait_for(self, arrays: list[mx.array]) -> None:
-        """Wait until these are computed; other ranks may take part."""
+        """Wait until these arrays are computed; other ranks may take part."""
         before = self._spans.part
         self._spans.enter("compute")
         mx.eval(arrays)
@@ -316,7 +316,7 @@ class GroupComm(Comm):
         self._give(self._order.submit(arrays))
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
-        """Hold `arrays` on a lead with a CPU; else submit them."""
+        """Hold `arrays` on a lead that computes on a CPU; else submit them."""
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:

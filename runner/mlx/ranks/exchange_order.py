@@ -56,7 +56,7 @@ class Submission(Generic[A, N]):
         self.state = after
 
     def holds(self, array: A) -> bool:
-        """Return whether `array` is among its arrays."""
+        """Return whether `array` is one of this submission's arrays."""
         return any(own is array for own in self.arrays)
 
 

@@ -95,7 +95,7 @@ class StageModel:
 
     @contextmanager
     def rehearsal(self) -> Generator[None]:
-        """Within the context, run this rank alone."""
+        """Within the context, calls run this rank alone, without exchanges."""
         self.rehearsing = True
         try:
             yield

@@ -27,7 +27,7 @@ Rows = Sequence[EngineRow | None]
 
 
 class SamplingSource:
-    """Samples. A row that cannot be sampled fails alone."""
+    """Samples tokens on this rank. A row that cannot be sampled fails alone."""
 
     def __init__(self, vocabulary: int, comm: Comm) -> None:
         self._vocabulary = vocabulary

@@ -82,7 +82,7 @@ class GrowingFiles:
             _put(self._note(name), b"\0", index)
 
     def forget(self, name: str) -> None:
-        """Record everything of a file as missing. Raises OSError."""
+        """Record all pieces of a file as missing. Raises OSError."""
         self._note(name).write_bytes(bytes(self._pieces(name) + 1))
 
     def sync_folders(self) -> None:

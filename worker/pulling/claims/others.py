@@ -15,11 +15,13 @@ from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullClaim, PullReading, PullState
 
 SILENT_S = 5.0
-"""Ten times the interval between readings of a node that pulls."""
+"""A node that is silent for this long is no longer waited for. It is ten times the interval between
+readings of a node that pulls."""
 STALLED_S = 120.0
-"""Longer than a pull itself waits for a silent hub."""
+"""A pull without progress for this long is no longer waited for. A pull itself waits less for a
+silent hub."""
 HASHING_S = 1800.0
-"""No progress is reported while files of an earlier pull are hashed."""
+"""The same limit while files are hashed, because a pull reports no progress then."""
 OFFERED_S = 10.0
 
 Rank = tuple[bool, float, NodeId]
