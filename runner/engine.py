@@ -377,7 +377,7 @@ class Engine(StepEngine, Protocol):
 
     def issue(self, plan: StepPlan) -> None:
         """Start step `plan.step`, which is one more than the last issued step. Returns before the
-        step is done, but waits for the host if rows need it (grammar rows)."""
+        step is done, but waits for the last tokens of grammar rows."""
         ...
 
 

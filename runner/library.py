@@ -116,7 +116,8 @@ def _stand_ins() -> Generator[None]:
 
 
 def _import_light() -> None:
-    """Import mlx-lm with stand-ins; with the libraries if it imports other names."""
+    """Import mlx-lm with stand-ins for its two slow libraries. If it imports other names from them,
+    import it normally."""
     before = set(sys.modules)
     try:
         with _stand_ins():

@@ -40,8 +40,8 @@ def ring_sockets(ports: Collection[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TcpCounts:
-    """Layout of a system's TCP counts: in the `size` bytes of the socket's `option`, 8 bytes each.
-    `sent` includes retransmissions, which are `resent`."""
+    """Layout of a system's TCP counters: the socket option `option` returns `size` bytes, with
+    counters of 8 bytes each. `sent` includes retransmissions, which `resent` counts."""
 
     option: int
     size: int

@@ -258,8 +258,8 @@ def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
-    """Return whether a row ahead is computing a prompt of which this row could reuse more than it
-    can now (choices of one request, or a common beginning)."""
+    """Return whether a row ahead of it is computing a prompt of which this row could reuse more
+    than it can now (choices of one request, or a common beginning)."""
     have = match.length if match is not None else 0
     block_tokens = table.settings.block_tokens
     mine = row.prompt

@@ -18,8 +18,8 @@ from runner.schedule.table import RowTable
 STRETCH = 1.5
 """A chunk may be this much larger if that completes a prompt."""
 SCORED_BYTES = 64 << 20
-"""The float32 logits of a scored group; derived arrays take up to four times that, beside the
-model's own."""
+"""Limit on the float32 logits of a group whose prompts are scored. Derived arrays take up to four
+times that, in addition to the model's own logits."""
 SHORT_COUNTS = 4.0
 """A short prompt beside decodes counts as this many rows, because it ends quickly."""
 

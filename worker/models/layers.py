@@ -170,8 +170,9 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
 
 
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
-    """Return how many KV values can share a scale, and ""; or 0 and why KV stays in full precision,
-    as words after a colon. The runner detects further cases."""
+    """Return how many KV values can share a scale, with an empty text. If KV stays in full
+    precision, return 0 with the reason, as words after a colon. The runner detects further
+    cases."""
     if why := why_whole(family, text, layers):
         return 0, why
     if text.get("kv_lora_rank"):

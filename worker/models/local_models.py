@@ -23,8 +23,8 @@ from worker.models.passed_over import being_pulled, notice_of, pulled_in_part
 from worker.models.weights import Weights
 
 PULLING = ".pulling"
-"""Below the models folder: incomplete pulls from a hub; copies from other nodes are in
-`STAGING`."""
+"""The folder, below the models folder, of incomplete pulls from a hub. Incomplete copies from other
+nodes are in `STAGING`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ class PullSession:
 
     def _with_read(self, partial: Partial, have: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Put files that were read while the pull was held into the partial model; return the
-        pieces present then. Raises OSError."""
+        pieces present afterwards. Raises OSError."""
         pieces = dict(have)
         for file, content in self._read.items():
             if 0 < len(content) <= PIECE_BYTES and not any(pieces[file.path]):

@@ -43,7 +43,7 @@ def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming
 
 
 def silent_ones(table: SlotTable) -> list[KillSlot]:
-    """Return kill actions for processes that did not answer the inventory: they belong to no
+    """Return kill actions for processes that did not report to this new worker: they belong to no
     instance."""
     return [
         KillSlot(slot.name, "did not report to the new worker")

@@ -53,8 +53,9 @@ def open_secret(instance: InstanceId, generation: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataPorts:
-    """Where runners of this node serve other nodes: the first slot's TCP `port`, on `listen`
-    (empty: nowhere), announced as `hosts`, best first."""
+    """Where runners of this node accept connections of other nodes. `port` is the first slot's TCP
+    port, `listen` are the addresses to bind (empty: none), `hosts` the announced addresses, best
+    first."""
 
     listen: str
     port: int

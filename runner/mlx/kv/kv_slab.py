@@ -116,7 +116,7 @@ class SlabKV(LayerKV):
     # What the batch calls.
 
     def put(self, slot: int, row: RowKV) -> None:
-        """Write a row's past into a slot so that it ends at `stop`; the shape has room."""
+        """Write a row's KV into a slot so that it ends at `stop`. The shape must have room."""
         past = row.past()
         if not self.parts:
             self.parts = tuple(self._fresh(part) for part in past)
@@ -133,8 +133,8 @@ class SlabKV(LayerKV):
         return tuple(mx.contiguous(part[slot : slot + 1, :, begin:end]) for part in self.parts)
 
     def move(self, slots: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Move to a new slab of the shape's size, from columns `source` to `target`; only the slots
-        `slots` (None: all), in that order."""
+        """Copy the KV into a new slab of the shape's size, from the columns `source` to `target`.
+        `slots` are the slots to keep, in their new order (None: all)."""
         self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
 
     def clear(self) -> None:

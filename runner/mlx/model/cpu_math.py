@@ -181,7 +181,8 @@ def _odd_ratio(x: mx.array, end: float, parts: tuple[Sequence[float], Sequence[f
 
 @partial(mx.compile, shapeless=True)
 def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Return 2 to the fraction, and the integer part of the exponent in the lowest bits."""
+    """Split exponents of 2. Return 2 to the power of the fraction, and the integer part in the
+    lowest bits."""
     # Lower than this the result would be no normal number: it is as good as nothing.
     scaled = mx.maximum(x, -87.0) * _LOG2_E
     rounded = scaled + _ROUNDING

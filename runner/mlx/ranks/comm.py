@@ -290,7 +290,7 @@ class GroupComm(Comm):
         return [out] if self.pipes and not self.leads else []
 
     def send_tokens(self, tokens: mx.array) -> mx.array:
-        """Return the tokens: sent to the first stage, or summed over all tensor ranks."""
+        """Return the tokens, to be sent to the first stage or shared by a sum over tensor ranks."""
         if self.pipes:
             sent = mx.distributed.send(tokens, self.context.size - 1, group=self.group)
             self._note("tokens", self.context.size - 1, sent, tokens)

@@ -179,8 +179,8 @@ def _stand_ins(kinds: Sequence[tuple[Any, ...]], own: Sequence[int]) -> list[int
 
 
 def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
-    """Free a layer's weights. It then returns its hidden states, and keeps its other attributes,
-    because forwards read them."""
+    """Free a layer's weights. The layer then returns its hidden states unchanged. It keeps its
+    other attributes, because forwards read them."""
     for module in layer.modules():
         for name in [name for name, value in module.items() if isinstance(value, mx.array)]:
             dict.pop(module, name)

@@ -76,7 +76,8 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A step's tokens, and for `listed` slots the chosen logprob and the likeliest k."""
+    """A step's tokens. For `listed` slots also the log-probabilities of the chosen token and of the
+    k likeliest tokens."""
 
     tokens: mx.array
     listed: tuple[int, ...] = ()

@@ -143,7 +143,7 @@ class ReceivingSource:
 
 
 TokenSource = SamplingSource | ReceivingSource
-"""Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary) logits
-where tokens are sampled, else the forward's end. None among the rows is a hole, whose token is not
-read. `draw` is for rows that may differ next time. `draw_again` is for the same rows as last time,
-until `write_back` returns their state before they change."""
+"""Gives one token per row, unevaluated, from a forward's output `out`: (rows, vocabulary) logits on
+a rank that samples, else the last output of the forward. None among the rows is a hole, whose token
+is not read. `draw` is for rows that may differ next time. `draw_again` is for the same rows as last
+time, until `write_back` returns their state before they change."""
