@@ -187,8 +187,8 @@ class MlxEngine:
         return self._comm.hears
 
     def issue(self, plan: StepPlan) -> None:
-        """Send the followers the plan and start the step. Waits only for what grammar rows need,
-        not for the device. Raises only if the device or another rank is lost."""
+        """Send the followers the plan and start the step. Waits only for tokens of grammar rows,
+        not for the step. Raises only if the device or another rank is lost."""
         pending = PendingStep(step=plan.step, issued_at=time.perf_counter())
         for spec in plan.admit:
             self._rows.admit(spec, pending)

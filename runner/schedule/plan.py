@@ -151,7 +151,8 @@ def _preempt(table: RowTable, draft: Draft, row: Row) -> None:
 
 
 def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
-    """Return whether live rows plus rows of the lengths `more` fit; evicts prefixes if needed."""
+    """Return whether live rows plus rows of the lengths `more` fit into the KV memory; evicts
+    prefixes if needed."""
     lengths = [row.reserved for row in table.live.values()]
     spare_bytes = table.kv_bytes - table.cost_bytes([*lengths, *more])
     if spare_bytes < 0:

@@ -109,8 +109,9 @@ def _depth(rows: list[Row]) -> int:
 
 
 def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
-    """Return the number of rows as which the prompts count when time is divided between prefill and
-    decode. Prompts with a lower rank than a decoding row do not count."""
+    """Return how many rows the prompts count as when time is divided between prefill and decode.
+    Prompts with a lower rank than a decoding row do not count; short prompts count several
+    times."""
     best = min(table.live[row_id].rank for row_id in draft.decode)
     short = table.settings.prefill_tokens // 2
     return sum(SHORT_COUNTS if _left(row) <= short else 1.0 for row in rows if row.rank <= best)

@@ -16,7 +16,8 @@ from bus.process.logs import Log
 from bus.wire.messages.control import SlotHello
 
 LINGER_S = 60.0
-"""Covers the pauses of a conversation, so that the assertion does not change with each answer."""
+"""The assertion is held this long after the last work. That covers the pauses of a conversation, so
+it does not change with each answer."""
 CAFFEINATE = ("/usr/bin/caffeinate", "-i", "-w")
 """Prevents idle sleep until the process with the following id ends."""
 

@@ -262,7 +262,7 @@ class Pulls:
         pull.process, pull.released = None, False
 
     def _follows(self, pull: _Pull, now: float) -> bool:
-        """Return whether another node fetches the model, to be copied from there; report it."""
+        """Return whether to copy the model from another node that fetches it, and report that."""
         if pull.revision or pull.no_copy or pull.model in self._here.cards:
             return False
         cards = self._downloads.elsewhere(now).cards

@@ -168,5 +168,5 @@ def _checked(content: bytes, process: str, pid: int) -> bytes:
 
 
 def _none(process: str, pid: int, why: str) -> bytes:
-    """Return, in the form of stacks, that there are none, and why."""
+    """Return a result in the form of stack traces that says why there are none."""
     return stacks_content(process, pid, "none", why, [])

@@ -33,8 +33,9 @@ class RunnerWaits:
         self._watched: dict[int, LostTime] = {}
 
     def lost(self, slots: Iterable[Slot], now: float) -> list[tuple[str, float]]:
-        """Return the slots that load or have been silent for `UNHEARD_S`. With each go the seconds
-        since the last call in which its runner had no core; they do not count as silence."""
+        """Return the slots that load or have been silent for `UNHEARD_S`. Each comes with the
+        seconds since the last call in which its runner had no core. These seconds do not count as
+        silence."""
         owing = [
             slot
             for slot in slots

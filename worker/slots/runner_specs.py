@@ -54,7 +54,7 @@ def open_secret(instance: InstanceId, generation: int) -> str:
 @dataclass(frozen=True, slots=True)
 class DataPorts:
     """Where runners of this node accept connections of other nodes. `port` is the first slot's TCP
-    port, `listen` are the addresses to bind (empty: none), `hosts` the announced addresses, best
+    port, `listen` is the address to bind (empty: none), `hosts` are the announced addresses, best
     first."""
 
     listen: str

@@ -37,7 +37,8 @@ MOST_QUESTIONS = 64
 @dataclass(slots=True)
 class _Verification:
     """The verification of one model. `heard` has the last repetition of each question. The thread
-    writes `done_bytes` and `total_bytes` and reads `left`: its clients are gone."""
+    writes `done_bytes` and `total_bytes` and reads `left`, which is set when all clients are
+    gone."""
 
     model: ModelId
     state: VerifyState

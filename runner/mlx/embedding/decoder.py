@@ -41,9 +41,9 @@ class Decoder:
 
 
 def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
-    """Return the body of the language model in `folder` twice: to call, and as module with its
-    unevaluated weights. Raises ValueError if weights are missing, and mlx-lm's errors for an
-    unknown model."""
+    """Return the body of the language model in `folder` in two forms: a `Decoder` to call, and a
+    module with its unevaluated weights. Raises ValueError if weights are missing, and mlx-lm's
+    errors for an unknown model."""
     held = set[str]()
 
     def classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
@@ -51,7 +51,8 @@ def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
         family, arguments = model_classes(config)
 
         class Tolerant(family):
-            """The model; its weights may lack the head and the name of the body."""
+            """The model. Its weights may lack the head, and their names may lack the name of the
+            body."""
 
             def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
                 """Return the weights under mlx-lm's names, and record which exist."""

@@ -55,7 +55,8 @@ embedding."""
 
 @dataclass(frozen=True, slots=True)
 class EncoderShape:
-    """Sizes of an encoder. Position i of a row is embedding `first_position` + i."""
+    """Sizes of an encoder. The token at position i of a row gets the position embedding
+    `first_position` + i."""
 
     vocabulary: int
     hidden: int

@@ -123,8 +123,8 @@ class WindowKV(LayerKV):
         self.offset += 1
 
     def _remaining(self, seen: Parts, count: int) -> Parts:
-        """Return the tokens that a row keeps after its past and `count` further tokens, each in its
-        place."""
+        """Return the keys and values that a row keeps after `count` further tokens, each in its
+        place. `seen` are those of its kept and its further tokens."""
         stop = self.offset + count
         if stop <= self.window.places:
             return seen

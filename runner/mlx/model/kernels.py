@@ -107,7 +107,7 @@ def _own_functions() -> bytes:
 
 
 def main() -> None:
-    """Trace as the engine will, in the child, to compile missing kernels."""
+    """Make the traces of the engine in this child process, so that missing kernels are compiled."""
     from runner.mlx.model.capabilities import measure, trace_agrees, try_out
     from runner.mlx.model.last_token_head import LastTokenHead
     from runner.mlx.model.load import load_weights

@@ -105,8 +105,9 @@ def open_model(path: Path) -> tuple[nn.Module, dict[str, Any]]:
 def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], None]) -> int:
     """Evaluate weights one by one and return their bytes; `progress` gets the bytes so far.
 
-    At its peak, memory holds the loaded weights, one more tensor, and the arrays that it is made
-    from: the stored tensor if it is cast, its parts if it is assembled. Raises RuntimeError.
+    At its peak, memory holds the loaded weights, one more tensor, and the sources of that tensor.
+    The source is the stored tensor if it is cast, or its parts if it is assembled. Raises
+    RuntimeError.
     """
     total = sum(array.nbytes for array in weights)
     done = 0

@@ -111,7 +111,7 @@ class ExchangeOrder(Generic[A, N]):
         self._due.append(due)
 
     def flush(self) -> list[Submission[A, N]]:
-        """Return the held submissions in their order. After that none is held."""
+        """Return the held submissions in their order. Afterwards no submission is held."""
         return _submitted(self._held, len(self._held), "flush")
 
     def awaited(self, tokens: A) -> list[Submission[A, N]]:

@@ -193,7 +193,7 @@ def _convolution(layer: Any, segments: list[int], group: Any) -> None:
     """Cut a depthwise convolution."""
 
     def sides(path: str, weight: mx.array) -> tuple[int, list[int]]:
-        """Return the dimension in which any of its arrays is cut, and the segments."""
+        """Return the dimension in which an array of the layer is cut, and the segments."""
         return 0, segments
 
     shard_inplace(layer, sides, group=group)

@@ -38,7 +38,7 @@ class Unsplittable(Exception):
 @dataclass(frozen=True, slots=True)
 class HiddenPath:
     """The position of the hidden states: among a layer's arguments, and in its result, which is the
-    hidden states (`element` None) or a tuple of `width`."""
+    hidden states (`element` None) or a tuple of `width` elements."""
 
     key: Key
     element: int | None = None
@@ -156,8 +156,8 @@ def looks_elsewhere(
 
 
 def asks_tokens(module: nn.Module, layers: Sequence[Any], own: slice, path: HiddenPath) -> bool:
-    """Return whether layers of this stage get other inputs that depend on the tokens than hidden
-    states, for example their own embeddings."""
+    """Return whether layers of this stage get inputs that depend on the tokens, apart from hidden
+    states: for example their own embeddings."""
     arguments: list[list[Any]] = []
     for tokens in (TWO, ((2, 3),)):
         calls = _noted(module, layers, tokens, make_prompt_cache(module))[own]

@@ -41,7 +41,7 @@ class ScoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
-    """Scores in flight: of consecutive chunks, in one listing; None if no chunk predicts a
+    """Scores of consecutive chunks that are not read yet. `listing` is None if no chunk predicts a
     token."""
 
     chunks: tuple[ScoredChunk, ...]

@@ -22,7 +22,8 @@ FILES, HAVE = "files", "have"
 
 
 class GrowingFiles:
-    """The files of one model in a folder, by size; their position is their number."""
+    """The files of one model in a folder. `sizes` maps their paths to their bytes; a file's
+    position in it is its number."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
         self.files = folder / FILES

@@ -44,8 +44,8 @@ class OtherPulls:
         self._of: dict[NodeId, dict[ModelId, _Other]] = {}
 
     def take_reading(self, reading: PullReading, now: float) -> None:
-        """Process a node's reading of all its pulls. If a node has two pulls of a model, one
-        without a failure counts, else the later."""
+        """Process a node's reading of all its pulls. If a node has two pulls of a model, the one
+        without a failure counts, else the later one."""
         if reading.node == self._me:
             return
         before = self._of.get(reading.node, {})

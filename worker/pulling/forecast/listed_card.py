@@ -92,8 +92,8 @@ def _tensors(config: Mapping[str, Any], size: int) -> Iterator[Tensor]:
 
 
 def _share_of_scales(quant: Mapping[str, Any], width: int) -> float:
-    """Return the share of a quantised model's bytes that are scales and offsets: one of each per
-    group in MLX's affine kind; in other kinds, none that is cast."""
+    """Return the share of a quantised model's bytes that are scales and offsets. MLX's affine kind
+    has one of each per group. Other kinds have none that is cast to 32 bits."""
     bits, group = int(quant.get("bits") or 0), int(quant.get("group_size") or 0)
     if not bits or not group or quant.get("mode", "affine") != "affine":
         return 0.0

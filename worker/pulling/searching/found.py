@@ -39,8 +39,8 @@ Runs = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model in a hub's list. `task` is its purpose; `counts` are its values by safetensors
-    type."""
+    """A model in a hub's list. `task` is its purpose; `counts` are its numbers of values, by
+    safetensors type."""
 
     name: str
     tags: frozenset[str]
