@@ -3,9 +3,9 @@
 """Talks to MLX: the rows of one decode batch and their slots.
 
 An engine has one microbatch. A pipeline has one per stage, so that a stage computes one while the
-next stage computes another: GPipe's micro-batches. It needs no flushes, because a microbatch's next
-step waits only for its own tokens. The plans alone decide which microbatch a row joins, so it is
-the same on every rank.
+next stage computes another: GPipe's micro-batches. The pipeline needs no flushes, because a
+microbatch's next step waits only for its own tokens. The plans alone decide which microbatch a row
+joins, so it is the same on every rank.
 """
 
 from __future__ import annotations

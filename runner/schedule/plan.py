@@ -6,8 +6,8 @@ class.
 - Release ended rows.
 - Reserve memory for running rows. If KV is short, preempt the lowest, youngest row of the requester
 with most rows.
-- Admit waiting rows by fewest rows of the requester, then rank, then age. None is overtaken for
-memory.
+- Admit waiting rows by fewest rows of the requester, then rank, then age. A row that waits for
+memory is not overtaken.
 - Preempt rows for requesters with fewer rows that have waited.
 - Decode every row that can.
 - Fill prefill's share.

@@ -1,8 +1,8 @@
 """A row: one choice of one request, from submission to its end.
 
-Pure. A row's life is the table `NEXT`; only the scheduler moves it. A preempted row waits again
-with its tokens and resumes under a new row id, so that late results of its former id can be
-recognised.
+Pure. The table `NEXT` lists the states of a row; only the scheduler changes them. A preempted row
+waits again with its tokens and resumes under a new row id, so that late results of its former id
+can be recognised.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Pure and level-based: it compares the current state with the current slots, so a lost, late or
 repeated message delays one reconciliation and nothing else. Running runners are adopted, never
-restarted. Nothing is started before the inventory is complete. A generation is attempted once: when
-its runner ends, that is reported, and only the leader opens another. Stopping escalates: ask, wait,
-SIGTERM (supervisord follows with SIGKILL after 5 s), SIGKILL. Missing weights are fetched before
-anything is started, and no rank starts while another's node lacks them; a failed fetch affects only
-the tasks that wait for it. With `spare`, one runner waits without a task, so that the next task
-need not import libraries first.
+restarted. Nothing is started before the inventory is complete. A generation (attempt to load an
+instance) is started once: when its runner ends, that is reported, and only the leader opens
+another. Stopping escalates: ask, wait, SIGTERM (supervisord follows with SIGKILL after 5 s),
+SIGKILL. Missing weights are fetched before anything is started, and no rank starts while another's
+node lacks them; a failed fetch affects only the tasks that wait for it. With `spare`, one runner
+waits without a task, so that the next task need not import libraries first.
 """
 
 from __future__ import annotations

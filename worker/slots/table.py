@@ -1,4 +1,4 @@
-"""The state of each runner slot: its life as a table, and the runner's last message.
+"""The state of each runner slot, with a table of its transitions, and the runner's last message.
 
 Pure: time arrives as `now`. supervisord lists slots with a process (`listed`), runners say what
 they are (`heard`, `ended`), and the worker notes its actions (`note`). A slot's `task` is what its

@@ -1,7 +1,7 @@
 """Which nodes have which models, by their cards, and the addresses of their stores.
 
-Pure: time arrives as `now`. A card counts for its stated time; the newer of two cards of one node
-counts.
+Pure: time arrives as `now`. A card is valid for the time that it states; of two cards of one node,
+the newer one counts.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 """Talks to MLX: KV that keeps a row's first tokens (sinks) and its last ones (a window).
 
 The token at position p sees position q if q is one of the first `sinks`, or p - q < `tokens`; chunk
-sizes do not matter. Positions are those of the text, because keys are stored rotated. Position p is
-in place p; when all places are taken, it replaces the oldest token that is no sink, because
-attention does not depend on order. So each row of a batch has its own next place, and nothing moves
-when rows join and leave.
+sizes do not matter. Positions are those of the text, because keys are stored rotated. The token at
+position p is stored in place p. When all places are taken, it replaces the oldest token that is no
+sink, because attention does not depend on order. So each row of a batch has its own next place, and
+nothing moves when rows join and leave.
 """
 
 from __future__ import annotations

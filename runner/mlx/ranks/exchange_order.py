@@ -1,8 +1,8 @@
 """The order in which one rank of a group submits computation and exchanges to its device.
 
 Pure. A *submission* is given to the device at once: arrays, and the exchange that they consume, if
-any (`arrival`). `NEXT` is its life. Every rank runs the same plans, and together the orders of all
-ranks promise that the exchanges between any two of them match on both sides:
+any (`arrival`). `NEXT` lists its states. Every rank runs the same plans, and together the orders of
+all ranks promise that the exchanges between any two of them match on both sides:
 
 - Submissions reach the device in the order in which they were built, held ones included.
 - Due submissions (tokens that a stage receives from the lead's side) reach it alone, in the order

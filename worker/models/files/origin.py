@@ -1,10 +1,10 @@
 """Talks to the disk: the origin of a model's folder, recorded when the folder was made.
 
-`.shoal-origin.json` is beside the weights of a model that shoal fetched or made. It has `how`, the
-nodes or the repository (`sources`), its commit (`revision`), and the hash of each file by path
-(`files`). A hash has 64 hexadecimal digits (SHA-256), or 40 (Git's SHA-1 of a blob, which a hub
-lists for small files). The file is hidden, so other nodes never copy it. A model folder without
-this file was added by a person.
+`.shoal-origin.json` is beside the weights of a model that shoal fetched or made. It has the way in
+which the model came (`how`), the nodes or the repository (`sources`), its commit (`revision`), and
+the hash of each file by path (`files`). A hash has 64 hexadecimal digits (SHA-256), or 40 (Git's
+SHA-1 of a blob, which a hub lists for small files). The file is hidden, so other nodes never copy
+it. A model folder without this file was added by a person.
 """
 
 from __future__ import annotations
