@@ -21,7 +21,8 @@ class Unsupported(BadRequest):
 
 
 class Vocabulary(Protocol):
-    """The token ids 0 up to `vocabulary`, and the beginning-of-sequence token."""
+    """The size of a model's vocabulary (token ids are 0 to `vocabulary` - 1), and its
+    beginning-of-sequence token."""
 
     vocabulary: int
 
@@ -34,8 +35,9 @@ class Vocabulary(Protocol):
 def behind_history(
     request: GenerationRequest, tokens: list[int], vocabulary: Vocabulary
 ) -> list[int]:
-    """Return the tokens of a conversation after its history, if it has one. Refuses a history
-    without a conversation, with several choices, or with invalid token ids."""
+    """Return the token ids of the prompt: the request's `history`, if it has one, then the
+    conversation's `tokens`. Raises BadRequest for a history without a conversation, with several
+    choices, or with invalid token ids."""
     if request.history is None:
         return tokens
     if not isinstance(request.prompt, ChatPrompt) or request.n > 1:
@@ -50,15 +52,17 @@ def behind_history(
 
 
 def behind(history: Sequence[int], tokens: list[int], begins: int | None) -> list[int]:
-    """Return the history plus the tokens, without their beginning-of-sequence token `begins`, which
-    the history has already. If `begins` recurs, it begins every turn and stays."""
+    """Return the history plus the tokens. A first token `begins` (beginning of sequence) is
+    dropped, because the history already has one. If `begins` occurs again in the tokens, the
+    template begins every turn with it, so it is kept."""
     if history and tokens[:1] == [begins] and begins not in tokens[1:]:
         return [*history, *tokens[1:]]
     return [*history, *tokens]
 
 
 def unheld(tools: Sequence[ToolSpec], grammar: object) -> tuple[str, ...]:
-    """Return the path `tools.strict` if strict tools cannot be enforced by a grammar."""
+    """Return the field path `tools.strict`, to report that it has no effect, if a tool is strict
+    but no grammar enforces its schema. Otherwise return no path."""
     return ("tools.strict",) if grammar is None and any(tool.strict for tool in tools) else ()
 
 
@@ -77,15 +81,16 @@ def check_bias(bias: Mapping[int, float], width: int) -> None:
 
 
 def check_length(text: str, context_tokens: int, longest: int) -> None:
-    """Refuse a far too long text before it is tokenised, which would take seconds; no token has
-    more than `longest` characters."""
+    """Refuse a text that cannot fit into the context. This is checked before tokenising, which
+    would take seconds. `longest`: the most characters of one token."""
     if len(text) > longest * context_tokens:
         at_least = len(text) // longest
         raise ContextOverflow(prompt_tokens=at_least, limit_tokens=context_tokens - 1)
 
 
 def check_scoring(request: GenerationRequest) -> None:
-    """Refuse prompts that cannot be scored, and `max_tokens` 0 without scoring."""
+    """Refuse a request for its prompt's log-probabilities that cannot be answered, and `max_tokens`
+    0 without such a request."""
     if request.prompt_logprobs is None:
         if request.max_tokens == 0:
             text = "must be at least 1, unless prompt_logprobs is set"

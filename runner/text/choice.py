@@ -23,7 +23,7 @@ from runner.text.stops import Automaton
 
 NOTHING = ChoiceOutput()
 CUTS = ("length", "memory_pressure")
-"""Finish reasons of a text that the model did not end."""
+"""Finish reasons of an answer that was cut off, not ended by the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ChoiceText:
         later_stops: LaterStops | None = None,
     ) -> None:
         """`token_text` None: no log-probabilities. `one_call`: the first tool call ends the choice.
-        `later_stops`: stop strings that the reader gets later."""
+        `later_stops`: stop strings that apply only after some tokens."""
         self._request_id = request_id
         self._choice = choice
         self._detokeniser = detokeniser
@@ -126,7 +126,8 @@ class ChoiceText:
         self._ended = stopped
 
     def _call(self, call: Call, pieces: list[Piece]) -> None:
-        """Emit a call, or the next part of the open one; nothing if there is no new text."""
+        """Append the piece of a new tool call, or of further arguments of the current call. Append
+        nothing if there are no further arguments."""
         identity = None
         if call.name is not None:
             identity = call_id(self._request_id, self._choice, self._calls)
@@ -139,13 +140,15 @@ class ChoiceText:
     def _say(
         self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
     ) -> None:
-        """Emit text that ends at offset `end` of the raw text; the `last` piece is cut there."""
+        """Append a piece of text that ends at offset `end` of the raw text. `last`: a stop string
+        cut the text off there."""
         tokens, self._pending = self._pending, 0
         logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
         pieces.append(TextPiece(channel, text, tokens, logprobs))
 
     def _note(self, token: SampledToken, text: str) -> None:
-        """Record where the token's text ends, once known."""
+        """Record at which offset the token's text ends. A token that ends within a character waits
+        for the token that completes the character."""
         self._waiting.append(token)
         if self._detokeniser.is_incomplete and not text:
             return
@@ -154,8 +157,9 @@ class ChoiceText:
         self._waiting.clear()
 
     def _logprobs(self, start: int, end: int, *, last: bool) -> tuple[TokenLogprob, ...]:
-        """Return the log-probabilities of tokens whose text ended within (start, end]; in the last
-        piece also that of the cut token. Earlier ones were markup and are dropped."""
+        """Return the log-probabilities of the tokens whose text ended within (start, end]. If this
+        piece is the `last`, include the token that the stop string cut. Tokens that ended before
+        `start` were markup and are dropped."""
         noted = self._noted
         logprobs: list[TokenLogprob] = []
         begun = 0
@@ -179,6 +183,7 @@ def logprob_of(
 
 
 def call_id(request_id: RequestId, choice: int, call: int) -> str:
-    """Return the id of a tool call; it is always the same."""
+    """Return the id of a tool call: a hash of these three values, so that the id is always the
+    same."""
     digest = hashlib.sha256(f"{request_id}/{choice}/{call}".encode()).hexdigest()
     return f"call_{digest[:24]}"

@@ -1,7 +1,7 @@
 """Turn a conversation into a prompt, with its tools and its thinking.
 
-Pure, given the model's tokenizer. At creation it finds out which message shape the model's template
-needs.
+Pure, given the model's tokenizer. When `Conversations` is created, it finds out which message shape
+the model's template needs.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ChatTemplate(Template, Protocol):
 
 
 class Conversations:
-    """Renders the conversations of one model. `shape` is what its template needs; `facts` describe
-    it in words."""
+    """Renders the conversations of one model. `shape` is the form of messages that the model's
+    template needs; `facts` describe that form in words."""
 
     def __init__(self, template: ChatTemplate, *, thinking_by_default: bool) -> None:
-        """Probe the template with marked messages. `thinking_by_default` is the card's default for
-        requests that do not say."""
+        """Probe the template with marked messages. `thinking_by_default`, from the model card, is
+        for requests that do not say whether the model thinks."""
         self._template = template
         self._family = template.family
         self._thinking_by_default = thinking_by_default

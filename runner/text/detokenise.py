@@ -145,8 +145,8 @@ def _kinds(decoder: Mapping[str, Any] | None) -> set[str]:
 
 
 def _printable_bytes() -> dict[str, int]:
-    """Return the byte alphabet of byte-level BPE (GPT-2): printable Latin-1 stands for itself, the
-    other 68 bytes are 256, 257, ... in order."""
+    """Return the byte alphabet of byte-level BPE (GPT-2). A printable Latin-1 character stands for
+    its own byte; the other 68 bytes are written as the characters 256, 257, ... in order."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = sorted(set(range(256)) - set(plain))
     alphabet = {chr(byte): byte for byte in plain}

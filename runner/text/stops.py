@@ -21,9 +21,9 @@ class Automaton:
     def __init__(self, strings: Iterable[str]) -> None:
         self.step: list[dict[str, int]] = [{}]
         self.depth: list[int] = [0]
-        """How many characters are held back in each state."""
+        """For each state, how many characters are held back in it."""
         self.source: list[str] = [""]
-        """A string that begins with what each state holds back."""
+        """For each state, a string that begins with the characters held back in it."""
         self.matched: list[str | None] = [None]
         sought = tuple(dict.fromkeys(strings))
         for string in sought:
@@ -31,7 +31,7 @@ class Automaton:
         self._link()
         letters = "".join(sorted({re.escape(string[0]) for string in sought}))
         self.first = re.compile(f"[{letters}]") if letters else None
-        """Finds the first character at which anything could begin."""
+        """Finds the first character at which one of the strings could begin."""
 
     def _insert(self, string: str) -> None:
         state = 0

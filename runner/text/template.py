@@ -44,7 +44,8 @@ FILL_IN = (
     ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
 )
-"""Tokens around prefix and suffix, and before the text to fill in, by model family."""
+"""Fill-in-the-middle tokens by model family: before the prefix, before the suffix, and before the
+text to fill in."""
 
 
 class StoppedTemplate(BadRequest):
@@ -66,8 +67,8 @@ class Template(Protocol):
         continue_final: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """Return the prompt's text. `variables` are the template's own. Raises the template's
-        errors."""
+        """Return the prompt's text. `variables` are those of the model's own template. Raises the
+        template's errors."""
         ...
 
 
@@ -201,8 +202,8 @@ def _rendered_again(
     thinking: bool,
     variables: Mapping[str, Any],
 ) -> str | None:
-    """Return the rendering by the model's template of a probing prompt, followed by a turn of the
-    model; None if it refuses it. Raises TemplateStopped and RendererNotReady."""
+    """Render a test prompt with the model's template, followed by the opening of the model's turn.
+    Return None if the template refuses the prompt. Raises TemplateStopped and RendererNotReady."""
     try:
         return template.render(
             chat_messages(prompt, shape, tools),

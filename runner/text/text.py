@@ -1,8 +1,8 @@
 """The text side of a runner: it turns requests into token ids, and makes readers of the output.
 
 Pure, given the model's tokenizer. Nothing in a request raises here: an error is a `Refusal` that
-names the field. `prepare` and `count` belong to one thread, the choices to one thread, which may be
-another: they share no mutable state.
+names the field. `prepare` and `read` belong to one thread. The readers of choices belong to one
+thread, which may be a different one: they share no mutable state with `prepare`.
 """
 
 from __future__ import annotations

@@ -110,9 +110,12 @@ class EmbeddingInputs:
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> EmbeddingPrompt:
         """Return the tokens of a text, or of token ids, with the model's special tokens around
-        them; ids that already begin or end with these keep their own. `cut`: cut the end of an
-        input that is too long. Raises ContextOverflow if it is too long and not to be cut, and
-        BadRequest for invalid ids, invalid Unicode and an empty input."""
+        them. Ids that already have these special tokens get no second ones. `cut`: cut the end of
+        an input that is too long.
+
+        Raises ContextOverflow if the input is too long and not to be cut, and BadRequest for
+        invalid ids, invalid Unicode and an empty input.
+        """
         inner = self._encoded(text) if isinstance(text, str) else self._stripped(text)
         if len(inner) > self._room and not cut:
             whole = len(inner) + self._model.max_tokens - self._room

@@ -49,8 +49,9 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The pieces around calls: `opens`, first call, `between`, next call, `closes`. A call is
-    `head`, name, `middle`, arguments, `tail`. A piece that is a token must be written as a token.
+    """The fixed text in and around tool calls. An output is `opens`, the first call, `between`, the
+    next call, ..., `closes`. A call is `head`, name, `middle`, arguments, `tail`. A piece that is a
+    token must be written as a token.
 
     `names` is a pattern of names; None: any name, as a JSON string. `is_last`: no text follows
     calls. `is_single`: an answer has at most one call.

@@ -60,7 +60,8 @@ _OPENERS = (
 _SECTIONS = ("<|tool_call_", "<｜tool▁")
 """Openings of calls that have a name before their JSON."""
 _ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-]*"?')
-"""The possible beginnings of such calls before the name is complete; may be empty."""
+"""Matches the beginning of a call without an opening mark, before its name is complete. Also
+matches an empty text."""
 _BEGUN_ARGUMENTS = re.compile(rf"\s*(?={_BEGUN_OBJECT})", re.DOTALL)
 BEGUN_WITHIN = 1024
 """A call is passed on as it arrives only if its name and its arguments begin within this many
@@ -90,7 +91,7 @@ class CallText:
 
     @property
     def is_begun(self) -> bool:
-        """Return whether part of the call was passed on."""
+        """Return whether `take` has already returned part of the call."""
         return self._object is not None
 
     @property
@@ -169,7 +170,8 @@ class CallText:
 
 
 def _behind_object(rest: str) -> str:
-    """Return the text after a call's object; `rest` is the text after its arguments."""
+    """Return the text after the end of a call's JSON object. `rest` begins after the value of the
+    call's arguments."""
     begun = '{"":0'
     try:
         return rest[json.JSONDecoder().raw_decode(begun + rest)[1] - len(begun) :]

@@ -78,8 +78,8 @@ def family_of(
 ) -> Family:
     """Return the family of a model with this chat template ("" for none) and these tokens.
 
-    Parsers that `parsers` names override the chosen ones. `library` has mlx-lm's findings, for the
-    parser of mlx-lm that `parsers` may name.
+    Parsers that `parsers` names override the chosen ones. `library` is what mlx-lm detected, or the
+    parser of mlx-lm that `parsers` names.
     """
     if parsers == FOUND and all(marker in vocabulary for marker in MARKERS):
         return harmony()

@@ -55,9 +55,9 @@ class HarmonyFamily(Family):
         return True
 
     def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
-        """Return the opening of thinking if a grammar constrains the answer after it, or the
-        opening of the answer without thinking. With tools return "", because calls have their own
-        headers."""
+        """Return the text that opens thinking if the model thinks and a grammar constrains the
+        answer after it. Without thinking, return the text that opens the answer. Otherwise return
+        "". Also return "" with tools, because calls have their own headers."""
         if has_tools:
             return ""
         if is_held:
@@ -65,7 +65,8 @@ class HarmonyFamily(Family):
         return "" if thinking else FINAL
 
     def opening(self, prompt: str, final: str | None) -> SpanState:
-        """Return "header" if the prompt ends with the beginning of a turn, else as the base."""
+        """Return "header" if the prompt ends with the beginning of a turn, "reasoning" if it ends
+        with the opening of thinking, else "text"."""
         text = prompt.rstrip()
         if text.endswith(ANALYSIS):
             return "reasoning"
@@ -73,7 +74,7 @@ class HarmonyFamily(Family):
 
     def closing(self, *, has_tools: bool) -> str:
         """Return the text that ends thinking and opens the answer. With tools it opens the channel
-        of calls, which may also contain words."""
+        of calls, which may also contain plain text."""
         return f"<|end|>{TURN}{COMMENTARY if has_tools else FINAL}"
 
     def messages(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -95,8 +96,9 @@ class HarmonyFamily(Family):
         opening: SpanState,
         stops: Automaton,
     ) -> Reader:
-        """Return the reader of one choice. Thinking has its channel even if it was not requested.
-        The continuation of a raw prompt has no turns, so nothing is read as markup."""
+        """Return the reader of one choice. In a conversation it reads the channel of thinking even
+        if the request did not ask for thinking. In the continuation of a raw prompt it reads
+        nothing as markup, because the prompt has no turns."""
         if not reads_thinking:
             return Family.reader(
                 self, tools, reads_thinking=False, reads_tools=False, opening="text", stops=stops
@@ -106,7 +108,7 @@ class HarmonyFamily(Family):
 
 
 def harmony() -> HarmonyFamily:
-    """Return the family. Its marks are for grammars, which constrain the text after the second."""
+    """Return gpt-oss's family. A grammar constrains only the text after the end mark of `think`."""
     return HarmonyFamily(
         think=Marks(ANALYSIS, f"<|end|>{TURN}{FINAL}"),
         calls=Marks("<|channel|>commentary to=functions.", "<|call|>"),
@@ -262,7 +264,7 @@ class HarmonyReader:
             self._emit(self._stops.flush(), self._offset, out)
 
     def _answer_without_header(self, out: list[Span | Call]) -> None:
-        """Treat the presumed header as an answer."""
+        """Treat the text so far, which has no channel and so is no header, as an answer."""
         text, self._header, self._is_bare = self._header, "", False
         self._state = "text"
         self._say(text, out)

@@ -154,7 +154,7 @@ class ObjectText:
             self._end_escape(letter, out)
 
     def _take_unit(self, out: list[str]) -> None:
-        """Take a complete `\\uXXXX`, alone or after the first half of a pair."""
+        r"""Take a complete `\uXXXX`, alone or after the first half of a surrogate pair."""
         held = self._escape
         unit = int(held[-4:], 16)
         is_low, is_high = 0xDC00 <= unit < 0xE000, 0xD800 <= unit < 0xDC00

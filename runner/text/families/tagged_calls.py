@@ -88,7 +88,7 @@ _TAGS = re.compile(
     r"|<\|(?:open|close)\|>(?:(?!<\|sep\|>).)*<\|sep\|>"
 )
 _SCRAPS = re.compile(r"""["'>\s]*""")
-"""The remains of a tag with a repeated end."""
+"""Characters that are left over from a tag whose end the model wrote twice."""
 _CDATA = re.compile(r"\s*<!\[CDATA\[(.*?)\]\]>\s*", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SYNTAX = re.compile(
@@ -114,7 +114,7 @@ _WORDS = (
     ("array", ("arr", "list", "tuple")),
     ("null", ("null", "none")),
 )
-"""Type to the prefixes of its names in schemas."""
+"""(type, prefixes of the names that schemas use for that type)."""
 
 
 def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]]) -> list[object]:
@@ -306,4 +306,4 @@ _READERS = (
     ("object", _object),
     ("array", _array),
 )
-"""The narrowest type first."""
+"""(type, function that reads a value of that type or returns None), the narrowest type first."""

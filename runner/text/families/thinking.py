@@ -20,7 +20,8 @@ from runner.text.stops import automaton
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """All levels of thinking effort, the least first."""
 LEVELS = ("low", "medium", "high")
-"""The levels of a template that takes a level but names at most one, such as gpt-oss's."""
+"""The effort levels of a template that has a variable for them but names at most one level, such as
+gpt-oss's."""
 _QUOTED = re.compile(r"""["'](none|minimal|low|medium|high|xhigh|max)["']""")
 
 
@@ -88,9 +89,9 @@ def effort_levels(template: str) -> tuple[str, ...]:
 
 
 def level_for(effort: str | None, levels: tuple[str, ...], *, thinking: bool) -> str | None:
-    """Return the template's level that is nearest to `effort`, the lesser of two.
+    """Return the template's level that is nearest to `effort`; of two equally near, the lesser.
 
-    Without thinking it is the least level. None keeps the template's default.
+    Without thinking, return the least level. None keeps the template's default.
     """
     if not thinking:
         return levels[0] if levels else None
@@ -104,7 +105,7 @@ def level_for(effort: str | None, levels: tuple[str, ...], *, thinking: bool) ->
 def template_variables(
     request: GenerationRequest, levels: tuple[str, ...], *, thinking: bool
 ) -> dict[str, Any]:
-    """Return a template's variables beside `enable_thinking`.
+    """Return a template's variables other than `enable_thinking`.
 
     These are the request's own variables, and the amount of thinking under the names that templates
     use. `thinking`, for DeepSeek V3.1 and Granite, is off by default; it is set only if the request
@@ -130,8 +131,8 @@ def thinking_limit(
 ) -> ThinkingLimit | None:
     """Return the limit that ends thinking after `budget` tokens.
 
-    None if there is no budget, if the family has no text that ends thinking, or if that text would
-    not end it or would also end the output.
+    Return None if there is no budget, or if the family has no text that ends thinking. Also return
+    None if the tokens of that text would not end thinking, or would end the whole output.
     """
     if budget is None:
         return None

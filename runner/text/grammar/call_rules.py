@@ -45,9 +45,9 @@ class Calls:
 
 @dataclass(slots=True)
 class CallRules:
-    """Writes rules. `mark` writes a text that may be a token. `is_end` says whether a text is a
-    token that ends an output. `check` refuses a schema that cannot be enforced, naming its
-    field."""
+    """Writes rules. `mark` writes a marker: as a token if the vocabulary has one for it, else as
+    text. `is_end` says whether a text is a token that ends an output. `check` refuses a schema that
+    cannot be enforced, naming its field."""
 
     mark: Callable[[str], str]
     is_end: Callable[[str], bool]
@@ -74,7 +74,8 @@ class CallRules:
         return [f"calls: {rows}", f"call: {head} ({names}) {tail}", *self._lines]
 
     def pieces(self, pieces: Sequence[Piece]) -> str:
-        """Write pieces in sequence; a token that ends the output stands for itself."""
+        """Write pieces in sequence. A token that ends an output is left out, because a finished
+        grammar allows it anyway."""
         written = [
             f"/{piece.regex}/" if isinstance(piece, Pattern) else self.mark(piece)
             for piece in pieces
@@ -153,7 +154,7 @@ class CallRules:
     def _value(
         self, tags: Tags, schema: Any, shared: Mapping[str, Any], rule: str, where: str
     ) -> str:
-        """Return the rule of a value and of what ends it."""
+        """Return the grammar of an argument's value, followed by the tag that ends the value."""
         fields = cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
         kind: Any = fields.get("type")
         if kind == "string":
@@ -180,9 +181,9 @@ class CallRules:
     def _text_to_end(
         self, tags: Tags, rule: str, schema: Mapping[str, Any], *, is_null_text: bool
     ) -> str:
-        """Return the rule of a text and of what ends it. A text contains no tags that end a value
-        or a call. A closing tag that is not a token is part of the text's rule, which would
-        otherwise consume its beginning."""
+        """Return the grammar of a string value, followed by its closing tag. The string contains no
+        tag that ends a value or a call. If the closing tag is not a token, it is part of the
+        string's own rule, which would otherwise consume the tag's beginning."""
         least, most = schema.get("minLength", 0), schema.get("maxLength")
         closing, *rest = tags.behind_value
         assert isinstance(closing, str)
@@ -199,7 +200,7 @@ class CallRules:
 
 
 def _is_writable(text: object, tags: Tags) -> bool:
-    """Return whether a tag's parser reads this text unchanged."""
+    """Return whether a parser of these tags reads this text back unchanged."""
     if not isinstance(text, str) or text != text.strip() or "<" in text:
         return False
     return tags.any_json or text.lower() != "null"

@@ -23,7 +23,8 @@ RULE_BYTES = 64 * 1024
 CHOICES_AT_MOST = 1000
 
 _BLANK = r"[ \t\n]{0,24}"
-"""White space between JSON tokens: enough for indentation, too little to loop in."""
+"""White space between JSON tokens: enough for indentation, too little for a model to write blanks
+forever."""
 _GUIDANCE: dict[str, Any] = {
     "lenient": False,
     "coerce_one_of": False,
@@ -34,7 +35,8 @@ EXACT_INTEGER = 2**53 - 1
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-"""The formats that llguidance enforces; others are annotations, as the standard says."""
+"""The formats that llguidance enforces. JSON Schema treats any other format as a mere
+annotation."""
 FARTHEST = 92 * 10**17
 """Larger bounds exceed llguidance's 64-bit numbers."""
 _LONGEST = 2**31 - 1
@@ -74,10 +76,10 @@ def _children(node: Any) -> Sequence[Any]:
 
 
 def narrowed(schema: Any) -> Any:
-    """Return the schema without room to loop in: bounds for integers that have none, and no
-    additional properties in objects that list theirs and do not mention others. Drops what cannot
-    be enforced: annotation formats and bounds beyond all possible values. Every match of the result
-    also matches `schema`."""
+    """Return the schema, narrowed so that a model cannot write digits or properties forever.
+    Integers without bounds get bounds. Objects that list their properties and do not mention others
+    allow no others. Parts that cannot be enforced are dropped: annotation formats and bounds beyond all
+    possible values. Every match of the result also matches `schema`."""
     if isinstance(schema, list):
         return [narrowed(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -104,8 +106,8 @@ def narrowed(schema: Any) -> Any:
 
 
 def _reachable(schema: Any) -> Any:
-    """Return a part of an `allOf` without what cannot be enforced, otherwise unchanged: its
-    properties are not all properties of the whole."""
+    """Return a part of an `allOf` without what cannot be enforced. Unlike `narrowed`, this adds no
+    bounds and forbids no properties, because the other parts may have further properties."""
     if isinstance(schema, list):
         return [_reachable(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -119,8 +121,9 @@ def _reachable(schema: Any) -> Any:
 
 
 def _within_reach(node: Mapping[str, Any], key: str, value: Any) -> Any:
-    """Return a bound, replaced by one in range if no possible value reaches it; unchanged if
-    everything that the other bound allows is out of range."""
+    """Return the value of a keyword. A bound that is out of llguidance's range becomes the largest
+    that it supports. A bound stays unchanged if the opposite bound is out of range on the same
+    side."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
     others = [node.get(other) for other in _OPPOSITE.get(key, ())]

@@ -30,12 +30,13 @@ from runner.text.prepared import SpanState
 
 KEPT_GRAMMARS = 128
 PROBED_TOKENS = 24
-"""Tokens by which a new grammar is tried: a grammar too complex to run usually fails at once."""
+"""How many tokens are tried with a new grammar: a grammar too complex to run usually fails at
+once."""
 
 _LAYOUT = r"/[ \t\n]{0,8}/"
 _LINES = r"/\n{0,8}/"
-"""Allowed text between thinking and the answer; readers strip newlines, spaces belong to the
-text."""
+"""Allowed text between thinking and the answer. Readers strip these newlines; spaces would belong
+to the answer."""
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _TEXT = "TEXT: /(?s:.+)/"
 
@@ -44,7 +45,7 @@ _IN_SCHEMA = re.compile(r"failed to compile JSON schema: (.*?) \d+ \| ")
 _SAID = (
     (
         re.compile(r"^Unimplemented keys: \[(.*)\]$"),
-        r"the schema's \1 cannot be held to; leave it out",
+        r"the schema's \1 cannot be enforced; leave it out",
     ),
     (
         re.compile(r"^patternProperty regexes (/.*/) and (/.*/) are not disjoint$"),
@@ -59,7 +60,7 @@ _SAID = (
         r"its bounds for \1 are too large",
     ),
 )
-"""Its messages, and ours."""
+"""Patterns of llguidance's messages, each with the message that clients get instead."""
 _PIECES = re.compile(r"(<\|[^|<>]*\|>)")
 
 
@@ -184,7 +185,8 @@ class Grammars:
         return "\n".join([start, f"thought: {thoughts}", _TEXT, *rules])
 
     def _check_schema(self, schema: Mapping[str, Any], field: str) -> None:
-        """Refuse a schema that is too large, or that llguidance cannot enforce alone."""
+        """Refuse a schema that is too large, or that llguidance cannot enforce even without the
+        rest of the grammar."""
         check_size(schema, field)
         self._checked(_Written(f"start: {json_rule(schema)}"), field)
 
@@ -234,7 +236,8 @@ class Grammars:
 
 
 def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
-    """Consume a few tokens, from a different part of the vocabulary each time."""
+    """Try a new grammar: feed it a few allowed tokens, each from a different part of the
+    vocabulary, so that a grammar too complex to run fails here."""
     for turn in range(PROBED_TOKENS):
         if matcher.is_stopped():
             return
@@ -264,8 +267,8 @@ def _plain(error: str) -> str:
 
 
 def _limits() -> LLParserLimits:
-    """Return limits: a hostile pattern costs some 50 ms in total, and a large honest schema
-    passes."""
+    """Return limits under which a hostile pattern costs some 50 ms in total, and a large legitimate
+    schema still compiles."""
     return LLParserLimits(
         initial_lexer_fuel=100_000,
         step_lexer_fuel=100_000,

@@ -1,9 +1,9 @@
 """Mark the markup in a client's messages, so that the rendered prompt shows which markup came from
 the client.
 
-Pure. A mark after the first character breaks a spelling, so that the template too sees text and
-neither splits nor counts there. A mark is one printable letter that occurs nowhere in the request,
-and that templates do not trim, quote or change.
+Pure. A mark is inserted after the first character of a spelled-out token. So the template, too,
+sees plain text there and does not split or count at it. A mark is one printable letter that occurs
+nowhere in the request, and that templates do not trim, quote or change.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup
 
 
 def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
-    """Return the spellings that are not tokens in a field of a message."""
+    """Return the finder of the markup that counts as text, not as tokens, in this field of a
+    message."""
     if field != "content" or message.get("role") == "tool":
         return markup.all
     return markup.in_answers if message.get("role") == "assistant" else markup.in_texts
@@ -128,8 +129,8 @@ def _message(
 
 
 def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[str], str]:
-    """Return a change of texts that may be JSON: if an escape hides a spelling, the JSON is
-    rewritten."""
+    """Return `change` for texts that may be JSON. If an escape in the JSON hides the spelling of a
+    token, the parsed JSON is changed and written again."""
 
     def changed(text: str) -> str:
         """Return a text in which every spelling of markup is broken by a mark, also inside JSON."""

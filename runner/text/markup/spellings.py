@@ -152,8 +152,8 @@ def _is_bracketed(text: str) -> bool:
 
 
 def _expression(node: dict[str, Any]) -> str:
-    """Return a regular expression for the rest of all tokens in a tree of letters, longest
-    first."""
+    """Return a regular expression for the remaining letters of all tokens below this node of a
+    trie, the longest first."""
     choices: list[str] = []
     for letter, child in sorted(node.items()):
         if letter == _END:

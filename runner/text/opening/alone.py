@@ -32,7 +32,7 @@ from runner.text.opening.settings import (
 from runner.text.opening.sidecar import sidecar_template
 
 OTHER_FILES = ("tekken.json",)
-"""Files for which transformers may use another class."""
+"""If the model directory has one of these files, transformers may use another tokenizer class."""
 WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
 """Files that transformers reads if `tokenizer_config.json` does not list the added tokens."""
 

@@ -20,10 +20,10 @@ import msgspec
 from runner.text.opening.opened import TokenizerError
 
 MOST_BYTES = 256 << 20
-"""Several times the largest known file."""
+"""Maximum size of a `tokenizer.json`: several times that of the largest known file."""
 MOST_GROWTH = 1_000.0
-"""NFKC makes up to 18 characters from one, and bytes as characters 4; no known tokenizer has more
-than one of each."""
+"""Maximum growth of a text. NFKC makes up to 18 characters from one, and byte-level encoding up to
+4; no known tokenizer does either more than once."""
 FACTORS: Mapping[str, float] = {
     "NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Precompiled": 18, "Nmt": 1, "Prepend": 1,
     "Lowercase": 3, "BertNormalizer": 9, "Strip": 1, "StripAccents": 1, "ByteLevel": 4,
@@ -32,7 +32,8 @@ FACTORS: Mapping[str, float] = {
     "FixedLength": 1, "RandomChunk": 1, "WordPiece": 1, "BPEDecoder": 1, "CTC": 1, "Fuse": 1,
     "ByteFallback": 1,
 }  # fmt: skip
-"""By the type of a part. In byte-level text, each character becomes up to four."""
+"""Type of a processing part to its growth factor. In byte-level text, each character becomes up to
+four."""
 UNKNOWN = 18.0
 _MAY_BE_EMPTY = re.compile(r"[*?^$]|\{[0,]|\\[bBAzZGKyY]|\(\)|\(\||\|\)|\|\||^\||\|$|^$")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")

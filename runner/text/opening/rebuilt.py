@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer
 from runner.text.opening.settings import PLAIN, TokenizerSettings, Unsure
 
 ENDS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-"""Default special tokens of these classes."""
+"""Default special tokens of transformers' tokenizer classes for Qwen."""
 _SPLITS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}| ?[^\s%s\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -28,8 +28,9 @@ _SPLITS = (
 
 @dataclass(frozen=True, slots=True)
 class Rebuilding:
-    """A class that rebuilds a tokenizer. `splits` is its text splitting; `marks_special`: it
-    finally adds all special tokens again, as special."""
+    """A class of transformers that rebuilds a tokenizer. `splits` is the pattern by which the class
+    splits text. `marks_special`: in the end the class adds all special tokens again, marked as
+    special."""
 
     name: str
     splits: str
@@ -46,11 +47,13 @@ FORCED: Mapping[str, Rebuilding] = {
     "qwen3_5_moe": QWEN_3_5,
     "qwen3_5_moe_text": QWEN_3_5,
 }
-"""By families for which transformers always uses this class, whatever class is named."""
+"""Model family to the class that transformers uses for it, even if the tokenizer's settings name
+another class."""
 NAMED_SO: Mapping[str, Rebuilding] = dict.fromkeys(
     ("qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN_2
 )
-"""By families for which it uses this class if it is named."""
+"""Model family to the class that transformers uses for it if the tokenizer's settings name that
+class."""
 
 
 def rebuilding_of(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Rebuilding | None:

@@ -156,7 +156,8 @@ def _call_id(call_id: str, shape: TemplateShape) -> str:
 
 
 def _apart(message: Message, shape: TemplateShape) -> list[Message]:
-    """Return the message, or its text and its calls as two messages."""
+    """Return the message. If the template needs it, return the message's text and its calls as two
+    messages."""
     calls, text = message.get("tool_calls"), message.get("content")
     if not calls or not text or shape.beside != "apart":
         return [message]

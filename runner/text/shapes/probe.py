@@ -104,8 +104,8 @@ def _is_whole(text: str, prompt: ChatPrompt) -> bool:
 
 
 def _flaws(text: str) -> int:
-    """Return how oddly a call is shown: in Python's notation, as JSON in JSON, or with a word for
-    None."""
+    """Count the flaws in how a call is shown: in Python's notation, as JSON inside JSON, or with
+    the word `None`."""
     is_python, is_twice = f"'{_KEY}': '{_VALUE}'" in text, f'\\"{_KEY}\\"' in text
     return is_python + is_twice + bool(re.search(r"\bNone\b", text))
 

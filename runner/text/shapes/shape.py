@@ -32,7 +32,7 @@ class TemplateShape:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return a text that says how this shape differs from that of most templates; empty if it
+        """Return phrases that say how this shape differs from that of most templates; empty if it
         does not differ."""
         values = (getattr(self, name) for name in _WORDS)
         return tuple(
