@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of an API, and its line in the reference of the API."""
+    """A path of an API, and its line in the API reference."""
 
     path: str
     summary: str
@@ -59,8 +59,8 @@ class Generates(Endpoint):
 @dataclass(frozen=True, slots=True)
 class ReadsPrompt(Endpoint):
     """`POST path` reports a prompt as the model reads it, and generates nothing. `body` is the
-    model that parses the body, `answer` the type of the answer. Each request that the parser makes
-    carries a question about the prompt."""
+    model that parses the body, `answer` the type of the answer. The parser's requests ask the
+    runner about their prompts."""
 
     dialect: WholeDialect
     body: type[BaseModel]

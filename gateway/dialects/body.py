@@ -58,7 +58,7 @@ class FieldTable:
     """How a dialect treats fields that its model does not have.
 
     - `harmless`: accepted without effect; each with the reason.
-    - `neutral`: fields of the dialect's parser, which refuses all values but these.
+    - `neutral`: accepted only with these values, which request nothing; the parser checks them.
     - `refused`: unsupported; each with advice. A null requests nothing and passes.
     - `empty_asks_nothing`: an empty text, list or object, 0 and false pass, too. Clients written in
       Go send unset fields that way.

@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema, from_json
 from bus.wire.messages.tokens import TokenLogprob
 
 LEAST_LOGPROB = -9999.0
-"""The log-probability that stands for "impossible" in OpenAI's reference."""
+"""The log-probability that OpenAI's API reference uses for "impossible"."""
 
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
 """A number with fewer consecutive digits fits into 64 bits."""

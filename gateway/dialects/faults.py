@@ -264,12 +264,12 @@ def item_not_found(item_id: str) -> HttpFault:
 
 
 def owner_silent(owner: str, waited_s: float) -> HttpFault:
-    """Return the 504 for a request that cannot be cancelled because its owner does not answer."""
+    """Return the 504 for a cancel to which the request's owner, a gateway, did not answer."""
     return HttpFault(
         504,
         "owner_silent",
-        f"{owner}, which owns the request, did not answer within {waited_s:g} s; a gateway that "
-        "has died has its requests cancelled by their runners within 3 s",
+        f"{owner}, which owns the request, did not answer within {waited_s:g} s; if that gateway "
+        "has died, the runners cancel its requests within 3 s",
         retry_after_s=OVERLOADED_RETRY_S,
         facts={"waited_s": waited_s},
     )

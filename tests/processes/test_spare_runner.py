@@ -55,7 +55,7 @@ def is_waiting(pid: int) -> bool:
 def test_the_next_load_takes_the_spare_and_another_follows(node: Node) -> None:
     pid = spare(node)
     (line,) = [one for one in node.shoal("status").stdout.splitlines() if f" {pid} " in one]
-    assert line.endswith("no model: loading, or spare"), line
+    assert line.endswith("no model: it is loading one, or it is a spare runner"), line
     assert node.chat("Hello!").status_code == 200
     (instance,) = node.state()["instances"].values()
     assert [rank["pid"] for rank in instance["ready"]] == [pid]

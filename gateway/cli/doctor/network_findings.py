@@ -109,7 +109,9 @@ def key_check(keys: ClusterKeys | None, trouble: str, *, beyond: bool) -> Findin
             return Finding(
                 name, "error", "no cluster key, and nodes on other machines need one", remedy
             )
-        return Finding(name, "ok", "none; only nodes on other machines need one")
+        return Finding(
+            name, "ok", "no cluster key; one is needed only if the cluster spans several machines"
+        )
     if keys.phase != "settled":
         remedy = "see `shoal keys show` for the next step"
         return Finding(name, "warn", f"a key rotation is in progress ({keys.phase})", remedy)

@@ -24,7 +24,7 @@ KINDS = {
 RESTS = {
     "new": "not yet",
     "busy_here": "not while this node is busy",
-    "busy_there": "not while it is busy",
+    "busy_there": "not while that node is busy",
     "unanswered": "no answer",
 }
 

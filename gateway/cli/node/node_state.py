@@ -121,13 +121,13 @@ class NodeState:
         return sorted(entries, key=lambda row: (row[0], row[1].path))
 
     def reading_of(self, instance: Instance) -> RunnerReading | None:
-        """Return the reading of the instance's lead runner, for the newest generation of the
-        instance; None if no such reading arrived."""
+        """Return the reading of the instance's lead runner (rank 0), from the latest start of the
+        instance's runners. Return None if no such reading arrived."""
         return next((reading for reading in self.ranks_of(instance) if reading.rank == 0), None)
 
     def ranks_of(self, instance: Instance) -> list[RunnerReading]:
-        """Return the readings of the instance's ranks, by rank, for the newest generation of the
-        instance."""
+        """Return the readings of the instance's runners, by rank. Readings from an earlier start of
+        the instance's runners are left out."""
         mine = [runner for runner in self.runners if runner.instance == instance.instance]
         newest = max((reading.generation for reading in mine), default=0)
         return sorted(

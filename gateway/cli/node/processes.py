@@ -30,7 +30,7 @@ from conf.settings import Settings
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
 IN_USE = "in use"
-"""These words are part of the description of a port's problem if another program uses the port."""
+"""These words in a port's problem mean that another program uses the port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ def _orphans(paths: Paths) -> Iterable[Leftover]:
 
 
 def our_supervisord(paths: Paths) -> int | None:
-    """Return the pid in the pid file, if that process runs our supervisord configuration. The pid
-    file may be old, and its pid may belong to another process by now."""
+    """Return the pid in supervisord's pid file, if that process runs the configuration of this
+    home. The pid file may be old, and its pid may belong to another process by now."""
     pid = read_supervisor_pid(paths.supervisord_pid)
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
         # supervisord sets a title on Linux, so that its command line is one string

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 MAX_LIVES = 3
 """A service that starts this often during one start of the node counts as stuck."""
 OLD_LOOKS = 20
-"""Checks (about 5 s) during which a model may stay failed if the first check found it failed. The
-failure may be older than this start. The leader places such a model again when the node joins."""
+"""Checks (about 5 s) for which a model may stay failed if the first check already found it failed:
+it may have failed before this start. The leader places such a model again when the node joins."""
 
 
 NO_ROOM = "no memory"

@@ -16,7 +16,10 @@ class Flags:
 
     node: Annotated[str | None, typer.Option(help="Name of this node.", metavar="NAME")] = None
     base_port: Annotated[
-        int | None, typer.Option(help="Move every port of this node, HTTP included.")
+        int | None,
+        typer.Option(
+            help="Base port: every port of this node, HTTP included, is this plus an offset."
+        ),
     ] = None
     http_port: Annotated[int | None, typer.Option(help="Port of the HTTP API.")] = None
     http_host: Annotated[
@@ -48,7 +51,8 @@ class Flags:
         int | None, typer.Option(help="Largest batch of a runner, in requests; 1: no batching.")
     ] = None
     master_priority: Annotated[
-        int | None, typer.Option(help="Election priority: the candidate with the highest leads.")
+        int | None,
+        typer.Option(help="Election priority: the node with the highest one leads."),
     ] = None
     log_level: Annotated[
         str | None, typer.Option(help="Lowest level that processes log: debug, info, ...")
@@ -62,7 +66,7 @@ SETTINGS = {
     "namespace": "cluster.namespace",
     "max_rows": "runner.max_rows",
 }
-"""For flags whose name differs from the name of their setting: flag to setting."""
+"""Flag to setting, for flags whose name differs from the name of their setting."""
 
 
 def flag_of(key: str, value: Any) -> str:

@@ -44,7 +44,8 @@ CREATED = tuple(map(json_bytes, _MAKING))
 """The lines of a stream that makes a model. The last is also the whole answer."""
 _SPOKEN: answers.OllamaVersion = {"version": VERSION}
 FOREVER_S = 100 * 365 * 86_400.0
-"""Distance of the expiry date of a model that does not expire, since the API requires a date."""
+"""How far in the future the expiry date is that a model without expiry gets, since the API requires
+a date."""
 
 
 def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:

@@ -204,7 +204,9 @@ def _parameters(values: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         parameters["stop"] = [parameters["stop"]]
     for name, value in parameters.items():
         if isinstance(value, dict) or (isinstance(value, list) and name != "stop"):
-            raise bad_field(f"parameters.{name[:MAX_PATH]}", "must be a number, a text or a switch")
+            raise bad_field(
+                f"parameters.{name[:MAX_PATH]}", "must be a number, a text, true or false"
+            )
     options, _ = validate(
         bodies.OllamaOptionsBody, dict(parameters), within="parameters", strict=True
     )

@@ -238,8 +238,8 @@ def error_object(fault: HttpFault) -> OllamaError:
 
 
 def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
-    """Return the additional fields of the last line. The total is loading, waiting, prefill and
-    decode."""
+    """Return the additional fields of the last line. The total duration is loading, waiting,
+    prefill and decode together."""
     return {
         "done": True,
         "done_reason": reason,

@@ -78,8 +78,8 @@ def _children(node: Any) -> Sequence[Any]:
 def narrowed(schema: Any) -> Any:
     """Return the schema, narrowed so that a model cannot write digits or properties forever.
     Integers without bounds get bounds. Objects that list their properties and do not mention others
-    allow no others. Parts that cannot be enforced are dropped: annotation formats and bounds beyond all
-    possible values. Every match of the result also matches `schema`."""
+    allow no others. Parts that cannot be enforced are dropped: annotation formats and bounds beyond
+    all possible values. Every match of the result also matches `schema`."""
     if isinstance(schema, list):
         return [narrowed(part) for part in cast(list[Any], schema)]
     if not isinstance(schema, dict):

@@ -22,7 +22,8 @@ def tasks(
         typer.Option(
             "--cloud-fallback/--no-cloud-fallback",
             help=(
-                "First allow (or forbid) providers to answer on all nodes if a task's models fail."
+                "Before showing them, let providers answer if a task's models fail (or forbid "
+                "it), on all nodes."
             ),
         ),
     ] = None,
@@ -47,7 +48,7 @@ def tasks(
             [_provider_row(provider) for provider in answer["providers"]],
         )
         allowed = "may" if answer["allowCloudFallback"] else "may not"
-        output.say(f"providers {allowed} answer if the candidates before them fail")
+        output.say(f"providers {allowed} answer if the models before them in a task fail")
     if answer["trouble"]:
         output.note(f"{answer['trouble']}; the last valid version stays in force")
     if not answer["tasks"] and not answer["providers"]:

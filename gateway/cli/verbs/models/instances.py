@@ -272,7 +272,7 @@ def _rank_lines(state: NodeState, instance: Instance) -> list[str]:
     ranks = state.ranks_of(instance)
     lines = [
         f"{instance.model} rank {rank.rank} on {state.names.get(rank.node, rank.node)}: "
-        f"{size(rank.active_bytes)} of {size(rank.limit_bytes)}, at most {size(rank.peak_bytes)}"
+        f"{size(rank.active_bytes)} of {size(rank.limit_bytes)}, peak {size(rank.peak_bytes)}"
         f"{f'; its process {size(rank.process_bytes)}' if rank.process_bytes else ''}"
         for rank in ranks
         if len(instance.shards) > 1

@@ -25,7 +25,7 @@ from gateway.cli.verbs.models.instances import (
 )
 
 WIDTH = 96
-"""Maximum width of the reason for a refusal in the table. `--json` shows the whole reason."""
+"""Maximum width of a reason in the table, in characters. `--json` shows the whole reason."""
 
 
 def place(

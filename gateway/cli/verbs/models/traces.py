@@ -186,7 +186,7 @@ def _notes(record: Row) -> Iterable[str]:
         return
     clock = lead["clock"]
     yield (
-        f"the runner, {lead['instance']} on {lead['node']}, has the gateway's clock"
+        f"the runner, {lead['instance']} on {lead['node']}, uses the same clock as the gateway"
         if clock["how"] == "one clock"
         else f"the runner's times may be wrong by {clock['error_s'] * 1000:.2f} ms"
     )

@@ -37,8 +37,8 @@ class LatencySpread:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Latencies and counts of the last `seconds`; if that is None, since the gateway's start. A
-    spread without values is None."""
+    """Latencies and counts of the last `seconds`; if `seconds` is None, since the gateway's start.
+    `ttft` and `itl` are None if nothing was measured."""
 
     seconds: float | None
     ttft: LatencySpread | None
@@ -58,7 +58,7 @@ class Spell:
 
 
 class LastMinute:
-    """The counters of a minute, oldest first."""
+    """Samples of a gateway's counters from the last minute, the oldest sample first."""
 
     def __init__(self, spell_s: float = SPELL_S) -> None:
         self._spell_s = spell_s

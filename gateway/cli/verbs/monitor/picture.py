@@ -31,9 +31,9 @@ STATUS: Mapping[str, Tone] = {"ready": "good", "failed": "bad"}
 
 @dataclass(frozen=True, slots=True)
 class ClusterLook:
-    """The state of the cluster at one moment: the snapshot, the pool, and the last minute. `remark`
-    is about the connection. `is_lost`: the connection is lost, and the other fields are from
-    before."""
+    """The state of the cluster at one moment: the metrics of all nodes, the models in memory or
+    waiting for it (`pool`), and the latencies of the last minute (`spell`). `remark` is about the
+    connection. `is_lost`: the connection is lost, and the other fields are from before."""
 
     cluster: Fields
     pool: Fields
@@ -309,7 +309,8 @@ def _why(wait: Fields | None) -> Sequence[Line]:
 
 
 def _of_queue(pool: Fields) -> str:
-    """Return the waiting models and priorities, in parentheses; empty if nothing waits."""
+    """Return the waiting requests by model and priority, and the models that wait for memory, in
+    parentheses; empty if nothing waits."""
     queue = [f"{row['model']} {row['waiting']} at {row['priority']}" for row in pool["queue"]]
     whys = [f"{wait['model']}: {wait['why']}" for wait in pool["waits"]]
     return f" ({', '.join([*queue, *whys])})" if queue or whys else ""

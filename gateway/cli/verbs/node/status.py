@@ -165,8 +165,8 @@ def _supervised_process(process: ProcessReading) -> SupervisedProcess:
 
 
 def _undone_changes(state: NodeState) -> list[tuple[str, UndoneChange]]:
-    """Return (node name, change) of each change that was undone because two versions of the log
-    met."""
+    """Return (node name, change) of each change to the cluster's state that was lost when a node
+    replaced its log with another node's."""
     return [
         (state.names.get(reading.node, reading.node), change)
         for reading in state.undone
@@ -200,8 +200,8 @@ def _uptime(process: SupervisedProcess) -> str:
 
 
 def _about(process: SupervisedProcess, state: NodeState | None) -> str:
-    """Return why a process does not run. For a runner that does, return its model, if the node's
-    state is known. Empty for other processes."""
+    """Return why a process does not run. For a runner that runs, return its model, if the node's
+    state is known. Return an empty text for any other process."""
     if process.status != "running":
         return process.description
     if state is None or not process.name.startswith("runner:"):
@@ -213,4 +213,4 @@ def _about(process: SupervisedProcess, state: NodeState | None) -> str:
         for rank in instance.ready
         if (rank.node, rank.process, rank.pid) == mine
     ]
-    return ready[0] if ready else "no model: loading, or spare"
+    return ready[0] if ready else "no model: it is loading one, or it is a spare runner"

@@ -35,8 +35,8 @@ def tap(
 ) -> None:
     """Show the messages on the bus of this node as they pass: events, readings, tokens.
 
-    A tap slows nothing; if it cannot keep up, it misses messages. Tokens are published only while
-    somebody taps `token.*`.
+    A tap slows nothing; if it cannot keep up, it misses messages. Tokens are published only while a
+    tap listens to `token.*`.
     """
     _check_pattern(pattern)
     settings, output = invocation.settings(), invocation.output

@@ -26,7 +26,7 @@ REMARK_S = 10.0
 """Seconds between two lines of progress where no progress bar can be drawn."""
 LOOK_S = 0.25
 LEARN_S = 5.0
-"""How long the HTTP process that answers may take to learn of a start or an end."""
+"""How long the HTTP process that answers may take to learn that a quantization began or ended."""
 LISTED_S = 20.0
 
 
@@ -74,8 +74,8 @@ def pull(
 
 
 def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
-    """Pull a model to this node. Every other node then copies it from this node. Return the last
-    event of each node. If a node fails, the other nodes continue; raises CliError at the end."""
+    """Pull a model to this node, then have every other node copy it. Return the last event of each
+    node. If a node fails, the other nodes continue; raises CliError at the end."""
     state = invocation.state()
     others = sorted((card.name, card.node) for card in state.cards if card.node != state.node)
     ended = [_to_one(invocation, model, None, anyway=anyway)]
@@ -146,8 +146,8 @@ class PaceColumn(ProgressColumn):
 
 
 class _Remarks:
-    """Progress where no bar can be drawn: each phase is written once, and the progress from time to
-    time."""
+    """The progress of a pull where no bar can be drawn: one line for each phase, and further lines
+    from time to time."""
 
     def __init__(self, output: Output, names: Mapping[str, str]) -> None:
         self._output = output

@@ -210,4 +210,4 @@ def test_a_link_is_told_with_its_age_or_with_why_it_was_not_measured() -> None:
     links |= {"links": [], "latency_every_s": 10.0}
     links["resting"] = [{"peer": "n-mini", "why": "busy_there"}]
     (told, _) = links_of(parse_state(found), 1005.0)
-    assert in_a_line(told).endswith("; not measured (not while it is busy)")
+    assert in_a_line(told).endswith("; not measured (not while that node is busy)")

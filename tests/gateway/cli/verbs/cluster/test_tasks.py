@@ -36,7 +36,7 @@ def test_each_line_of_the_page_runs_as_printed(
 def test_the_guard_is_set_on_the_command_line(site: TaskedGateway, tmp_path: Path) -> None:
     for option, word, allowed in (("no-cloud", "may not", False), ("cloud", "may", True)):
         said = typed(site.made, tmp_path, f"shoal tasks --{option}-fallback").stdout
-        assert f"providers {word} answer if the candidates before them fail" in said
+        assert f"providers {word} answer if the models before them in a task fail" in said
         told = httpx.get(f"{site.made.url}/api/v1/config").json()
         assert told == {"allowCloudFallback": allowed}
 
