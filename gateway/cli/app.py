@@ -80,7 +80,7 @@ VERBS: Mapping[str, Verb | Group] = {
     "monitor": Verb("Watch the cluster live.", "verbs.monitor"),
     "tap": Verb("Listen to the bus: events, readings, tokens.", "verbs.node.tap", here=True),
     "logs": Verb("Show the logs of the node's processes.", "verbs.node.logs", here=True),
-    "timeline": Verb("Show the runners' last steps and which one is behind.",
+    "timeline": Verb("Show the runners' last steps, and which runner is behind.",
                      "verbs.monitor.timeline"),
     "capture": Verb("Save the state and logs of each node to one file.", "verbs.node.capture"),
     "doctor": Verb("Check the node and its machine for problems.", "doctor.doctor", here=True),
@@ -128,7 +128,7 @@ VERBS: Mapping[str, Verb | Group] = {
     }),
     "lease": Group("Reserve memory for other programs.", {
         "run": Verb("Run a program with memory reserved for it.", "verbs.cluster.leases"),
-        "ls": Verb("List the leases and the waiting requests for one.", "verbs.cluster.leases"),
+        "ls": Verb("List the leases, and requests that wait for one.", "verbs.cluster.leases"),
         "ask-back": Verb("Ask the owner of a lease to release it.", "verbs.cluster.leases"),
         "rm": Verb("End a lease.", "verbs.cluster.leases"),
     }),

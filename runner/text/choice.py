@@ -96,7 +96,8 @@ class ChoiceText:
         return ChoiceOutput(tuple(pieces), self._ended)
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """End the choice: return all held text and the complete finish reason."""
+        """End the choice. Return the text that was still held back, and the finish reason that
+        clients see: "stop" becomes "tool_calls" after a tool call."""
         pieces: list[Piece] = []
         reader = self._reader
         if not self._ended:

@@ -80,7 +80,8 @@ class EveryToken:
         return ChoiceOutput(self._with_logprobs(output.pieces), output.ended)
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """Return the held text, with the log-probabilities of tokens without text."""
+        """Return the text that was still held back, with the log-probabilities of tokens without
+        text."""
         self._ended = True
         last = self._inner.finish(reason)
         pieces = self._with_logprobs(last.pieces)

@@ -166,8 +166,8 @@ class ChoiceReader(Protocol):
         ...
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:
-        """Return the held text and the complete finish reason. Called once, after the last
-        `push`."""
+        """Return the text that was still held back, and the finish reason that clients see. Called
+        once, after the last `push`."""
         ...
 
 

@@ -114,10 +114,10 @@ def _memory(_settings: Settings, _running: bool) -> Finding:
 def _limits(_settings: Settings, _running: bool) -> Finding:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < MIN_FILES:
-        limit = f"{soft} open files"
+        limit = f"the limit on open files is {soft}"
         return Finding("limits", "error", limit, f"run `ulimit -n {MIN_FILES}` before `shoal up`")
     files = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return Finding("limits", "ok", f"{files} open files")
+    return Finding("limits", "ok", f"limit on open files: {files}")
 
 
 def folders(settings: Settings, _running: bool) -> Finding:
@@ -179,7 +179,7 @@ def records(settings: Settings, _running: bool) -> Finding:
             "see `shoal logs gateway` for the reason; delete them when you do not need them",
         )
     if not file.exists():
-        return Finding("records", "ok", f"none yet; they will be written to {file}")
+        return Finding("records", "ok", f"no records yet; they will be written to {file}")
     return Finding("records", "ok", f"{size(file.stat().st_size)} in {file}")
 
 
@@ -197,7 +197,7 @@ def tasks(settings: Settings, running: bool) -> Finding:
     """Check `tasks.toml` on the disk, and that the node has the keys that the file names."""
     file = settings.paths.tasks_file
     if not file.exists():
-        return Finding("tasks", "ok", f"none; {file} does not exist")
+        return Finding("tasks", "ok", f"no tasks; {file} does not exist")
     try:
         table = read_tasks(file.read_text())
     except (ConfigError, UnicodeDecodeError) as error:
@@ -242,7 +242,7 @@ def api_keys(settings: Settings, running: bool) -> Finding:
     trouble = readable_key(path)
     if trouble is not None:
         return Finding("api keys", "warn", trouble, f"`chmod 600 {path}`")
-    counts = f"{len(settings.api_keys) or 'none'} in the settings"
+    counts = f"API keys: {len(settings.api_keys) or 'none'} in the settings"
     if not running:
         return Finding("api keys", "ok", counts)
     try:
@@ -317,7 +317,7 @@ def _supervisord(settings: Settings, running: bool) -> Finding:
         return Finding("supervisord", "error", text, f"see `shoal logs {bad[0].name}`")
     slots = [p for p in listed if p.name.startswith("runner:")]
     used = sum(p.alive for p in slots)
-    return Finding("supervisord", "ok", f"all services run, {used} of {len(slots)} slots in use")
+    return Finding("supervisord", "ok", f"services run, {used} of {len(slots)} runner slots in use")
 
 
 def _locks(settings: Settings, running: bool) -> Finding:
@@ -327,7 +327,7 @@ def _locks(settings: Settings, running: bool) -> Finding:
     remedy = (
         "nothing to do; the next start removes them" if running else "remove them with `shoal down`"
     )
-    return Finding("locks", "warn", f"no process uses: {', '.join(stale)}", remedy)
+    return Finding("locks", "warn", f"stale, used by no process: {', '.join(stale)}", remedy)
 
 
 def _gateway(settings: Settings, running: bool) -> Finding:

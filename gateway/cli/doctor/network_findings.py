@@ -160,7 +160,8 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
         return Finding(name, "error", f"no such host ({look.why})", remedy)
     if look.outcome == "closed":
         remedy = (
-            f"start the node there with `--listen`; `shoal config show` names its port ({port}?)"
+            f"start the node there with `--listen`; check with `shoal config show` there that its "
+            f"port is {port}"
         )
         return Finding(
             name, "error", "the machine answers, but nothing listens on this port", remedy
@@ -196,24 +197,26 @@ def _judge_answer(name: str, look: PeerLook, *, has_key: bool) -> Finding:
     is_here = is_loopback(host_of(look.address))
     if spoken == "CURVE" and not has_key and not is_here:
         remedy = "run `shoal keys join` with that cluster's key"
-        return Finding(name, "error", "it requires a cluster key, and this node has none", remedy)
+        return Finding(name, "error", "that node requires a cluster key; this one has none", remedy)
     if spoken == "NULL" and has_key:
         remedy = "run `shoal keys join` there, then `shoal down` and `shoal up`"
-        return Finding(name, "error", "it has no cluster key, and this node has one", remedy)
+        return Finding(name, "error", "that node has no cluster key, but this node has", remedy)
     if look.problem and "no answer" not in look.problem:
         return Finding(
-            name, "error", f"it rejects this node: {look.problem}", "see `shoal logs bus`"
+            name, "error", f"that node rejects this node: {look.problem}", "see `shoal logs bus`"
         )
     if look.problem and has_key:
         remedy = "compare the fingerprints in `shoal keys show` here and there, then `shoal up`"
-        return Finding(name, "error", "it rejects this node's cluster key", remedy)
+        return Finding(name, "error", "that node rejects this node's cluster key", remedy)
     if look.problem and spoken == "CURVE":
-        text = "it rejects this machine's key: it has a cluster key, or belongs to another user"
+        text = "that node rejects this machine's key: it has a cluster key, or another user runs it"
         return Finding(name, "error", text, "run `shoal keys join` with that cluster's key")
     if look.problem:
-        return Finding(name, "error", "it listens, but does not answer", "see `shoal logs` there")
+        return Finding(
+            name, "error", "that node listens but does not answer", "see `shoal logs` there"
+        )
     return Finding(
-        name, "ok", f"it listens ({spoken}); `shoal up` shows whether it accepts this node"
+        name, "ok", f"that node listens ({spoken}); `shoal up` shows whether it accepts this node"
     )
 
 

@@ -119,7 +119,7 @@ def port_problems(host: Host, ports: Sequence[DevicePort]) -> list[str]:
     `ibv_devinfo` on that host."""
     states = {port.device: port.state for port in ports}
     return [
-        f"{host.ssh}: {device} is {states.get(device, 'not there')}, not {ACTIVE}"
+        f"{host.ssh}: {device} is {states.get(device, 'missing')}, not {ACTIVE}"
         for device in itertools.chain.from_iterable(host.rdma)
         if states.get(device) != ACTIVE
     ]

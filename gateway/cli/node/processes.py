@@ -279,7 +279,9 @@ def move_command(settings: Settings) -> str:
         return "choose free ports with `shoal up --base-port PORT`"
     source = settings.sources.get("http_port", "default")
     follows = source == "default" or source.startswith("base_port")
-    return f"`shoal up --base-port {base}{'' if follows else f' --http-port {base}'}` moves all"
+    return (
+        f"`shoal up --base-port {base}{'' if follows else f' --http-port {base}'}` moves all ports"
+    )
 
 
 def _locked(path: Path) -> bool:

@@ -98,14 +98,14 @@ class StartWatch:
         earlier looks are counted."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
-            return Starting(0, total, "supervisord starts")
+            return Starting(0, total, "starting supervisord")
         by_name = {service.name: service for service in look.services}
         if (stuck := self._stuck(by_name)) is not None:
             return stuck
         up = [name for name in self.services if _runs(by_name.get(name))]
         if len(up) < len(self.services):
             missing = [name for name in self.services if name not in up]
-            return Starting(len(up), total, f"{', '.join(missing)} start")
+            return Starting(len(up), total, f"starting {', '.join(missing)}")
         if look.stranger:
             return Stuck(
                 f"another node ({look.stranger}) answers at this node's address", "gateway"

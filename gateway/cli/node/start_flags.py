@@ -44,7 +44,7 @@ class Flags:
     offline: Annotated[
         bool | None,
         typer.Option(
-            "--offline/--online", help="Never contact a hub, or download models from it when asked."
+            "--offline/--online", help="Never contact a model hub, or allow downloads from it."
         ),
     ] = None
     max_rows: Annotated[

@@ -345,7 +345,7 @@ class ChatCompletionsBody(SharedBody):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     reasoning_effort: EffortBody | None = honoured(
         "none: no thinking; others: think, at the nearest level of the model's template; "
-        "minimal: no thinking if that has no levels"
+        "minimal: no thinking if the template has no levels"
     )
     reasoning: ChatReasoningBody | None = None
     thinking: ChatThinkingBody | None = None
@@ -392,7 +392,7 @@ class CompletionsBody(SharedBody):
     prompt: PromptBody
     store: bool | None = only(False, why="only chat completions and responses are stored")
     suffix: str | None = honoured("fill the middle, if the model can")
-    echo: bool | None = honoured("puts the prompt first")
+    echo: bool | None = honoured("put the prompt before the answer")
     max_tokens: Annotated[int, Field(ge=-1)] | None = honoured(
         "default 16; 0 only with echo; -1: as many as fit"
     )

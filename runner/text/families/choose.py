@@ -58,8 +58,8 @@ template is used."""
 
 @dataclass(frozen=True, slots=True)
 class Parsers:
-    """The parsers of calls and thinking, by a card's names. Empty: chosen by the template and the
-    vocabulary; `none`: no parser."""
+    """The parsers of calls and thinking that a model card names. An empty name means that the
+    template and the vocabulary choose the parser; `none` means no parser."""
 
     calls: str = ""
     thinking: str = ""
@@ -134,8 +134,8 @@ def _calling(template: str) -> Family:
 
 
 def _named(parser: str, template: str) -> Family:
-    """Return a family without thinking, by the card's name of its calls; without calls for an
-    unknown name."""
+    """Return a family without thinking, whose calls have the format that the model card names. For
+    an unknown name the family has no calls."""
     if parser == _BARE:
         return _family("bare_json", Marks("{", "", leads=True), bare_json_calls, template)
     for name, _, form, marks, parse in _CALLS:

@@ -170,7 +170,8 @@ def _bare(form: TaggedForm, text: str) -> str:
 
 
 def checked_parser(parse: Parse) -> Parse:
-    """Return the same parser with a check: it raises if the calls lack a word of the text."""
+    """Return the parser with a check added. It raises ValueError if a word of the text is in none
+    of the parsed calls."""
 
     def read(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
         """Return the parser's calls. Raises ValueError if a word is missing."""

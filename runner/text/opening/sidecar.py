@@ -10,8 +10,8 @@ SIDECAR = "chat_template.json"
 
 
 def sidecar_template(path: Path) -> str | None:
-    """Return the chat template in the folder's `chat_template.json`; None if there is none, or if
-    the folder has one at the tokenizer's place."""
+    """Return the chat template in the folder's `chat_template.json`. Return None if there is none,
+    or if `chat_template.jinja` or `tokenizer_config.json` has a template."""
     if (path / "chat_template.jinja").is_file() or _template_in(
         path / "tokenizer_config.json"
     ) is not None:

@@ -74,7 +74,7 @@ def ls(invocation: Invocation) -> None:
                "last used")  # fmt: skip
     output.table(columns, [_cells(row, now_s) for row in answer["keys"]])
     if answer["in_settings"]:
-        output.note(f"this node's settings (api_keys) contain {answer['in_settings']} more")
+        output.note(f"this node's settings (api_keys) contain {answer['in_settings']} more keys")
     if not answer["keys"]:
         asks = "requires one" if answer["asked_for"] else "requires none"
         output.note(

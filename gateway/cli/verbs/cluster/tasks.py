@@ -21,15 +21,12 @@ def tasks(
         bool | None,
         typer.Option(
             "--cloud-fallback/--no-cloud-fallback",
-            help=(
-                "Before showing them, let providers answer if a task's models fail (or forbid "
-                "it), on all nodes."
-            ),
+            help=("First let providers answer on all nodes if a task's models fail, or forbid it."),
         ),
     ] = None,
 ) -> None:
-    """Show the tasks in the node's tasks.toml, with the models that can serve each and which of
-    those are loaded."""
+    """Show the tasks in the tasks.toml of the node. For each task, show the models that can serve
+    it, and which of them are loaded."""
     api, output = invocation.api(), invocation.output
     if cloud_fallback is not None:
         api.put("/api/v1/config", {"allowCloudFallback": cloud_fallback})

@@ -166,7 +166,7 @@ def _rows(card: ModelCard, state: NodeState) -> list[tuple[Any, ...]]:
                 "-",
                 size(adapter.size_bytes),
                 card.context_tokens,
-                f"beside {card.model}",
+                f"in the folder of {card.model}",
                 "-",
                 "-",
                 "-",
@@ -266,7 +266,7 @@ def stands_for(model: DerivedModel) -> str:
 
 
 def _derived_row(state: NodeState, model: DerivedModel) -> tuple[Any, ...]:
-    lost = "" if model.base in state.models else "; no disk has it"
+    lost = "" if model.base in state.models else "; that model is on no disk"
     loaded = ", ".join(state.loaded_on(model.base)) or "-"
     return (
         model.name,

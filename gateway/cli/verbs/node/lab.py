@@ -99,7 +99,7 @@ def lab(
         facts |= _place(nodes, settings.default_model, output)
     output.document(facts)
     output.table(("node", "url", "home"), [(node.name, node.url, node.home) for node in nodes])
-    output.note(f"`shoal nodes --url {nodes[0].url}` shows them; {ending} them")
+    output.note(f"`shoal nodes --url {nodes[0].url}` shows the nodes; {ending} them")
 
 
 def _node_count(what: str, base_port: int) -> int:

@@ -25,7 +25,7 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
         if text:
             output.say(f"{name:<10}{text}")
     if plan["nodes"]:
-        columns = ("node", ">needs", ">can give", ">ever", "missing")
+        columns = ("node", ">needs", ">can give now", ">at most", "missing")
         output.table(columns, [_node(node) for node in plan["nodes"]])
     for name, why in plan["blocked"].items():
         output.note(f"{name}: {why}")
@@ -77,7 +77,7 @@ def _disk(disk: dict[str, Any] | None) -> str:
 def _node(node: dict[str, Any]) -> tuple[str, ...]:
     missing = f"{size(node['missing_bytes'])} now" if node["missing_bytes"] else "-"
     if node["never_bytes"]:
-        missing += f", {size(node['never_bytes'])} even when empty"
+        missing += f", {size(node['never_bytes'])} even without other models"
     if not node["has_slot"]:
         missing += ", a runner slot"
     give, ever = size(node["usable_bytes"]), size(node["ceiling_bytes"])

@@ -237,7 +237,7 @@ class ResponsesPromptBody(Closed):
     reasoning: ResponsesEffortBody | None = None
     previous_response_id: str | None = None
     conversation: ResponsesConversation | None = honoured(
-        "its items come first, and it gets those of this response"
+        "the conversation's items come first; those of this response are added to it"
     )
     user: str | None = None
     safety_identifier: str | None = None

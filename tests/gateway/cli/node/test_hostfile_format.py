@@ -188,7 +188,7 @@ def test_several_cables_between_two_machines_are_read_as_mlx_reads_them(tmp_path
     file.write_text(mesh(*rows))
     assert [one.rdma for one in Hostfile.from_file(str(file)).hosts] == rows
     assert port_problems(hosts[0], rdma_ports(devinfo(("e1", "PORT_ACTIVE (4)")))) == [
-        "m0: e2 is not there, not PORT_ACTIVE"
+        "m0: e2 is missing, not PORT_ACTIVE"
     ]
 
 

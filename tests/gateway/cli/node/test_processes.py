@@ -178,7 +178,7 @@ def test_a_node_is_moved_to_ports_that_are_free(tmp_path: Path) -> None:
     base = processes.free_base_port(found)
     assert (
         base is not None
-        and processes.move_command(found) == f"`shoal up --base-port {base}` moves all"
+        and processes.move_command(found) == f"`shoal up --base-port {base}` moves all ports"
     )
     there = load_settings(home=tmp_path, flags={"base_port": base})
     assert processes.unusable_ports(there) == {}

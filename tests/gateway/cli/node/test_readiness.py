@@ -50,8 +50,8 @@ def test_the_steps_are_awaited_in_order_and_counted() -> None:
     assert done == sorted(done) and done[0] == 0
     texts = [verdict.text for verdict in verdicts if isinstance(verdict, Starting)]
     assert texts == [
-        "supervisord starts",
-        "worker start",
+        "starting supervisord",
+        "starting worker",
         "the HTTP API does not answer yet",
         "tiny is loading",
         "nobody leads",
@@ -103,7 +103,7 @@ def test_a_model_that_failed_before_this_start_has_time_to_be_placed_again() -> 
 
 def test_the_deadline_names_the_process_most_likely_to_blame() -> None:
     by_name = {service.name: service for service in with_worker(status="starting")}
-    assert overdue(Starting(2, 5, "worker start"), by_name, 30.0).process == "worker"
+    assert overdue(Starting(2, 5, "starting worker"), by_name, 30.0).process == "worker"
     running = {service.name: service for service in RUNNING}
     model = ModelLook("tiny", "loading")
     assert overdue(Starting(4, 5, "tiny is loading", model), running, 30.0).process == "worker"
