@@ -252,7 +252,7 @@ def _unshown_call(prompt: ChatPrompt, template: Template, shape: TemplateShape) 
 
 
 def _without_markup(text: str, spelled: Sequence[Span]) -> str:
-    """Return the prompt without the markup that messages spell."""
+    """Return the prompt with U+FFFD in place of each markup token that a message spells."""
     for start, end in reversed(spelled):
         text = f"{text[:start]}\ufffd{text[end:]}"
     return text

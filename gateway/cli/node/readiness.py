@@ -86,7 +86,8 @@ Verdict = Up | Starting | Stuck
 
 @dataclass(slots=True)
 class StartWatch:
-    """One start of a node. It judges each look at the node, together with the looks before."""
+    """One start of a node. It judges each check of the node (`Look`), together with the earlier
+    checks."""
 
     services: Sequence[str]
     _pids: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
@@ -94,8 +95,8 @@ class StartWatch:
     _roomless_looks: dict[str, int] = field(default_factory=dict[str, int])
 
     def judge(self, look: Look) -> Verdict:
-        """Return the verdict on this look at the node. Models that failed or lacked memory in
-        earlier looks are counted."""
+        """Return the verdict on this check of the node. It also depends on how often a model failed
+        or lacked memory in earlier checks."""
         total = len(self.services) + 2 + len(look.models)
         if look.services is None:
             return Starting(0, total, "starting supervisord")

@@ -140,7 +140,8 @@ def custom_function(tool: CustomToolBody | ResponsesCustomToolBody) -> ToolSpec:
 
 
 def custom_tells(tools: Sequence[object] | None) -> frozenset[str]:
-    """Return `Parsed.tells` entries for the custom tools among the offered ones."""
+    """Return the entries of `Parsed.tells` for the custom tools among `tools`, by which `is_custom`
+    recognises them."""
     return frozenset(f"{_PREFIX}{name}" for name in _names(tools))
 
 
@@ -150,7 +151,7 @@ def is_custom(parsed: Parsed, name: str) -> bool:
 
 
 def unheld_in(tools: Sequence[object] | None) -> tuple[str, ...]:
-    """Return the paths of formats that are not enforced."""
+    """Return the field paths of grammars of custom tools, which are not enforced."""
     paths: list[str] = []
     for index, tool in enumerate(tools or ()):
         if isinstance(tool, CustomToolBody) and isinstance(tool.custom.format, CustomGrammarBody):

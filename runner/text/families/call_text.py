@@ -41,7 +41,8 @@ _MARKUP = re.compile(
     rf"""|\s*(?P<glm>[\w.-]+)\s*<(?:longcat_)?arg_key>""",
     re.VERBOSE,
 )
-"""The beginnings of calls in other forms than JSON, up to a complete name, for all families."""
+"""Matches the beginning of a tool call that is not JSON, up to the end of the tool's name, in the
+formats of all model families."""
 _ENDS = {"coder": "</function>", "invoke": "</invoke>", "atem": "</atem:invoke>",
          "minicpm": "</function>", "xtml": "<|close|>call<|sep|>"}  # fmt: skip
 _QUOTES = ("<escape>", '<|"|>')
@@ -58,7 +59,7 @@ _OPENERS = (
     "call:",
 )
 _SECTIONS = ("<|tool_call_", "<｜tool▁")
-"""Openings of calls that have a name before their JSON."""
+"""Openings of tool calls in which the tool's name precedes the JSON arguments."""
 _ONLY_A_NAME = re.compile(r'(?:[\w.-]+\s*(?:[<\[][\w\]]*)?)?|\s*\[[\w.]*|"[\w.:-]*"?')
 """Matches the beginning of a call without an opening mark, before its name is complete. Also
 matches an empty text."""

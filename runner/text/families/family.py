@@ -44,17 +44,19 @@ class Reader(Protocol):
         ...
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that are certain now."""
+        """Take more text; return the spans that later text cannot change."""
         ...
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output; return the rest. `is_cut`: the token limit cut the output off."""
+        """End the output; return the remaining spans. `is_cut`: the token limit cut the output
+        off."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LibraryMarks:
-    """mlx-lm's findings about a tokenizer. `format` is its name for the form of calls."""
+    """The facts that mlx-lm detected about a tokenizer. `format` is the name of the tool call
+    format in mlx-lm."""
 
     think: Marks | None = None
     calls: Marks | None = None
@@ -127,8 +129,9 @@ class Family:
         opening: SpanState,
         stops: Automaton,
     ) -> Reader:
-        """Return the reader of one choice. Thinking or calls that it does not read stay plain
-        text."""
+        """Return the reader of one choice. Without `reads_thinking` or `reads_tools`, the markup of
+        thinking or of tool calls stays plain text. `stops` are searched for in the visible text
+        only."""
         return SpanReader(
             think=self.think if reads_thinking else None,
             calls=self.calls if reads_tools else None,

@@ -158,7 +158,7 @@ class HarmonyReader:
         self._stops = Scan(stops)
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that are certain now."""
+        """Take more text; return the spans that later text cannot change."""
         out: list[Span | Call] = []
         while self.stop is None:
             clear, marker, text = self._markers.feed(text)
@@ -169,8 +169,8 @@ class HarmonyReader:
         return out
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output; return the rest. A call that the token limit cut off is returned as far
-        as it goes."""
+        """End the output; return the remaining spans. A call that the token limit cut off is
+        returned as far as it goes."""
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)

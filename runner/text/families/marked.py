@@ -100,7 +100,7 @@ class SpanReader:
         return self._think is not None and (self._fresh or self._state == "call")
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that are certain now."""
+        """Take more text; return the spans that later text cannot change."""
         out: list[Span | Call] = []
         while self.stop is None:
             clear, marker, text = self._markers.feed(text)
@@ -111,11 +111,9 @@ class SpanReader:
         return out
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
-        """End the output; return the rest.
-
-        An open call is parsed if it needs no end marker; otherwise it becomes text. `is_cut`: the
-        token limit cut the output off; then an open call is returned as far as it goes.
-        """
+        """End the output; return the remaining spans. An open call is parsed if it needs no end
+        marker; otherwise it becomes text. `is_cut`: the token limit cut the output off; then an
+        open call is returned as far as it goes."""
         out: list[Span | Call] = []
         if self.stop is None:
             self._take(self._markers.flush(), out)
@@ -274,7 +272,8 @@ class SpanReader:
             self._say(opened + self._call.raw + marker, out)
 
     def _close(self, out: list[Span | Call], is_cut: bool = False) -> bool:
-        """Append the calls in the open call's text; return whether there are any."""
+        """Close the open tool call: append the calls that its text contains to `out`. Return
+        whether there are any."""
         calls = self._call.end(self._parse, self._offset, is_cut=is_cut)
         out.extend(calls)
         if calls:
@@ -284,8 +283,9 @@ class SpanReader:
         return bool(calls)
 
     def _is_readable(self, markup: tuple[str | None, bool] | None, is_cut: bool) -> bool:
-        """Return whether an open call without its end may be a call. If the token limit cut it off,
-        it must at least begin like one."""
+        """Return whether the text of a tool call without an end mark may be read as a call. If the
+        token limit cut the text off, it must at least begin like a call. `markup` is the result of
+        `read_cut_markup`."""
         if markup is not None:
             return not markup[1]
         if not is_cut and not self._marks_of_calls().leads:

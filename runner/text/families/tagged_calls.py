@@ -80,7 +80,7 @@ TAGGED: Mapping[str, TaggedForm] = {
     "laguna": _keyed(""),
     "longcat": _keyed("longcat_"),
 }
-"""mlx-lm's name of a form to its patterns."""
+"""mlx-lm's name of a tool call format to our patterns for that format."""
 
 _TAGS = re.compile(
     r"</?(?:\w+[:_])?(?:tool_call|function|parameter|param|invoke|arg_key|arg_value)\b[^<>\n]*>"

@@ -36,8 +36,8 @@ class Twin:
         self._meant = self._check(self._shared)
 
     def encode(self, text: str, callers: Iterable[Span], *, special: bool) -> list[int]:
-        """Return the tokens of a text in which the markup at `callers` is text. `special` as in
-        `ModelTokenizer.encode`."""
+        """Return the tokens of a text. Markup at the spans `callers` was written by the client and
+        stays plain text. `special` as in `ModelTokenizer.encode`."""
         theirs = frozenset(callers)
         pieces, at, count = list[str](), 0, 0
         for start, end in self._spellings.find(text):

@@ -202,7 +202,7 @@ def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> 
 
 
 def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Message]:
-    """Return messages with the system texts where the template shows them."""
+    """Return the messages with the system texts moved to where the template shows them."""
     if shape.system == "anywhere":
         return list(messages)
     leading = 0
@@ -231,7 +231,7 @@ def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[
 
 
 def _joined_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return messages without consecutive texts of one role."""
+    """Return the messages with consecutive texts of one role joined."""
     joined: list[Message] = []
     for message in messages:
         last = joined[-1] if joined else {}

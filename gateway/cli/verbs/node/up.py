@@ -232,7 +232,7 @@ def model_look(state: NodeState, model: str) -> ModelLook:
 
 
 def _with_room(look: ModelLook, state: NodeState, api: NodeApi) -> ModelLook:
-    """Return the look, with status `NO_ROOM` if no node has memory for the waiting model."""
+    """Return `look`, with status `NO_ROOM` if no node has memory for the waiting model."""
     why = api.no_room(look.model) if state.live and look.status == "waiting" else ""
     return replace(look, status=NO_ROOM, why=why) if why else look
 
