@@ -33,7 +33,7 @@ AnyPrepared = TypeVar("AnyPrepared", covariant=True)
 
 
 class Preparer(Protocol[AnyPrepared]):
-    """The work of the thread (`TextWorks` is one); it does not raise for any request."""
+    """The work of the text thread (`TextWorks` is one); it does not raise for any request."""
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
         """Return the tokenised request, or why it is refused."""

@@ -27,7 +27,7 @@ from gateway.dialects.openai.messages import MessageBody
 from gateway.dialects.shared_fields import LEAST_REPETITION, tool_tag
 
 HARMLESS = {
-    "prompt_cache_retention": "memory bounds the prefix cache, not time",
+    "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
     "prediction": "a speed hint that never changes the text",
     "litellm_metadata": "labels of a proxy",

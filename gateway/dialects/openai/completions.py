@@ -81,7 +81,7 @@ def _reads_prompt(body: CompletionsBody, prompt: Prompt) -> bool:
         return False
     reads = body.logprobs is not None or isinstance(prompt, TokensPrompt) or body.max_tokens == 0
     if reads and (body.n or 1) > 1:
-        text = "must be 1 with echo and any of logprobs, a prompt of token ids and max_tokens 0"
+        text = "must be 1 if echo is used with logprobs, token ids as prompt, or max_tokens 0"
         raise bad_field("n", text)
     if reads and body.suffix:
         text = "echo does not work with suffix; omit one of them"

@@ -25,7 +25,8 @@ Piece = str | Pattern
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """Arguments with each value between tags: a string as plain text, other values as JSON.
+    """Tool arguments written as tags, with one value between each pair of tags: a string as plain
+    text, any other value as JSON.
 
     `any_json`: values other than strings may have any schema. Else their type must be one plain
     word, and the string "null" cannot be written.

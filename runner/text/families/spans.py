@@ -57,6 +57,7 @@ malformed text."""
 
 
 class Rest(str):
-    """Text between the marks of calls that belongs to no call; a parser returns it beside them."""
+    """Text between the marks of calls that belongs to no call. A parser returns it along with the
+    calls."""
 
     __slots__ = ()

@@ -147,7 +147,7 @@ def rule_of(form: OutputFormat) -> str | None:
         return None
     texts = form.choices if form.kind == "choice" else (form.rule or "",)
     if not any(texts) or len(texts) > CHOICES_AT_MOST:
-        text = f"it must have 1 to {CHOICES_AT_MOST} texts and must not be empty"
+        text = f"it must have 1 to {CHOICES_AT_MOST} texts, at least one of them not empty"
         raise BadRequest(text, field=form.field)
     try:
         size = sum(len(text.encode()) for text in texts)

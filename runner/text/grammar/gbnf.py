@@ -163,7 +163,9 @@ class _Reader:
         self._named(name)
         self._rules[name] = self._alternatives()
         if self._here.mark not in ("", "\r", "\n"):
-            raise self._here.wrong("a text, a class, a rule's name, '(' or the end of the line")
+            raise self._here.wrong(
+                "a quoted text, a character class, a rule's name, '(' or the end of the line"
+            )
 
     def _alternatives(self) -> str:
         alternatives = [self._sequence()]
@@ -251,7 +253,7 @@ class _Reader:
             return self._lexeme(f"[{'^' if negated else ''}{''.join(parts)}]")
         if negated:
             return self._lexeme(_ANY)
-        raise GbnfError(f"line {self._here.line()}: an empty class matches nothing")
+        raise GbnfError(f"line {self._here.line()}: an empty character class matches nothing")
 
     def _times(self) -> str:
         """Take the repetition of the element before, and return it in Lark."""

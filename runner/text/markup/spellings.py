@@ -147,7 +147,8 @@ def find_markup(added: Iterable[AddedText], written: str, marks: Sequence[str]) 
 
 
 def _is_bracketed(text: str) -> bool:
-    """Return whether a token looks like markup: words between signs."""
+    """Return whether a token looks like markup: it has letters, but begins and ends with neither a
+    letter nor a digit."""
     return not text[0].isalnum() and not text[-1].isalnum() and any(map(str.isalpha, text))
 
 

@@ -38,9 +38,9 @@ WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
 
 
 def open_alone(path: Path, overrides: Mapping[str, str], end_ids: Sequence[int]) -> OpenedTokenizer:
-    """Return the content of the files in `path`. `overrides` take precedence over what they say
-    about mlx-lm's parsers. Raises Unsure if transformers might read them differently, and errors of
-    broken files."""
+    """Return the content of the files in `path`. `overrides` take precedence over what the files
+    say about mlx-lm's parsers. Raises Unsure if transformers might read the files differently, and
+    errors of broken files."""
     raw = _object(path / "tokenizer_config.json")
     config = _object(path / "config.json")
     rebuilding = rebuilding_of(config, raw)

@@ -21,7 +21,7 @@ from runner.text.opening.sidecar import sidecar_template
 def open_by_library(
     path: Path, overrides: dict[str, str], end_ids: Sequence[int]
 ) -> OpenedTokenizer:
-    """Return the content of the files in `path`. `overrides` take precedence over what they
+    """Return the content of the files in `path`. `overrides` take precedence over what the files
     say about mlx-lm's parsers. Raises TokenizerError."""
     try:
         sidecar = sidecar_template(path)

@@ -37,7 +37,7 @@ from gateway.dialects.shared_fields import tool_tag
 HARMLESS = {
     "client_metadata": "the client's own labels",
     "context_management": "conversations are never edited here",
-    "prompt_cache_retention": "memory bounds the prefix cache, not time",
+    "prompt_cache_retention": "the prefix cache is limited by memory, not by time",
     "prompt_cache_options": "as prompt_cache_retention",
     "litellm_metadata": "labels of a proxy",
 }
