@@ -272,7 +272,7 @@ def https(settings: Settings, running: bool) -> Finding:
         notes = pair_notes(settings)
         valid = read_pair(files).valid
     except ConfigError as error:
-        goes_on = "the node serves the previous certificate" if running else "see the message"
+        goes_on = "the node serves the previous certificate" if running else "no node can start"
         return Finding("https", "error", str(error), f"correct the files; until then {goes_on}")
     if notes:
         remedy = "replace the certificate and key; the running node loads the new pair"

@@ -85,8 +85,8 @@ LISTED_BY = {
 
 AGAIN = "the downloaded part is kept: the same `shoal pull` resumes"
 PULLED_IN_VAIN = {
-    "hub_unauthorized": "then try again",
-    "hub_gated": "then try again",
+    "hub_unauthorized": "do that, then try again",
+    "hub_gated": "do that, then try again",
     "hub_model_not_found": "search for it at https://huggingface.co/models?library=mlx",
     "hub_revision_not_found": "omit the revision to get the newest",
     "hub_rate_limited": f"wait, then try again; {AGAIN}",

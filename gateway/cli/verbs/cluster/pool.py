@@ -37,7 +37,7 @@ def pool(
 def pin(
     invocation: Invocation,
     model: PinnedName,
-    by: Annotated[str, typer.Option("--by", help="Who pins it; shown to others.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Name of the user, shown to others.")] = "",
 ) -> None:
     """Pin a model in memory, and load it if needed. A pinned model is never evicted."""
     answer = invocation.api().post("/pin", {"model": model, "by": by})

@@ -38,7 +38,7 @@ def verify(
         verify_models(invocation, models, node)
         return
     if node is not None:
-        raise CliError("--node applies to models; name at least one", code=USAGE)
+        raise CliError("--node applies to models; name at least one model", code=USAGE)
     mode = rdma_test.mode_of(quick=quick, stress=stress)
     api, output = invocation.api(), invocation.output
     state = api.state()

@@ -120,7 +120,7 @@ def load(
     context: Context = None,
     keep_alive_s: Annotated[
         float | None,
-        typer.Option("--keep-alive", help="Idle seconds until it is unloaded; -1: never."),
+        typer.Option("--keep-alive", help="Idle seconds until the model is unloaded; -1: never."),
     ] = None,
     kv: Kv = None,
     another: Another = False,
@@ -221,7 +221,7 @@ def wait_ready(
             )
             if time.monotonic() > ends_at:
                 text = f"{instance.model} is not ready after {wait_s:.0f} s"
-                raise CliError(text, remedy="it is still loading; see `shoal ps`", code=REFUSED)
+                raise CliError(text, remedy="loading continues; see `shoal ps`", code=REFUSED)
             time.sleep(LOOK_S)
 
 

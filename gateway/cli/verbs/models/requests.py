@@ -60,7 +60,7 @@ def requests(
     )  # fmt: skip
     if not answer["requests"]:
         which = "the log has no such request" if errors or model or client else "the log is empty"
-        output.note(f"{which}; `records.request_rows` sets how many it keeps")
+        output.note(f"{which}; `records.request_rows` sets how many rows are kept")
 
 
 def _word(value: object) -> str:

@@ -77,7 +77,7 @@ def save(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file; default: one here, named after the request.",
+            help="File to write; default: a file here, named after the request.",
         ),
     ] = None,
 ) -> None:

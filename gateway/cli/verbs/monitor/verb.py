@@ -47,7 +47,7 @@ STYLES: Mapping[str, str] = {
 
 def monitor(
     invocation: Invocation,
-    once: Annotated[bool, typer.Option("--once", help="Print one line once.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
     interval_s: Annotated[
         float,
         typer.Option(

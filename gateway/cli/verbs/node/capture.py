@@ -27,7 +27,7 @@ def capture(
             "--output",
             "-o",
             metavar="FILE",
-            help="The file; default: one here, named after the time.",
+            help="File to write; default: a file here, named after the time.",
         ),
     ] = None,
     nodes: Annotated[

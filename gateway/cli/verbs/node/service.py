@@ -68,7 +68,8 @@ def install(
     *,
     wanted: ServiceOptions,
     start: Annotated[
-        bool, typer.Option("--start/--no-start", help="Start it now and with the machine.")
+        bool,
+        typer.Option("--start/--no-start", help="Start the service now, and with the machine."),
     ] = True,
 ) -> None:
     """Start the node of this home when the machine starts, and restart the node if it fails."""

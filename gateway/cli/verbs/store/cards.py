@@ -38,7 +38,7 @@ def show(invocation: Invocation, model: ModelName) -> None:
     rows += [(f"on {node['name']}", _on_node(node)) for node in card["nodes"]]
     output.table(("", ""), rows)
     if card["toml"] is None:
-        output.note(f"`shoal card edit {card['model']}` writes one")
+        output.note(f"`shoal card edit {card['model']}` writes a card")
 
 
 def edit(invocation: Invocation, model: ModelName) -> None:
@@ -119,7 +119,7 @@ def export(invocation: Invocation, model: ModelName) -> None:
     """Print a model's card as TOML."""
     card, output = _card(invocation.api(), model), invocation.output
     if card["toml"] is None:
-        remedy = f"`shoal card edit {card['model']}` writes one"
+        remedy = f"`shoal card edit {card['model']}` writes a card"
         raise CliError(f"{card['model']} has no card", remedy=remedy, code=NOT_FOUND)
     output.document({name: card[name] for name in ("model", "toml", "card", "refused", "tag")})
     if not output.as_json:

@@ -42,7 +42,7 @@ def pull(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="NODE|all", help="The node that stores it; default: this one."
+            "--to", metavar="NODE|all", help="The node that stores the model; default: this node."
         ),
     ] = None,
     dry_run: Annotated[
@@ -51,7 +51,7 @@ def pull(
     ] = False,
     anyway: Annotated[
         bool,
-        typer.Option("--anyway", help="Pull it even if it fits into no node's memory."),
+        typer.Option("--anyway", help="Pull the model even if it fits into no node's memory."),
     ] = False,
 ) -> None:
     """Download a model from the Hugging Face hub, or copy it from another node. Ctrl-C stops the

@@ -10,7 +10,7 @@ from gateway.cli.output.terminal import Output
 
 WORDS = {
     "now": "it fits",
-    "later": "it fits after others are evicted",
+    "later": "it fits after other models are evicted",
     "never": "it fits on no node",
     "unknown": "unknown: no memory estimate",
 }
@@ -32,7 +32,7 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
     if plan["why"]:
         output.say(plan["why"])
     if plan["fits"] == "never":
-        output.note("`shoal pull` refuses it; use `--anyway` to pull it anyway")
+        output.note("`shoal pull` refuses this model; use `--anyway` to pull it anyway")
 
 
 def _rows(plan: dict[str, Any]) -> list[tuple[str, str]]:

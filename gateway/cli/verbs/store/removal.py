@@ -55,7 +55,7 @@ def rm(
     invocation: Invocation,
     models: Names,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Delete it on all nodes.")
+        bool, typer.Option("--everywhere", help="Delete the models on all nodes.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
@@ -124,7 +124,7 @@ def _doomed(state: NodeState, name: str, root: Path) -> Iterator[_Doomed]:
     if not isinstance(card, PartialModel) and card.bundled:
         raise CliError(
             f"{card.model} is part of shoal and cannot be deleted",
-            remedy="it takes at most 10 MB",
+            remedy="that model takes at most 10 MB",
         )
     _check_unheld(state, card.model)
     if isinstance(card, PartialModel):

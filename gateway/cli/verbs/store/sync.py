@@ -22,7 +22,7 @@ MOST_NAMED = 5
 
 def sync(
     invocation: Invocation,
-    to: Annotated[str, typer.Option("--to", metavar="NODE|all", help="The node that stores them.")],
+    to: Annotated[str, typer.Option("--to", metavar="NODE|all", help="The node to copy to.")],
     models: Annotated[
         list[str] | None,
         typer.Argument(metavar="[MODEL...]", help="Models of any node; default: all of this node."),

@@ -15,8 +15,8 @@ from gateway.cli.output.terminal import Output
 from gateway.cli.verbs.store.pull import PaceColumn, pace_of
 
 FETCHED = {
-    "pulled": "get it again with `shoal rm {0}` and `shoal pull {0}`",
-    "copied": "delete it with `shoal rm {0}`; loading it here copies it again",
+    "pulled": "get the model again with `shoal rm {0}` and `shoal pull {0}`",
+    "copied": "delete the copy with `shoal rm {0}`; loading the model here copies it again",
 }
 """Remedies for damaged files, by the model's origin."""
 
@@ -59,9 +59,9 @@ def _say(output: Output, state: NodeState, result: dict[str, Any]) -> None:
         output.say(f"{what}, all hashes match")
     elif result["intact"]:
         output.say(f"{what}, all readable, with intact weight headers")
-        output.note("it has no hashes, so changed bytes cannot be detected")
+        output.note("the model has no hashes, so changed bytes cannot be detected")
     if result["unlisted"]:
-        output.note(f"{result['unlisted']} of them have no hash and are readable")
+        output.note(f"{result['unlisted']} files have no hash, but are readable")
     if result["intact"]:
         return
     output.say(f"{what}, {result['wrong_count']} damaged:")
@@ -71,4 +71,4 @@ def _say(output: Output, state: NodeState, result: dict[str, Any]) -> None:
         output.say(f"  and {result['wrong_count'] - len(result['wrong'])} more")
     cards = (card for node in state.cards if node.node == result["node"] for card in node.models)
     origin = next((card.origin for card in cards if card.model == model), "put")
-    output.note(FETCHED.get(origin, "get it again from its source").format(model))
+    output.note(FETCHED.get(origin, "get the model again from its source").format(model))
