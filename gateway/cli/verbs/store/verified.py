@@ -61,7 +61,7 @@ def _say(output: Output, state: NodeState, result: dict[str, Any]) -> None:
         output.say(f"{what}, all readable, with intact weight headers")
         output.note("the model has no hashes, so changed bytes cannot be detected")
     if result["unlisted"]:
-        output.note(f"{result['unlisted']} files have no hash, but are readable")
+        output.note(f"files without a hash, all readable: {result['unlisted']}")
     if result["intact"]:
         return
     output.say(f"{what}, {result['wrong_count']} damaged:")
