@@ -68,9 +68,6 @@ LONGEST_STEP_DEADLINE_S: Final = 10.0
 PREPARES_S: Final = 60.0
 """Time limit of tokenising one request. Templates, grammars and prompts have limits of their own,
 so exceeding this is a defect."""
-BATCH_DEADLINE_S: Final = 60.0
-"""Time limit of a batch of inputs, or four times the expected time if that is more: unlike a
-prompt's prefill, an input cannot be computed in parts."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0
@@ -80,11 +77,6 @@ RANK_LOST_LOADING_S: Final = 15.0
 def lost_peer(message: str) -> bool:
     """Return whether an engine's error means that the connection to another rank is lost."""
     return any(f"[{backend}]" in message for backend in ("ring", "jaccl"))
-
-
-def batch_deadline_s(expected_s: float) -> float:
-    """Return the time limit of an embedding batch, in seconds."""
-    return max(BATCH_DEADLINE_S, 4 * expected_s)
 
 
 def step_deadline_s(expected_s: float, steps_done: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -46,14 +47,14 @@ from bus.wire.topics import reading_topic
 from runner import lifecycle
 from runner.engine import EngineStatus
 from runner.group.group_config import CannotForm
+from runner.lead import ProcessMemory
 from runner.recorder import KEPT, FlightRecorder
 from runner.roles.collective_test import CollectiveTestRole
 from runner.roles.embedding import EmbeddingRole
 from runner.roles.follower import FollowerRole
 from runner.roles.lead import LeadRole
 from runner.roles.quantize import QuantizeRole
-from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleParts
-from runner.serving.memory_watch import ProcessMemory
+from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleParts, ServingRole
 
 BEAT_S = 1.0
 WATCH_S = 0.25
@@ -140,8 +141,7 @@ class RunnerService:
 
     def _cancel(self, command: CancelRow) -> None:
         """End a request; a repeated call gets the first answer."""
-        role = self._role
-        if isinstance(role, LeadRole | EmbeddingRole) and role.cancel(command.request):
+        if isinstance(self._role, ServingRole) and self._role.cancel(command.request):
             self._cancelled.append(command.request)
         is_repeat = command.request in self._cancelled
         self._log.info(
@@ -171,14 +171,14 @@ class RunnerService:
 
     def _make_role(self, spec: RunnerSpec) -> Role:
         shell = replace(self._shell, log=self._log)
-        parts = RoleParts(spec, self, shell, self._factories, self._recorder)
+        parts = RoleParts(spec, self, shell, self._factories, self._recorder, self._tap)
         if spec.test is not None:
             return CollectiveTestRole(parts, spec.test)
         if spec.quantizes is not None:
             return QuantizeRole(parts)
         if spec.makes == "embedding":
             return EmbeddingRole(parts)
-        return LeadRole(parts, self._tap) if spec.rank == 0 else FollowerRole(parts)
+        return LeadRole(parts) if spec.rank == 0 else FollowerRole(parts)
 
     def _start_drain(self, drain: SlotDrain) -> None:
         spec = self._spec
@@ -342,7 +342,7 @@ class RunnerService:
             stacks=own_stacks_content(process, f"taken as it left: {hangs}") if hangs else b"",
         )
 
-    def _tap(self, step: int, entries: list[Entry]) -> None:
+    def _tap(self, step: int, entries: Sequence[Entry]) -> None:
         spec = self._spec
         if spec is None or "token" not in self._client.wanted:
             return

@@ -88,14 +88,14 @@ def next_batch(
 ) -> Batch | None:
     """Return the next batch, or None if no request has both ready inputs and credit. `vector_bytes`
     is the largest size of one vector."""
-    waiting = [request for request in requests if request.ready and request.credit > 0]
+    waiting = [request for request in requests if request.is_ready]
     if not waiting:
         return None
-    waiting.sort(key=lambda request: (request.request.priority, request.turn))
+    waiting.sort(key=lambda request: (request.priority, request.turn))
     batch = Batch(number, waiting[0].dimensions)
     most = max(1, min(MOST_INPUTS, MOST_VECTOR_BYTES // vector_bytes))
     same = [request for request in waiting if request.dimensions == batch.dimensions]
-    for _, equals in groupby(same, key=lambda request: request.request.priority):
+    for _, equals in groupby(same, key=lambda request: request.priority):
         _fill(batch, equals, budget_tokens, most, now)
     return batch
 
@@ -107,7 +107,7 @@ def _fill(
     goes first, then the earliest."""
     shares, asking = Shares(), dict[Sharer, deque[OpenEmbedding]]()
     for request in requests:
-        asking.setdefault(request.sharer, deque()).append(request)
+        asking.setdefault(request.request.sharer, deque()).append(request)
     while asking and batch.inputs < most:
         sharer = min(asking, key=shares.weight)
         mine = asking[sharer]

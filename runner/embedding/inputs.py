@@ -70,8 +70,7 @@ class InputsText:
         the bad input."""
         prompt = request.prompt
         if not isinstance(prompt, InputsPrompt):
-            text = f"{request.model} is an embedding model; it cannot generate text"
-            return Refusal(reason="unsupported", message=text, field="model")
+            return no_text(request.model)
         prompts: list[InputTokens] = []
         for number, given in enumerate(prompt.inputs):
             try:
@@ -91,6 +90,12 @@ class InputsText:
         """Refuse: embedding models do not answer questions about prompts."""
         text = f"{request.model} is an embedding model; it does not answer questions about prompts"
         return Refusal(reason="unsupported", message=text, field="model")
+
+
+def no_text(model: str) -> Refusal:
+    """Return the refusal of a request for text."""
+    message = f"{model} is an embedding model; it cannot generate text"
+    return Refusal(reason="unsupported", message=message, field="model")
 
 
 def _too_long(problem: ContextOverflow, number: int) -> Refusal:

@@ -14,10 +14,12 @@ from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.embedding.batches import Batch, BatchPace
 from runner.engine import Embedder, EmbedderFacts, EngineStatus, LoadProgress
-from runner.lifecycle import batch_deadline_s
 
 IDLE_S = 0.5
 """After this idle time the engine frees its unused memory."""
+BATCH_DEADLINE_S = 60.0
+"""Time limit of a batch of inputs, or four times the expected time if that is more: unlike a
+prompt's prefill, an input cannot be computed in parts."""
 TRIED_OUT = (8, 64)
 """Input lengths (tokens) computed before the first request, so that slow first runs are over."""
 
@@ -64,7 +66,7 @@ class EmbeddingLoop:
 
     def limit_s(self) -> float:
         """Return the time limit of the current batch, in seconds."""
-        return batch_deadline_s(self.expected_s)
+        return max(BATCH_DEADLINE_S, 4 * self.expected_s)
 
     # --- the engine's thread ---------------------------------------------------------------
 

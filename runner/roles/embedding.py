@@ -10,28 +10,24 @@ import os
 
 from bus.process.clock import wall
 from bus.process.memory import keep
-from bus.wire.errors import FailReason
-from bus.wire.ids import RequestId
-from bus.wire.messages.control import Phase
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.tokens import Cancel
-from runner.embedding import Embedded, EmbeddingLoop, EmbeddingServer, InputsText, PreparedInputs
+from runner.embedding import Embedded, EmbeddingBackend, EmbeddingLoop, InputsText, PreparedInputs
 from runner.engine import Embedder
 from runner.lifecycle import PREPARES_S
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
-    NO_PEER,
     TEXT_THREAD,
     Progressed,
-    Role,
     RoleParts,
+    ServingRole,
     leave_without_text,
     watchdog,
 )
+from runner.schedule import SchedulerLoad
 from runner.text import TextThread
 
 
-class EmbeddingRole(Role):
+class EmbeddingRole(ServingRole):
     """The role of a runner with an embedding model."""
 
     def __init__(self, parts: RoleParts) -> None:
@@ -43,33 +39,16 @@ class EmbeddingRole(Role):
         self._text: TextThread[PreparedInputs] = TextThread(
             lambda: InputsText(parts.factories.load_inputs(spec)), reactor.call, self._text_loaded
         )
-        self._server = EmbeddingServer(
-            spec, shell, recorder=parts.recorder, loop=self._loop, text=self._text
+        self._backend = self._server.backend = EmbeddingBackend(
+            self._server, reactor.now, loop=self._loop, text=self._text
         )
-        self.addresses = self._server.addresses
         self._since = reactor.now()
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._text.busy_since, TEXT_THREAD)
         self._computing = watchdog(parts.spec, lambda: self.status.busy_since)
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._server.owed)
-
-    def cancel(self, request_id: RequestId) -> bool:
-        """End a request as if its client had disconnected; return False if it is not open."""
-        if request_id not in self._server.owed:
-            return False
-        self._server.act_on(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
-        return True
-
-    def entered(self, phase: Phase) -> None:
-        """Accept or refuse requests according to the phase."""
-        self._server.intake.phase = phase
-
     def watch(self, now: float) -> None:
-        """Give up silent gateways; leave if a batch or the tokenising of inputs takes too long."""
-        self._server.watch(now)
+        """Leave also if a batch or the tokenising of inputs takes too long."""
         super().watch(now)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"tokenising a request took more than {PREPARES_S:g} s"
@@ -79,15 +58,19 @@ class EmbeddingRole(Role):
 
     def reading(self, now: float) -> RunnerReading:
         """Return this second's reading, with rates since the last one."""
-        load = self._server.load()
+        load = self._load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
-    def fail_all(self, reason: FailReason, message: str) -> None:
-        self._server.fail_all(reason, message)
-        super().fail_all(reason, message)
-
-    def say_goodbye(self, message: str) -> None:
-        self._server.close(message)
+    def _load(self) -> SchedulerLoad:
+        """Return the numbers of running and waiting requests, and their best priorities."""
+        computing = self._backend.computing or frozenset()
+        running: list[int] = []
+        waiting: list[int] = []
+        for request_id, request in self._server.open.items():
+            priorities = running if request_id in computing else waiting
+            priorities.append(request.request.priority)
+        best, served = min(waiting, default=None), min(running, default=None)
+        return SchedulerLoad(len(running), len(waiting), best, served)
 
     # --- from the threads ------------------------------------------------------------------
 
@@ -95,7 +78,7 @@ class EmbeddingRole(Role):
         return self._factories.load_embedder(self._spec, progress)
 
     def _loaded(self) -> None:
-        facts = self._server.intake.facts = self._loop.facts
+        facts = self._loop.facts
         assert facts is not None, "loaded"
         self.described = {"dimensions": facts.dimensions, "context_tokens": facts.max_tokens}
         self._host.signal("loaded")
@@ -114,4 +97,4 @@ class EmbeddingRole(Role):
 
     def _embedded(self, news: Embedded) -> None:
         if self._host.phase != "ended":
-            self._server.embedded(news)
+            self._backend.embedded(news)

@@ -13,13 +13,13 @@ from bus.process.memory import keep
 from bus.wire.ids import RequestId
 from bus.wire.messages.readings import RunnerReading
 from runner.group.lockstep import SharedPlan
+from runner.lead import MemoryWatch
 from runner.lifecycle import FIRST_STEP_DEADLINE_S, lost_peer
 from runner.recorder import ServedTotals
 from runner.roles.follower_loop import FollowerLoop
 from runner.roles.model_thread import LoadFailed, ThreadNews
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import Role, RoleParts, note_steps, watchdog
-from runner.serving.memory_watch import MemoryWatch
 
 READ_WITHIN_S = 0.5
 LOOKS_AGAIN_S = 0.01

@@ -13,9 +13,8 @@ from bus.process.clock import now as clock_now
 from runner.engine import EngineFacts, EngineStatus, FollowingEngine, LoadProgress, MemoryLook
 from runner.group.lockstep import Lockstep, SharedPlan
 from runner.group.rank_recorder import RankRecorder
+from runner.lead import IDLE_S, MEMORY_EVERY_S, MemoryWatch
 from runner.schedule import STEPS_AHEAD
-from runner.serving.lead_loop import IDLE_S, MEMORY_EVERY_S
-from runner.serving.memory_watch import MemoryWatch
 
 NEXT_PLAN_S = 0.01
 """With one unread step, wait this long for the next plan before reading the step."""

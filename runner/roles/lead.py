@@ -6,41 +6,31 @@ engine load, warms up and serves. It also watches the engine and the other ranks
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from bus.wire.errors import FailReason
-from bus.wire.ids import RequestId
-from bus.wire.messages.control import Phase, RunnerSpec
+from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
-from bus.wire.messages.tokens import Cancel, Entry
 from runner.engine import Engine, MemoryLook
+from runner.lead import LeadLoop, MemoryWatch, OpenText, Stepped, TextBackend
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
-    NO_PEER,
     TEXT_THREAD,
     Progressed,
-    Role,
     RoleParts,
+    ServingRole,
     note_steps,
     watchdog,
 )
 from runner.roles.startup import Startup
 from runner.schedule import Scheduler, ScheduleSettings
-from runner.serving.gateway_link import GatewayLink
-from runner.serving.lead_loop import LeadLoop, Stepped
-from runner.serving.memory_watch import MemoryWatch
-from runner.serving.open_request import OpenRequest
-from runner.serving.request_server import RequestServer
 from runner.text import TextWorks
 
 
-class LeadRole(Role):
-    """The role of rank 0 or of a single runner. `tap` sees each step's entries when they are
-    sent."""
+class LeadRole(ServingRole):
+    """The role of rank 0 or of a single runner."""
 
-    def __init__(self, parts: RoleParts, tap: Callable[[int, list[Entry]], None]) -> None:
+    def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
         self._loop = LeadLoop(
             self._load_engine,
@@ -53,40 +43,17 @@ class LeadRole(Role):
             self._channel.on_memory = self._measured
             self._loop.spans = self._channel.context.spans
         self._startup = Startup(parts, self._loop, self._opened)
-        self._server = RequestServer(
-            spec,
-            shell,
-            recorder=parts.recorder,
-            loop=self._loop,
-            text=self._startup.text,
-            tap=tap,
+        self._backend = self._server.backend = TextBackend(
+            self._server, shell, loop=self._loop, text=self._startup.text
         )
         if self._channel is not None:
-            self._server.ask_ranks = self._ask_ranks
-        self.addresses = self._server.addresses
+            self._backend.ask_ranks = self._ask_ranks
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._startup.text.busy_since, TEXT_THREAD)
         self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._server.owed)
-
-    def cancel(self, request_id: RequestId) -> bool:
-        """End a request as if its client had disconnected; return False if it is not open."""
-        if request_id not in self._server.owed:
-            return False
-        self._server.act_on(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
-        return True
-
-    def entered(self, phase: Phase) -> None:
-        """Accept or refuse requests according to the phase."""
-        self._server.phase = phase
-
     def watch(self, now: float) -> None:
-        """Give up silent gateways; leave if a step or the preparation of a request takes too
-        long."""
-        self._server.watch(now)
+        """Leave also if a step or the preparation of a request takes too long."""
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
@@ -101,23 +68,15 @@ class LeadRole(Role):
         load = self._loop.scheduler_load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
-    def fail_all(self, reason: FailReason, message: str) -> None:
-        """End every open request, and make the followers leave."""
-        self._server.fail_all(reason, message)
-        super().fail_all(reason, message)
-
-    def say_goodbye(self, message: str) -> None:
-        self._server.close(message)
-
     def _step_limit_s(self) -> float:
         learning = self._host.phase == "warming"
         return step_deadline_s(self._loop.expected_s(), 0 if learning else self.status.steps_done)
 
-    def _ask_ranks(self, request: OpenRequest, link: GatewayLink) -> None:
+    def _ask_ranks(self, text: OpenText) -> None:
         """Ask each rank to send the gateway its spans of a traced request."""
-        if request.trace is not None:
-            step, peer = self.status.steps_done, request.peer
-            self._others.ask_spans(request.request_id, step, lambda spans: link.send(peer, spans))
+        if text.trace is not None:
+            step, tell = self.status.steps_done, partial(self._server.send, text.request.peer)
+            self._others.ask_spans(text.request.request_id, step, tell)
 
     # --- from the engine's thread ----------------------------------------------------------
 
@@ -139,13 +98,13 @@ class LeadRole(Role):
             scheduler.pressure.take(rank, look)
 
     def _opened(self, works: TextWorks) -> None:
-        self._server.works = works
+        self._backend.works = works
         self._meter.facts_found = works.facts
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:
         if self._host.phase != "ended":
-            self._server.stepped(news)
+            self._backend.stepped(news)
         if self._host.phase == "warming":
             self._startup.stepped(news)
 

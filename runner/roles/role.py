@@ -24,9 +24,11 @@ from bus.process.clock import (
 from bus.process.logs import Log
 from bus.service import Shell, place_of
 from bus.wire.errors import FailReason
+from bus.wire.ids import RequestId
 from bus.wire.messages.collectives import CollectiveReading
 from bus.wire.messages.control import GroupSpec, Phase, RunnerSpec
 from bus.wire.messages.readings import RunnerReading
+from bus.wire.messages.tokens import Cancel
 from runner import lifecycle
 from runner.embedding import InputsReader
 from runner.engine import (
@@ -45,6 +47,7 @@ from runner.group.rank_channel import PlanChannel
 from runner.recorder import FlightRecorder
 from runner.roles import model_thread
 from runner.roles.watchdog import Watchdog
+from runner.serving import RequestServer, Tap
 from runner.text import RendererNotReady, TextWorks
 
 Progressed = Callable[[LoadProgress], None]
@@ -91,13 +94,14 @@ class RoleHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoleParts:
-    """The parts of every role."""
+    """The parts of every role. `tap` sees each message's entries when they are sent."""
 
     spec: RunnerSpec
     host: RoleHost
     shell: Shell
     factories: Factories
     recorder: FlightRecorder
+    tap: Tap = lambda _step, _entries: None
 
 
 class Role:
@@ -105,8 +109,9 @@ class Role:
     their `PlanListener`.
 
     Called from the main thread only. `begin` comes first, `stop` last; after `fail_all` nothing is
-    served. `addresses` are the sockets for gateways; only a lead has any. `described` are the facts
-    of the loaded model in a diagnosis. `status` is the engine's; its thread keeps writing it.
+    served. `addresses` are the sockets for gateways; only a role that serves has any. `described`
+    are the facts of the loaded model in a diagnosis. `status` is the engine's; its thread keeps
+    writing it.
     """
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
@@ -255,6 +260,44 @@ class Role:
         """Leave: a thread exceeded its deadline."""
         self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
+
+
+class ServingRole(Role):
+    """A role that answers requests. It makes the `backend` of its server."""
+
+    def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
+        super().__init__(parts, loop)
+        self._server = RequestServer(
+            parts.spec, parts.shell, recorder=parts.recorder, tap=parts.tap
+        )
+        self.addresses = self._server.addresses
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._server.owed)
+
+    def cancel(self, request_id: RequestId) -> bool:
+        """End a request as if its client had disconnected; return False if it is not open."""
+        if request_id not in self._server.owed:
+            return False
+        self._server.act_on(NO_PEER, Cancel(request_id, "client"), self._reactor.now())
+        return True
+
+    def entered(self, phase: Phase) -> None:
+        """Accept or refuse requests according to the phase."""
+        self._server.phase = phase
+
+    def watch(self, now: float) -> None:
+        """Give up silent gateways and late requests."""
+        self._server.watch(now)
+        super().watch(now)
+
+    def fail_all(self, reason: FailReason, message: str) -> None:
+        self._server.fail_all(reason, message)
+        super().fail_all(reason, message)
+
+    def say_goodbye(self, message: str) -> None:
+        self._server.close(message)
 
 
 def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> None:

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from bus.process.clock import wall
 from bus.process.memory import keep
 from runner.engine import EngineFacts
+from runner.lead import LeadLoop, Stepped, WarmUp
 from runner.lifecycle import LOAD_FAILED
 from runner.roles.role import RoleParts, leave_without_text
-from runner.serving.lead_loop import LeadLoop, Stepped
-from runner.serving.warm_up import WarmUp
 from runner.text import PreparedRequest, ReadPrompt, TextThread, TextWorks
 
 

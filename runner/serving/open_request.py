@@ -1,335 +1,361 @@
-"""The state of one open request: text, credit, entry numbers.
+"""The seam between the request server and a backend, and one open request (decision 0083).
 
-Pure: time arrives as `now`. It turns row events into numbered entries for the gateway and orders to
-the scheduler. Promises: entries are numbered without gaps in the order they are sent. A delta is
-never sent without credit, and a choice's end never before its deltas. Exactly one terminal comes
-last. A choice with unsent text and no credit has its row paused; `stalled_s` says for how long.
+Pure: time arrives as `now`. The server and the seam know requests and pieces of answers; tokens,
+rows, steps and batches are a backend's own. Promises to the gateway: entries are numbered without
+gaps in the order they are sent. A piece is never sent without credit, and a choice's end never
+before its pieces. Exactly one terminal comes last.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
-from bus.wire.errors import FailReason, FinishReason
-from bus.wire.ids import RequestId, TokenId
+from bus.wire.errors import TIMED_OUT, FailReason, FinishReason, Refusal
 from bus.wire.messages.requests import Usage
 from bus.wire.messages.tokens import (
-    AnswerSoFar,
+    Accepted,
     ChoiceEnd,
-    ChoiceSoFar,
+    Displaced,
     Entry,
     Failed,
     Finished,
     PrefillProgress,
     PromptAnswer,
     PromptTokens,
+    Refused,
+    Submit,
+    Suspended,
+    ToGateway,
     TokenDelta,
     ToolCallDelta,
+    Vectors,
 )
-from runner.engine import PromptScores, RowId, SampledToken
-from runner.schedule import RowCost, RowEvent, RowKey, Scheduler
-from runner.serving.trace import RequestTrace
-from runner.text import (
-    CallPiece,
-    ChoiceOutput,
-    ChoiceReader,
-    Piece,
-    PreparedRequest,
-    PromptPiece,
-    PromptReader,
-    TextPiece,
-)
+from bus.wire.shares import Sharer
+from runner.text import Piece, PromptPiece, TextPiece
 
-OrderKind = Literal["pause", "resume", "complete", "cancel"]
-Parsed = Literal["thinking", "tool_call"]
-"""Parts of a model's output other than plain text."""
-NO_ROW = RowId(0)
-"""The row id of tokens from another runner."""
+UNNAMED: Sharer = ("",)
+"""The requester of all requests whose gateway names none."""
+CancelReason = Literal["client", "deadline", "shutdown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A call of the scheduler. `cancel` is for the whole request."""
+class VectorsPiece:
+    """Becomes `Vectors`: those of the inputs from index `start` on. `cut` are the indices of inputs
+    whose end was cut off."""
 
-    kind: OrderKind
-    key: RowKey
+    start: int
+    vectors: tuple[bytes, ...]
+    cut: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class Outgoing:
-    """The entries and orders of one turn for one gateway process."""
+class Backend(Protocol):
+    """Answers the requests of one `RequestServer`.
 
-    entries: list[Entry] = field(default_factory=list[Entry])
-    orders: list[Order] = field(default_factory=list[Order])
+    **Threads.** The server calls from the main thread only, and no call may block. A backend that
+    computes in other threads posts its results with `Reactor.call`. It touches requests in the main
+    thread only.
+
+    **Order.** `refusal` comes first; if it returns None, `begin` follows at once. The backend then
+    calls `OpenRequest.accept` or `refuse`, now or later. After `accept` it calls `put` for pieces,
+    `end_choice` for each choice, and `finish` or `fail`. Calls after the end do nothing. The
+    backend calls `RequestServer.flush` last in each turn of its own. The turn's entries then leave
+    in one message per gateway process. The server flushes after its own calls of the backend.
+
+    **End.** The server calls `end` exactly once for each request that began, except one that
+    `give_back` returned. The reason may be the backend's own `finish`, `fail` or `refuse`, or the
+    server's: a cancellation, the deadline, a client that reads nothing, a gateway process that is
+    gone, or the end of the runner. The server sends the terminal entry after `end`.
+
+    **Credit.** `put` holds pieces without credit, so a backend may ignore `pause`. It then needs
+    memory for the rest of the answer.
+
+    **Errors.** An exception of `refusal`, `begin` or `end` ends only its request. Elsewhere the
+    backend catches its own errors and gives them to `RequestServer.failed`. An expected refusal is
+    a value.
+    """
+
+    def step(self, now: float) -> int:
+        """Return a number that grows while the work goes on. A gateway whose requests have credit
+        gives the runner up if the number stands still for 12 s."""
+        ...
+
+    def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
+        """Return why a request can't be taken; None if it can. The server has checked the phase,
+        the model, the id and the sizes of waiting texts. Nothing may be computed yet."""
+        ...
+
+    def begin(self, request: OpenRequest, now: float) -> None:
+        """Begin to answer a request."""
+        ...
+
+    def pause(self, request: OpenRequest, choice: int) -> None:
+        """Stop the work on a choice whose client has no credit left."""
+        ...
+
+    def resume(self, request: OpenRequest, choice: int) -> None:
+        """Go on with the work on a paused choice."""
+        ...
+
+    def give_back(
+        self, request: OpenRequest, now: float, *, begun: bool
+    ) -> Displaced | Suspended | None:
+        """Stop and forget a request that another runner is to answer, and return the message that
+        hands it back. Return None if that is impossible: it goes on here. `begun` allows to hand
+        back a request with a part of its answer."""
+        ...
+
+    def end(self, request: OpenRequest, now: float) -> Usage:
+        """Stop and forget a request that is over, and return what it used."""
+        ...
+
+
+class RequestHost(Protocol):
+    """The server's side of an open request."""
+
+    backend: Backend
+
+    def send(self, peer: bytes, message: ToGateway) -> None:
+        """Send a message to a gateway process at once, before the entries that wait."""
+        ...
+
+    def ended(self, request: OpenRequest, now: float) -> Usage:
+        """Forget the request, stop its computation, and return its usage. Called once."""
+        ...
 
 
 @dataclass(slots=True)
 class OpenChoice:
-    """`made` are its tokens and `logprobs` theirs if requested, as in `ChoiceSoFar`. `held` waits
-    for credit; `sent` counts sent entries. `finish` is set when its last text is known, `closed`
-    when its end was sent, `cost` when its row ended."""
+    """`held` waits for credit; `sent` counts sent pieces. `finish` is set when all pieces are
+    known, `closed` when the choice's end was sent. `stalled_at`: since when it has no credit."""
 
-    key: RowKey
-    seed: int
-    reader: ChoiceReader
     credit: int
-    made: list[TokenId] = field(default_factory=list[TokenId])
-    logprobs: list[tuple[float, tuple[tuple[TokenId, float], ...]]] = field(
-        default_factory=list[tuple[float, tuple[tuple[TokenId, float], ...]]]
-    )
-    held: deque[Piece] = field(default_factory=deque[Piece])
+    held: deque[Piece | VectorsPiece] = field(default_factory=deque[Piece | VectorsPiece])
     sent: int = 0
-    reasoning_tokens: int = 0
     finish: FinishReason | None = None
     stop: str | None = None
     closed: bool = False
     paused: bool = False
-    stalled_since: float | None = None
-    cost: RowCost | None = None
+    stalled_at: float | None = None
 
 
 class OpenRequest:
-    """One open request, as the module describes. `peer` is the gateway process, `seeds` are those
-    of the choices. `prompt` reads the prompt's scores if requested; `trace` records spans if
-    requested. `so_far` is the output of another runner, after which entries continue. Raises
-    ValueError if this runner's readers cannot reproduce that output."""
+    """One request of a gateway process, as the module describes.
+
+    `peer` is the gateway process, `entries` its outbox, shared with its other requests. `returns`:
+    the gateway takes the request back as long as it has not begun. `size`: characters or token ids
+    of its text; a backend that has read the text sets it to 0. `accepted` is None until the backend
+    has accepted the request. `answer` goes with the terminal `Finished`.
+    """
 
     def __init__(
         self,
-        prepared: PreparedRequest,
-        readers: Sequence[ChoiceReader],
+        submit: Submit,
         *,
-        seeds: Sequence[int],
         peer: bytes,
-        credit: int,
-        prompt: PromptReader | None = None,
-        trace: RequestTrace | None = None,
-        so_far: AnswerSoFar | None = None,
+        now: float,
+        host: RequestHost,
+        entries: list[Entry],
+        size: int = 0,
+        returns: bool = False,
     ) -> None:
-        self.prepared = prepared
-        self.trace = trace
-        self._prompt = prompt
+        request = submit.request
+        self.submit = submit
+        self.request = request
+        self.request_id = request.request_id
         self.peer = peer
-        self.request_id: RequestId = prepared.request_id
-        self.choices = [
-            OpenChoice(RowKey(prepared.request_id, choice.choice), seed, reader, credit)
-            for choice, seed, reader in zip(prepared.choices, seeds, readers, strict=True)
-        ]
+        self.sharer: Sharer = submit.sharer or UNNAMED
+        self.size = size
+        self.returns = returns
+        self.received_at = now
+        self.since_at = now - submit.waited_ms / 1000
+        self.deadline_at = now + submit.remaining_ms / 1000
+        count = 1 if request.question is not None else request.n
+        self.choices = [OpenChoice(submit.credit) for _ in range(count)]
+        self.accepted: Accepted | None = None
+        self.cancelled: CancelReason | None = None
         self.is_over = False
-        self.has_begun = False
-        self._before = Usage() if so_far is None else so_far.usage
-        self._cached_tokens = self._before.cached_tokens
-        self.is_first = so_far is None
-        self._parsed: dict[Parsed, bool] = {}
+        self.answer: PromptAnswer | None = None
+        self._host = host
+        self._entries = entries
+        self._is_made = False
         self._seq = 0
-        if so_far is not None:
-            for choice, before in zip(self.choices, so_far.choices, strict=True):
-                _go_on(choice, before)
 
-    # --- from the scheduler ----------------------------------------------------------
+    # --- from the backend ----------------------------------------------------------------
 
-    def started(self, choice: int, cached_tokens: int) -> None:
-        """Record the cached prompt tokens; the first choice reports them."""
-        self.has_begun = True
-        if choice == 0 and self.is_first:
-            self._cached_tokens = cached_tokens
-
-    def prefilled(self, choice: int, done: int, total: int, out: Outgoing) -> None:
-        """Report the progress of a long prompt; the first token reports the last step."""
-        if choice == 0 and done < total and not self.is_over:
-            out.entries.append(PrefillProgress(self.request_id, self._next(), done, total))
-
-    def scored(self, choice: int, scores: PromptScores, now: float, out: Outgoing) -> None:
-        """Add scores of prompt tokens. Raises the reader's errors."""
-        open_choice = self.choices[choice]
-        if self.is_over or open_choice.finish is not None or self._prompt is None:
-            return
-        open_choice.held.extend(self._prompt.read(scores))
-        self._send(open_choice, now, out)
-
-    def token(self, choice: int, sampled: SampledToken, now: float, out: Outgoing) -> None:
-        """Add a token of a choice; ignored after the choice's text is complete.
-
-        Raises the reader's errors: the caller fails this request alone.
-        """
-        open_choice = self.choices[choice]
-        if self.is_over or open_choice.finish is not None:
-            return
-        output = _read(open_choice, sampled)
-        _find(output.pieces, self._parsed)
-        if output.ended:
-            self._last_words(open_choice, "stop")
-            out.orders.append(Order("complete", open_choice.key))
-        if open_choice.held or open_choice.finish is not None:
-            self._send(open_choice, now, out)
-
-    def row_finished(
-        self, choice: int, finish: FinishReason, cost: RowCost, now: float, out: Outgoing
+    def accept(
+        self,
+        now: float,
+        *,
+        position: int = 0,
+        prompt_tokens: int = 0,
+        unheeded: tuple[str, ...] = (),
     ) -> None:
-        """End a choice's row: its last text and its cost."""
+        """Accept the request, before its first entry. One that was cancelled meanwhile ends."""
+        if self.is_over or self.accepted is not None:
+            return
+        self.accepted = Accepted(self.request_id, position, prompt_tokens, unheeded)
+        self._host.send(self.peer, self.accepted)
+        if self.cancelled is not None:
+            self.cancel(self.cancelled, now)
+
+    def refuse(self, refusal: Refusal, now: float) -> None:
+        """Refuse the request instead of accepting it."""
+        if self.is_over or self.accepted is not None:
+            return
+        self._end(now)
+        self._host.send(self.peer, Refused(self.request_id, refusal))
+
+    def read_prompt(self, done: int, total: int) -> None:
+        """Report that `done` of `total` prompt tokens are read; this needs no credit."""
+        if not self.is_over:
+            self._entries.append(PrefillProgress(self.request_id, self._next(), done, total))
+
+    def put(self, choice: int, pieces: Sequence[Piece | VectorsPiece], now: float) -> None:
+        """Send pieces of a choice, or hold those that have no credit."""
         open_choice = self.choices[choice]
+        held = open_choice.held
         if self.is_over:
             return
-        open_choice.cost = cost
         if open_choice.finish is None:
-            self._last_words(open_choice, finish)
-        if finish == "cancelled":
-            open_choice.held.clear()
-        self._send(open_choice, now, out)
+            held.extend(pieces)
+        while held and open_choice.credit > 0:
+            open_choice.credit -= 1
+            open_choice.sent += 1
+            self._entries.append(self._entry(choice, held.popleft()))
+        if open_choice.finish is not None and not held and not open_choice.closed:
+            self._close(choice, open_choice.finish, open_choice.stop)
+        stalls = open_choice.credit <= 0 and not open_choice.closed
+        if stalls != (open_choice.stalled_at is not None):
+            self._flow(choice, now if stalls else None)
+        if self._is_made:
+            self._finish_if_sent(now)
+
+    def end_choice(
+        self,
+        choice: int,
+        finish: FinishReason,
+        now: float,
+        *,
+        stop: str | None = None,
+        pieces: Sequence[Piece] = (),
+    ) -> None:
+        """End a choice after its last `pieces`. `stop` is the stop string that ended it."""
+        open_choice = self.choices[choice]
+        if open_choice.finish is None:
+            open_choice.held.extend(pieces)
+            open_choice.finish, open_choice.stop = finish, stop
+            self.put(choice, (), now)
+
+    def finish(self, now: float) -> None:
+        """End the request when everything is sent; choices that have not ended end with `stop`."""
+        for choice in range(len(self.choices)):
+            self.end_choice(choice, "stop", now)
+        self._is_made = True
+        self._finish_if_sent(now)
 
     def fail(
-        self, reason: FailReason, message: str, out: Outgoing, cost: RowCost | None = None
+        self,
+        reason: FailReason,
+        message: str,
+        now: float,
+        details: dict[str, object] | None = None,
     ) -> None:
-        """Fail the request if it is open; drop its unsent text."""
-        if self.is_over:
+        """Fail the request and drop its unsent pieces. If it was not accepted yet, refuse it as
+        `not_ready`, so that its gateway tries another runner."""
+        if self.accepted is None:
+            self.refuse(Refusal(reason="not_ready", message=message), now)
+        elif not self.is_over:
+            usage = self._end(now)
+            failed = Failed(self.request_id, self._next(), reason, message, usage, details or {})
+            self._entries.append(failed)
+
+    # --- from the server -----------------------------------------------------------------
+
+    def cancel(self, why: CancelReason, now: float) -> None:
+        """End the request early and drop its unsent pieces. If it was not accepted yet, it ends
+        when it is."""
+        self.cancelled = why
+        if self.is_over or self.accepted is None:
             return
-        self.is_over = True
-        if cost is not None:
-            for choice in self.choices:
-                choice.cost = choice.cost or cost
-        failed = Failed(self.request_id, self._next(), reason, message, self.usage(), {})
-        out.entries.append(failed)
-        out.orders.append(Order("cancel", self.choices[0].key))
+        if why == "deadline":
+            self.fail("deadline", TIMED_OUT, now)
+            return
+        usage = self._end(now)
+        for choice, open_choice in enumerate(self.choices):
+            if not open_choice.closed:
+                self._close(choice, "cancelled", None)
+        self._entries.append(Finished(self.request_id, self._next(), usage, self.answer))
 
-    # --- from the gateway --------------------------------------------------------------
+    def drop(self, now: float) -> None:
+        """End the request without an answer, because its gateway process is gone."""
+        if not self.is_over:
+            self._end(now)
 
-    def grant(self, choice: int, grant: int, now: float, out: Outgoing) -> None:
+    def grant(self, choice: int, grant: int, now: float) -> None:
         """Add credit; an unknown choice or grant is ignored."""
-        if self.is_over or not 0 <= choice < len(self.choices) or grant <= 0:
-            return
-        self.choices[choice].credit += grant
-        self._send(self.choices[choice], now, out)
-
-    # --- what others may know -----------------------------------------------------------
-
-    def newly_parsed(self) -> list[Parsed]:
-        """Return the parts found since the last call, each once."""
-        new: list[Parsed] = [what for what, is_told in self._parsed.items() if not is_told]
-        for what in new:
-            self._parsed[what] = True
-        return new
+        if 0 <= choice < len(self.choices) and grant > 0:
+            self.choices[choice].credit += grant
+            self.put(choice, (), now)
 
     def stalled_s(self, now: float) -> float:
         """Return for how many seconds the slowest choice has waited for credit."""
-        since = [c.stalled_since for c in self.choices if c.stalled_since is not None]
+        since = [c.stalled_at for c in self.choices if c.stalled_at is not None]
         return now - min(since) if since else 0.0
 
     @property
     def is_paused(self) -> bool:
         """Return whether every incomplete choice waits for its client."""
-        return all(choice.paused or choice.finish is not None for choice in self.choices)
+        return all(choice.credit <= 0 or choice.finish is not None for choice in self.choices)
 
-    @property
-    def may_move(self) -> bool:
-        """Return whether another runner can resume the request exactly. That is impossible if
-        prompt scores are reported, and after a choice has ended."""
-        return self._prompt is None and all(choice.finish is None for choice in self.choices)
-
-    def so_far(self, costs: Mapping[int, RowCost]) -> AnswerSoFar:
-        """Return the output so far, for another runner; `costs` are those of the choices here."""
-        for choice, cost in costs.items():
-            self.choices[choice].cost = cost
-        choices = (
-            ChoiceSoFar(
-                open_choice.seed,
-                tuple(open_choice.made),
-                open_choice.sent,
-                tuple(open_choice.logprobs),
-            )
-            for open_choice in self.choices
-        )
-        prepared = self.prepared
-        return AnswerSoFar(prepared.tokens, prepared.max_tokens, tuple(choices), self.usage())
-
-    def usage(self) -> Usage:
-        """Return the sums over all choices. Seconds are of the slowest choice, waits of the first;
-        both include other runners."""
-        before = self._before
-        costs = [choice.cost for choice in self.choices if choice.cost is not None]
-        return Usage(
-            prompt_tokens=len(self.prepared.tokens),
-            completion_tokens=sum(len(choice.made) for choice in self.choices),
-            cached_tokens=self._cached_tokens,
-            reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
-            queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
-            prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
-            decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
-        )
-
-    # --- inside ---------------------------------------------------------------------------
+    # --- inside --------------------------------------------------------------------------
 
     def _next(self) -> int:
         seq = self._seq
         self._seq += 1
         return seq
 
-    def _last_words(self, choice: OpenChoice, finish: FinishReason) -> None:
-        last = choice.reader.finish(finish)
-        _find(last.pieces, self._parsed)
-        choice.held.extend(last.pieces)
-        choice.finish, choice.stop = last.finish_reason, last.stop
-        choice.reasoning_tokens = last.reasoning_tokens
+    def _end(self, now: float) -> Usage:
+        self.is_over = True
+        return self._host.ended(self, now)
 
-    def _send(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
-        held = choice.held
-        while held and choice.credit > 0:
-            choice.credit -= 1
-            choice.sent += 1
-            out.entries.append(self._entry(choice.key.choice, held.popleft()))
-        if not held and choice.finish is not None and not choice.closed:
-            choice.closed = True
-            end = ChoiceEnd(
-                self.request_id, self._next(), choice.key.choice, choice.finish, choice.stop
-            )
-            out.entries.append(end)
-        self._watch_credit(choice, now, out)
-        if all(each.closed and each.cost is not None for each in self.choices):
-            self.is_over = True
-            out.entries.append(
-                Finished(self.request_id, self._next(), self.usage(), self._history())
-            )
+    def _close(self, choice: int, finish: FinishReason, stop: str | None) -> None:
+        self.choices[choice].closed = True
+        self._entries.append(ChoiceEnd(self.request_id, self._next(), choice, finish, stop))
 
-    def _history(self) -> PromptAnswer | None:
-        """Return all prompt and output tokens, if requested."""
-        if self.prepared.request.history is None:
-            return None
-        return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
+    def _finish_if_sent(self, now: float) -> None:
+        if not self.is_over and all(choice.closed for choice in self.choices):
+            usage = self._end(now)
+            self._entries.append(Finished(self.request_id, self._next(), usage, self.answer))
 
-    def _watch_credit(self, choice: OpenChoice, now: float, out: Outgoing) -> None:
-        if choice.credit > 0 or choice.closed:
-            choice.stalled_since = None
-            if choice.paused:
-                choice.paused = False
-                out.orders.append(Order("resume", choice.key))
-        else:
-            if choice.stalled_since is None:
-                choice.stalled_since = now
-            if choice.finish is None and not choice.paused:
-                choice.paused = True
-                out.orders.append(Order("pause", choice.key))
+    def _flow(self, choice: int, stalled_at: float | None) -> None:
+        """Pause or resume the work on a choice whose credit ran out or came back."""
+        open_choice = self.choices[choice]
+        open_choice.stalled_at = stalled_at
+        if stalled_at is not None and open_choice.finish is None:
+            open_choice.paused = True
+            self._host.backend.pause(self, choice)
+        elif open_choice.paused:
+            open_choice.paused = False
+            self._host.backend.resume(self, choice)
 
-    def _entry(self, choice: int, piece: Piece) -> Entry:
+    def _entry(self, choice: int, piece: Piece | VectorsPiece) -> Entry:
+        seq = self._seq
+        self._seq += 1
+        request_id = self.request_id
         if isinstance(piece, TextPiece):
             return TokenDelta(
-                self.request_id,
-                self._next(),
-                choice,
-                piece.channel,
-                piece.text,
-                piece.tokens,
-                piece.logprobs,
+                request_id, seq, choice, piece.channel, piece.text, piece.tokens, piece.logprobs
             )
         if isinstance(piece, PromptPiece):
-            return PromptTokens(
-                self.request_id, self._next(), choice, piece.start, piece.text, piece.logprobs
-            )
+            return PromptTokens(request_id, seq, choice, piece.start, piece.text, piece.logprobs)
+        if isinstance(piece, VectorsPiece):
+            return Vectors(request_id, seq, choice, piece.start, piece.vectors, piece.cut)
         return ToolCallDelta(
-            self.request_id,
-            self._next(),
+            request_id,
+            seq,
             choice,
             piece.call,
             piece.call_id,
@@ -337,52 +363,3 @@ class OpenRequest:
             piece.arguments,
             piece.tokens,
         )
-
-
-def _find(pieces: Sequence[Piece], parsed: dict[Parsed, bool]) -> None:
-    """Record parts other than plain text; mark new ones as unreported."""
-    for piece in pieces:
-        if isinstance(piece, CallPiece):
-            parsed.setdefault("tool_call", False)
-        elif isinstance(piece, TextPiece) and piece.channel == "reasoning":
-            parsed.setdefault("thinking", False)
-
-
-def _read(choice: OpenChoice, sampled: SampledToken) -> ChoiceOutput:
-    """Read one more token of a choice; return the text that it completes."""
-    choice.made.append(sampled.token)
-    if not math.isnan(sampled.logprob):
-        choice.logprobs.append((sampled.logprob, sampled.top))
-    output = choice.reader.push(sampled)
-    choice.held.extend(output.pieces)
-    return output
-
-
-def _go_on(choice: OpenChoice, before: ChoiceSoFar) -> None:
-    """Read the tokens of another runner again, as if their entries had been sent here."""
-    logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
-    ended = False
-    for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
-        likeliest = tuple((TokenId(other), number) for other, number in top)
-        ended = _read(choice, SampledToken(NO_ROW, TokenId(token), logprob, likeliest)).ended
-    if ended or before.sent > len(choice.held):
-        raise ValueError(
-            "this runner decodes the resumed tokens differently from the runner that generated them"
-        )
-    for _ in range(before.sent):
-        choice.held.popleft()
-    choice.sent = before.sent
-
-
-def carry_out(order: Order, scheduler: Scheduler, now: float) -> list[RowEvent]:
-    """Apply an order to the scheduler; return the resulting events."""
-    match order.kind:
-        case "pause":
-            scheduler.pause(order.key, now)
-        case "resume":
-            scheduler.resume(order.key)
-        case "complete":
-            return scheduler.complete(order.key, now)
-        case "cancel":
-            return scheduler.cancel(order.key.request_id, now)
-    return []

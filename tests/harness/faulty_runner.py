@@ -36,10 +36,10 @@ from runner.engine import (
     StepResult,
 )
 from runner.group.lockstep import RankContext
+from runner.lead.warm_up import LENGTHS
 from runner.roles import lead
 from runner.roles.role import Factories, Progressed
 from runner.service import run_slot
-from runner.serving.warm_up import LENGTHS
 from runner.text import ModelTokenizer, Text, TextWorks
 from tests.harness.engine import FakeEngine, facts
 

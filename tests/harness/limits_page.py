@@ -45,8 +45,8 @@ from gateway.view.watch import EventBounds, FeedBounds
 from gateway.view.watch.event_ring import MOST_BYTES as MOST_EVENT_BYTES
 from gateway.view.watch.event_ring import MOST_EVENTS
 from gateway.view.watch.log_files import MOST_LINES, TAIL_BYTES
+from runner.lead import trace
 from runner.lifecycle import PREPARES_S
-from runner.serving import trace
 from runner.serving.arrivals import PREPARING_CHARS
 from runner.text import tokenizer
 from runner.text.grammar import forms, gbnf

@@ -52,11 +52,11 @@ FAULTS = (
     PlantedFault(
         Mutant(
             "runner/serving/open_request.py",
-            "        while held and choice.credit > 0:",
+            "        while held and open_choice.credit > 0:",
             "        while held:",
             "credit is ignored",
         ),
-        ("tests/runner/serving/test_open_request.py",),
+        ("tests/runner/lead/test_open_text.py",),
     ),
     PlantedFault(
         Mutant(

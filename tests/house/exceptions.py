@@ -48,7 +48,6 @@ ROOMS_WITHOUT_A_DOOR: Mapping[str, Excused] = {
     "runner.mlx.model": Excused("no door yet"),
     "runner.mlx.ranks": Excused("no door yet"),
     "runner.roles": Excused("no door yet"),
-    "runner.serving": Excused("no door yet"),
     "worker.machine": Excused("no door yet"),
     "worker.models": Excused("no door yet"),
     "worker.slots": Excused("no door yet"),

@@ -64,7 +64,7 @@ def test_stacks_and_a_profile_show_the_engine_and_the_stream_is_none_the_worse(
 
     threads: list[dict[str, Any]] = found.json()["threads"]
     files = {frame["filename"] for thread in threads for frame in thread["frames"]}
-    assert any("runner/serving/lead_loop" in file for file in files)
+    assert any("runner/lead/lead_loop" in file for file in files)
     frames = json.loads(profiled.content)["shared"]["frames"]
     assert any("runner/mlx" in frame["file"] for frame in frames)
     assert looked_at.error is None and looked_at.done

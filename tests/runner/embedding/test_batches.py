@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest, InputsPrompt
-from bus.wire.messages.tokens import Entry, Finished, Submit, Vectors
+from bus.wire.messages.tokens import Entry, Finished, Vectors
 from runner.embedding import Batch, BatchPace, OpenEmbedding, next_batch
 from runner.embedding.batches import LEAST_TOKENS, MOST_TOKENS
 from tests.harness.embedder import Words, vector
+from tests.harness.open_requests import StandInHost, open_request
 
 
 def opened(
@@ -23,6 +24,7 @@ def opened(
     priority: int = 10,
     dimensions: int | None = None,
     credit: int = 64,
+    entries: list[Entry] | None = None,
 ) -> OpenEmbedding:
     """A request whose inputs are ready, of so many tokens each."""
     inputs = tuple((7,) * length for length in lengths)
@@ -30,8 +32,10 @@ def opened(
     request = GenerationRequest(
         request_id=RequestId(name), model=ModelId("m"), prompt=prompt, priority=priority
     )
-    submit = Submit(request, 1, credit, 60_000)
-    made = OpenEmbedding(submit, peer=b"gw", sharer=(sharer or name,), now=0.0)
+    sharers, entries = (sharer or name,), [] if entries is None else entries
+    host = StandInHost(lambda _request: made.close(2.0))
+    made = OpenEmbedding(open_request(request, host, entries, credit=credit, sharer=sharers))
+    made.request.accept(0.0)
     while made.part() is not None:
         made.prepared([Words(one) for one in inputs])
     return made
@@ -44,7 +48,7 @@ def batch_of(requests: Sequence[OpenEmbedding], number: int = 1, budget: int = 1
 
 
 def counts(batch: Batch) -> dict[str, int]:
-    return {str(one.request_id): len(part) for one, part in batch.parts.items()}
+    return {str(one.request.request_id): len(part) for one, part in batch.parts.items()}
 
 
 def test_one_input_does_not_wait_behind_the_many_of_another() -> None:
@@ -86,7 +90,7 @@ def test_vectors_of_other_dimensions_have_batches_of_their_own() -> None:
 def test_without_credit_nothing_is_computed() -> None:
     stalled = opened("stalled", [10], credit=0)
     assert next_batch([stalled], number=1, budget_tokens=9, vector_bytes=16, now=0.0) is None
-    stalled.grant(1, 2.0)
+    stalled.request.grant(0, 1, 2.0)
     assert counts(batch_of([stalled])) == {"stalled": 1}
 
 
@@ -118,13 +122,13 @@ def test_the_budget_follows_the_measured_pace_within_bounds() -> None:
 def test_every_input_is_computed_once_in_its_order_within_the_budget(
     asked: list[list[int]], budget: int
 ) -> None:
+    told = [list[Entry]() for _ in asked]
     requests = [
-        opened(f"r{number}", lengths, sharer=f"s{number % 2}")
+        opened(f"r{number}", lengths, sharer=f"s{number % 2}", entries=told[number])
         for number, lengths in enumerate(asked)
     ]
-    told = {one: list[Entry]() for one in requests}
     number = 0
-    while open_ones := [one for one in requests if not one.is_over]:
+    while open_ones := [one for one in requests if not one.request.is_over]:
         number += 1
         assert number <= sum(map(len, asked)), "each batch computes something"
         batch = batch_of(open_ones, number, budget)
@@ -132,9 +136,8 @@ def test_every_input_is_computed_once_in_its_order_within_the_budget(
         vectors = [vector(prompt) for prompt in batch.prompts]
         for request, part in batch.parts.items():
             mine, vectors = vectors[: len(part)], vectors[len(part) :]
-            told[request] += request.computed(part, mine, 2.0)
-    for request, lengths in zip(requests, asked, strict=True):
-        entries = told[request]
+            request.computed(part, mine, 2.0)
+    for entries, lengths in zip(told, asked, strict=True):
         assert [entry.seq for entry in entries] == list(range(len(entries)))
         assert isinstance(entries[-1], Finished)
         assert entries[-1].usage.prompt_tokens == sum(lengths)

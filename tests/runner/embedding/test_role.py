@@ -2,194 +2,83 @@
 
 from __future__ import annotations
 
-import io
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from bus.client import Speaker
-from bus.links.reactor import PollReactor
-from bus.links.transport import Link
-from bus.process.endpoints import Endpoints
-from bus.process.logs import Log
-from bus.service import Shell
-from bus.wire.data_frames import pack_to_runner, unpack_to_gateway
-from bus.wire.ids import Boot, InstanceId, ModelId, NodeId, RequestId
-from bus.wire.messages.control import Phase, RunnerSpec
-from bus.wire.messages.requests import GenerationRequest, InputsPrompt, PromptQuestion, TextPrompt
+from bus.wire.ids import Boot, RequestId
+from bus.wire.messages.requests import InputsPrompt, PromptQuestion, TextPrompt
 from bus.wire.messages.tokens import (
-    Accepted,
     Cancel,
     Credit,
-    Entry,
     Failed,
     Finished,
-    Hello,
     Ping,
-    Pong,
-    Refused,
-    StepEntries,
-    Submit,
     Vectors,
 )
 from runner import lifecycle
-from runner.recorder import FlightRecorder
+from runner.embedding.loop import BATCH_DEADLINE_S
 from runner.roles.embedding import EmbeddingRole
-from runner.roles.role import Factories, RoleParts
 from tests.harness.embedder import LIMIT, FakeEmbedder, WordReader, vector
-
-PATIENCE_S = 20.0
-
-
-class Host:
-    """What the shell is to its role."""
-
-    phase: Phase = "loading"
-
-    def __init__(self) -> None:
-        self.role: EmbeddingRole | None = None
-        self.left: tuple[int, str, str] | None = None
-
-    def signal(self, signal: lifecycle.Signal) -> None:
-        self.phase = lifecycle.signalled(self.phase, signal)
-        assert self.role is not None
-        self.role.entered(self.phase)
-
-    def leave(self, code: int, reason: str, message: str) -> None:
-        self.left = (code, reason, message)
+from tests.harness.role_site import Site
 
 
-class Site:
-    """A role in this process, and the socket of a gateway."""
+class EmbeddingSite(Site[EmbeddingRole]):
+    """An embedding role with a made-up engine."""
 
     def __init__(self, folder: Path, **spec: Any) -> None:
-        self.reactor, self.host = PollReactor(), Host()
         self.engine = FakeEmbedder()
-        address = f"ipc://{folder}/data"
-        self.spec = RunnerSpec(
-            instance=InstanceId("i"),
-            generation=1,
-            rank=0,
-            size=1,
-            model=ModelId("m"),
-            path="",
-            dtype="float32",
-            first_layer=0,
-            last_layer=1,
-            context_tokens=LIMIT,
-            addresses=(address,),
-            memory_limit_bytes=1 << 30,
-            makes="embedding",
-            **spec,
+        factories = {
+            "load_embedder": lambda _spec, _progress: self.engine,
+            "load_inputs": lambda _spec: WordReader(),
+        }
+        super().__init__(
+            folder, EmbeddingRole, factories, context_tokens=LIMIT, makes="embedding", **spec
         )
-        never = cast(Any, None)
-        factories = Factories(
-            load_engine=never,
-            load_follower=never,
-            load_text=never,
-            load_embedder=lambda _spec, _progress: self.engine,
-            load_inputs=lambda _spec: WordReader(),
-            form_group=never,
-            open_exchanges=never,
-            open_maker=never,
-        )
-        log = Log(node="n", process="runner:00", stream=io.StringIO())
-        speaker = Speaker(NodeId("n"), "runner:00", Boot("b"))
-        shell = Shell(speaker, Endpoints(str(folder)), self.reactor, log)
-        self.recorder = FlightRecorder()
-        parts = RoleParts(self.spec, self.host, shell, factories, self.recorder)
-        self.role = self.host.role = EmbeddingRole(parts)
-        self.gateway = Link("dealer", identity="gw")
-        self.gateway.connect(address)
-        self.answers: dict[str, Accepted | Refused] = {}
-        self.entries: dict[str, list[Entry]] = {}
-        self.pong: Pong | None = None
-        self.role.begin()
-        self.until(lambda: self.host.phase == "ready" or self.host.left is not None)
-        self.send(Hello("gw", Boot("gw"), 1, 4))
+
+    def submit(self, name: str, *inputs: str, **fields: Any) -> None:
+        more = {key: fields.pop(key) for key in ("cut", "dimensions") if key in fields}
+        prompt = fields.pop("prompt", None) or InputsPrompt(inputs=inputs, **more)
+        self.gateway.submit(name, prompt, **fields)
 
     def send(self, message: Any) -> None:
-        assert self.gateway.send(pack_to_runner(message))
-
-    def submit(self, name: str, *inputs: str, credit: int = 64, **fields: Any) -> None:
-        more = {one: fields.pop(one) for one in ("cut", "dimensions") if one in fields}
-        asked: dict[str, Any] = {"prompt": InputsPrompt(inputs=inputs, **more), **fields}
-        request = GenerationRequest(request_id=RequestId(name), model=ModelId("m"), **asked)
-        self.send(Submit(request, 1, credit, fields.pop("remaining_ms", 60_000)))
-
-    def turn(self) -> None:
-        self.reactor.turn(0.01)
-        while (frames := self.gateway.receive()) is not None:
-            message = unpack_to_gateway(frames[-1])
-            if isinstance(message, StepEntries):
-                for entry in message.entries:
-                    self.entries.setdefault(entry.request_id, []).append(entry)
-            elif isinstance(message, Accepted | Refused):
-                self.answers[message.request_id] = message
-            elif isinstance(message, Pong):
-                self.pong = message
-
-    def until(self, condition: Callable[[], object]) -> None:
-        end = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < end, "in time"
-            self.turn()
+        self.gateway.send(message)
 
     def has_read(self, name: str) -> bool:
         """Whether the first inputs of a request are ready to be computed."""
-        wanted = {"phase": "prompt_build", "request_id": name}
-        return any(wanted.items() <= entry.items() for entry in self.recorder.report())
-
-    def ended(self, name: str) -> Finished | Failed:
-        def is_over() -> bool:
-            mine = self.entries.get(name, [])
-            return bool(mine) and isinstance(mine[-1], Finished | Failed)
-
-        self.until(is_over)
-        last = self.entries[name][-1]
-        assert [one.seq for one in self.entries[name]] == list(range(len(self.entries[name])))
-        assert isinstance(last, Finished | Failed)
-        return last
-
-    def refused(self, name: str) -> Refused:
-        self.until(lambda: isinstance(self.answers.get(name), Refused))
-        answer = self.answers[name]
-        assert isinstance(answer, Refused)
-        return answer
+        return self.noted("prompt_build", name)
 
     def vectors(self, name: str) -> list[bytes]:
-        mine = [one for one in self.entries[name] if isinstance(one, Vectors)]
+        mine = [one for one in self.gateway.entries[name] if isinstance(one, Vectors)]
         return [one for entry in mine for one in entry.vectors]
 
     def close(self) -> None:
         if self.engine.let is not None:
             self.engine.let.release(1000)
-        self.role.stop(5.0)
-        self.role.say_goodbye("over")
-        self.gateway.close()
+        super().close()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    made = Site(tmp_path, max_rows=2, max_waiting=1, drop_idle_s=0.2)
+def site(tmp_path: Path) -> Iterator[EmbeddingSite]:
+    made = EmbeddingSite(tmp_path, max_rows=2, max_waiting=1, drop_idle_s=0.2)
     try:
         yield made
     finally:
         made.close()
 
 
-def held(site: Site) -> threading.Semaphore:
+def held(site: EmbeddingSite) -> threading.Semaphore:
     """Let no further batch be computed by itself."""
     site.engine.let = threading.Semaphore(0)
     return site.engine.let
 
 
 def test_vectors_come_in_the_order_of_their_inputs_and_the_end_says_what_was_read(
-    site: Site,
+    site: EmbeddingSite,
 ) -> None:
     texts = [("word " * (1 + number % 5)).strip() for number in range(200)]
     site.submit("a", *texts)
@@ -203,7 +92,7 @@ def test_vectors_come_in_the_order_of_their_inputs_and_the_end_says_what_was_rea
     assert reading.prompt_tokens == end.usage.prompt_tokens
 
 
-def test_one_input_comes_before_the_rest_of_many(site: Site) -> None:
+def test_one_input_comes_before_the_rest_of_many(site: EmbeddingSite) -> None:
     let = held(site)
     site.submit("many", *["a b c d e f g h"] * 2000)
     site.until(lambda: site.engine.batches)
@@ -217,7 +106,7 @@ def test_one_input_comes_before_the_rest_of_many(site: Site) -> None:
     assert len(site.vectors("many")) == 2000
 
 
-def test_what_is_too_long_is_refused_by_its_number_or_cut_and_said(site: Site) -> None:
+def test_what_is_too_long_is_refused_by_its_number_or_cut_and_said(site: EmbeddingSite) -> None:
     long = "w " * (LIMIT + 3)
     site.submit("refused", *["ok"] * 70, long)
     end = site.ended("refused")
@@ -227,7 +116,7 @@ def test_what_is_too_long_is_refused_by_its_number_or_cut_and_said(site: Site) -
     assert "maximum context length is 16 tokens" in end.message
     site.submit("cut", "ok", long, cut=True)
     assert isinstance(site.ended("cut"), Finished)
-    cut = [one.cut for one in site.entries["cut"] if isinstance(one, Vectors)]
+    cut = [one.cut for one in site.gateway.entries["cut"] if isinstance(one, Vectors)]
     assert [number for numbers in cut for number in numbers] == [1]
     site.submit("empty", "  ")
     end = site.ended("empty")
@@ -235,7 +124,7 @@ def test_what_is_too_long_is_refused_by_its_number_or_cut_and_said(site: Site) -
     assert (end.reason, end.details["field"]) == ("bad_request", "input")
 
 
-def test_dimensions_are_honoured_where_the_model_has_them(site: Site) -> None:
+def test_dimensions_are_honoured_where_the_model_has_them(site: EmbeddingSite) -> None:
     site.submit("two", "a bc", dimensions=2)
     site.ended("two")
     assert site.vectors("two") == [vector((1, 2), 2)]
@@ -245,31 +134,28 @@ def test_dimensions_are_honoured_where_the_model_has_them(site: Site) -> None:
     assert "2 or 4 numbers" in refusal.message
 
 
-def test_a_request_for_text_is_refused(site: Site) -> None:
+def test_a_request_for_text_is_refused(site: EmbeddingSite) -> None:
     site.submit("text", prompt=TextPrompt(text="hi"))
     assert site.refused("text").refusal.reason == "unsupported"
     site.submit("asks", "hi", question=PromptQuestion(wants="count"))
     assert "embedding model" in site.refused("asks").refusal.message
 
 
-def test_a_full_runner_refuses_unless_another_has_more_than_its_share(site: Site) -> None:
+def test_a_full_runner_refuses_unless_another_has_more_than_its_share(site: EmbeddingSite) -> None:
     let = held(site)
     for number in range(3):
         site.submit(f"r{number}", "a")
     site.submit("over", "a")
     refusal = site.refused("over").refusal
     assert (refusal.reason, refusal.position) == ("queue_full", 3)
-    request = GenerationRequest(
-        request_id=RequestId("other"), model=ModelId("m"), prompt=InputsPrompt(inputs=("a",))
-    )
-    site.send(Submit(request, 1, 64, 60_000, ("other",)))
-    site.until(lambda: isinstance(site.answers.get("other"), Accepted))
+    site.submit("other", "a", sharer=("other",))
+    site.accepted("other")
     let.release(1000)
     for name in ("r0", "r1", "r2", "other"):
         assert isinstance(site.ended(name), Finished)
 
 
-def test_a_cancelled_request_ends_at_once_and_the_next_goes_on(site: Site) -> None:
+def test_a_cancelled_request_ends_at_once_and_the_next_goes_on(site: EmbeddingSite) -> None:
     let = held(site)
     site.submit("gone", *["a"] * 500)
     site.until(lambda: site.engine.batches)
@@ -286,9 +172,11 @@ def test_a_cancelled_request_ends_at_once_and_the_next_goes_on(site: Site) -> No
     assert site.refused("gone").refusal.reason == "conflict"
 
 
-def test_vectors_wait_for_credit_and_a_reader_that_takes_nothing_is_dropped(site: Site) -> None:
+def test_vectors_wait_for_credit_and_a_reader_that_takes_nothing_is_dropped(
+    site: EmbeddingSite,
+) -> None:
     site.submit("slow", *["a b c d e f g h"] * 300, credit=1)
-    site.until(lambda: site.entries.get("slow"))
+    site.until(lambda: site.gateway.entries.get("slow"))
     first = len(site.vectors("slow"))
     assert 0 < first < 300
     site.send(Credit(RequestId("slow"), 0, 1))
@@ -304,42 +192,39 @@ def test_vectors_wait_for_credit_and_a_reader_that_takes_nothing_is_dropped(site
     assert isinstance(end, Failed) and "read nothing" in end.message
 
 
-def test_a_long_batch_counts_as_progress_until_it_is_late(site: Site) -> None:
+def test_a_long_batch_counts_as_progress_until_it_is_late(site: EmbeddingSite) -> None:
     held(site)
     site.submit("long", "a")
     site.until(lambda: site.engine.batches)
     steps: list[int] = []
     for _ in range(2):
-        site.pong = None
+        site.gateway.pong = None
         site.send(Ping(Boot("gw")))
-        site.until(lambda: site.pong)
-        assert site.pong is not None
-        steps.append(site.pong.step)
+        site.until(lambda: site.gateway.pong)
+        assert site.gateway.pong is not None
+        steps.append(site.gateway.pong.step)
     assert steps[0] < steps[1]
     site.role.watch(site.reactor.now())
     assert site.host.left is None
-    site.role.watch(site.reactor.now() + 10 * lifecycle.BATCH_DEADLINE_S)
+    site.role.watch(site.reactor.now() + 10 * BATCH_DEADLINE_S)
     assert site.host.left is None, "the machine slept: nobody could have computed"
-    for second in range(int(lifecycle.BATCH_DEADLINE_S) + 3):
-        site.role.watch(site.reactor.now() + 10 * lifecycle.BATCH_DEADLINE_S + second)
+    for second in range(int(BATCH_DEADLINE_S) + 3):
+        site.role.watch(site.reactor.now() + 10 * BATCH_DEADLINE_S + second)
     assert site.host.left is not None and site.host.left[0] == lifecycle.WEDGED
 
 
-def test_a_deadline_ends_a_request_that_waits(site: Site) -> None:
+def test_a_deadline_ends_a_request_that_waits(site: EmbeddingSite) -> None:
     held(site)
     site.submit("first", "a")
     site.until(lambda: site.engine.batches)
-    request = GenerationRequest(
-        request_id=RequestId("late"), model=ModelId("m"), prompt=InputsPrompt(inputs=("a",))
-    )
-    site.send(Submit(request, 1, 64, 1))
-    site.until(lambda: "late" in site.answers)
+    site.submit("late", "a", remaining_ms=1)
+    site.accepted("late")
     site.role.watch(site.reactor.now() + 1.0)
     end = site.ended("late")
     assert isinstance(end, Failed) and end.reason == "deadline"
 
 
-def test_while_it_drains_it_refuses_and_ends_what_is_open(site: Site) -> None:
+def test_while_it_drains_it_refuses_and_ends_what_is_open(site: EmbeddingSite) -> None:
     let = held(site)
     site.submit("open", "a")
     site.until(lambda: site.engine.batches)
@@ -352,7 +237,7 @@ def test_while_it_drains_it_refuses_and_ends_what_is_open(site: Site) -> None:
     assert site.role.is_empty
 
 
-def test_an_engine_that_raises_ends_the_runner_and_what_is_open_fails(site: Site) -> None:
+def test_an_engine_that_raises_ends_the_runner_and_what_is_open_fails(site: EmbeddingSite) -> None:
     site.engine.broken = True
     site.submit("a", "a")
     site.until(lambda: site.host.left)

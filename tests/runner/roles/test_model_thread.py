@@ -10,10 +10,10 @@ import pytest
 from bus.process.memory import DataGrant
 from bus.wire.ids import RequestId
 from runner.engine import EngineFacts, LoadProgress, StepPlan, StepResult
+from runner.lead.lead_loop import LeadLoop, Stepped
+from runner.lead.memory_watch import MemoryWatch
 from runner.roles.model_thread import Broken, Loaded, LoadFailed, ModelThread, ThreadNews
 from runner.schedule import RowFinished, RowKey, RowToken, Scheduler, ScheduleSettings
-from runner.serving.lead_loop import LeadLoop, Stepped
-from runner.serving.memory_watch import MemoryWatch
 from tests.harness.engine import FakeEngine, facts, whole_output
 from tests.harness.nodes import eventually
 from tests.harness.scheduling import prepared

@@ -102,7 +102,7 @@ def role(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Role,
         Factories(never, never, never, never, never, never, never, never),
         FlightRecorder(),
     )
-    made = LeadRole(parts, lambda _step, _entries: None) if request.param == "lead" else None
+    made = LeadRole(parts) if request.param == "lead" else None
     role = made or QuantizeRole(parts)
     yield role, host
     role.say_goodbye("the test is over")

@@ -1,278 +1,210 @@
-"""One request from its rows' events to numbered entries, as traces."""
+"""One open request, whatever its backend and its server do: numbers, credit, and one end."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bus.wire.errors import FinishReason
-from bus.wire.ids import TokenId
+from bus.wire.errors import Refusal
+from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.requests import GenerationRequest, PromptQuestion, TextPrompt, Usage
 from bus.wire.messages.tokens import (
+    Accepted,
     ChoiceEnd,
     Entry,
     Failed,
     Finished,
-    PrefillProgress,
-    PromptTokens,
+    Refused,
     TokenDelta,
+    Vectors,
 )
-from runner.engine import PromptScores, RowId, SampledToken
-from runner.schedule.rows import RowCost, RowKey
-from runner.serving.open_request import OpenRequest, Order, Outgoing
-from runner.text.prepared import CallPiece, ChoiceFinish, ChoiceOutput, PromptPiece, TextPiece
-from tests.harness.scheduling import prepared
+from runner.serving import OpenRequest, VectorsPiece
+from runner.text import TextPiece
+from tests.harness.open_requests import StandInHost, open_request
 
-COST = RowCost(5, 9, 0, 0.1, 0.2, 0.3)
+RID = RequestId("r")
 
 
-class Letters:
-    """Reads token n as the letter n, `.` (46) as the end of the text; holds back every third
-    token's letter until the next one."""
+class Opened:
+    """A request of `n` choices that is not accepted yet."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.back = ""
-
-    def push(self, token: SampledToken) -> ChoiceOutput:
-        self.count += 1
-        if token.token == ord("."):
-            return ChoiceOutput(ended=True)
-        self.back += chr(token.token)
-        if self.count % 3 == 0:
-            return ChoiceOutput()
-        text, self.back = self.back, ""
-        return ChoiceOutput((TextPiece("text", text, len(text)),))
-
-    def finish(self, reason: FinishReason) -> ChoiceFinish:
-        pieces = (TextPiece("text", self.back, len(self.back)),) if self.back else ()
-        self.back = ""
-        return ChoiceFinish(pieces, reason, None, 0)
+    def __init__(self, n: int = 1, credit: int = 100, question: PromptQuestion | None = None):
+        asked = GenerationRequest(
+            request_id=RID,
+            model=ModelId("m"),
+            prompt=TextPrompt(text="hi"),
+            n=n,
+            question=question,
+        )
+        self.host = StandInHost(lambda _request: Usage(completion_tokens=7))
+        self.entries: list[Entry] = []
+        self.request: OpenRequest = open_request(asked, self.host, self.entries, credit=credit)
 
 
-def opened(n: int = 1, credit: int = 100) -> OpenRequest:
-    request = prepared("r", [1, 2, 3, 4, 5], n=n, max_tokens=100)
-    readers = [Letters() for _ in range(n)]
-    return OpenRequest(request, readers, seeds=range(n), peer=b"gw", credit=credit)
+def text(words: str) -> list[TextPiece]:
+    return [TextPiece("text", word, 1) for word in words.split()]
 
 
-def say(request: OpenRequest, text: str, out: Outgoing, choice: int = 0, now: float = 0.0) -> None:
-    for letter in text:
-        request.token(choice, SampledToken(RowId(1), TokenId(ord(letter))), now, out)
+def test_a_backend_that_only_finishes_ends_its_choices_with_stop() -> None:
+    made = Opened(n=2)
+    made.request.accept(0.0, position=3, prompt_tokens=5)
+    made.request.put(1, text("a b"), 0.0)
+    made.request.finish(1.0)
+    assert made.host.sent == [Accepted(RID, 3, 5)]
+    assert made.entries == [
+        TokenDelta(RID, 0, 1, "text", "a", 1),
+        TokenDelta(RID, 1, 1, "text", "b", 1),
+        ChoiceEnd(RID, 2, 0, "stop", None),
+        ChoiceEnd(RID, 3, 1, "stop", None),
+        Finished(RID, 4, Usage(completion_tokens=7)),
+    ]
 
 
-def text_of(entries: list[Entry], choice: int = 0) -> str:
-    deltas = [e for e in entries if isinstance(e, TokenDelta) and e.choice == choice]
-    return "".join(delta.text for delta in deltas)
+def test_what_comes_after_the_end_changes_nothing() -> None:
+    for end in ("finish", "fail", "cancel", "drop"):
+        made = Opened()
+        made.request.accept(0.0)
+        match end:
+            case "finish":
+                made.request.finish(0.0)
+            case "fail":
+                made.request.fail("internal", "no", 0.0, {"field": "input"})
+            case "cancel":
+                made.request.cancel("client", 0.0)
+            case _:
+                made.request.drop(0.0)
+        before = (list(made.entries), list(made.host.sent))
+        for _ in range(2):
+            made.request.accept(1.0)
+            made.request.refuse(Refusal(reason="bad_request", message="no"), 1.0)
+            made.request.put(0, text("late"), 1.0)
+            made.request.read_prompt(1, 2)
+            made.request.end_choice(0, "length", 1.0)
+            made.request.finish(1.0)
+            made.request.fail("internal", "again", 1.0)
+            made.request.cancel("deadline", 1.0)
+            made.request.grant(0, 5, 1.0)
+            made.request.drop(1.0)
+        assert (made.entries, made.host.sent) == before, end
+        assert made.host.ends == 1 and made.request.is_over
 
 
-def test_text_then_its_end_then_the_terminal_numbered_without_gaps() -> None:
-    request, out = opened(), Outgoing()
-    say(request, "hello", out)
-    request.row_finished(0, "length", COST, 1.0, out)
-    assert text_of(out.entries) == "hello"
-    assert [entry.seq for entry in out.entries] == list(range(len(out.entries)))
-    assert isinstance(out.entries[-2], ChoiceEnd)
-    terminal = out.entries[-1]
-    assert isinstance(terminal, Finished)
-    assert terminal.usage.completion_tokens == 5
-    assert terminal.usage.decode_s == 0.3
-    assert request.is_over
+def test_one_that_fails_before_it_is_accepted_is_refused_so_that_another_runner_gets_it() -> None:
+    made = Opened()
+    made.request.fail("runner_lost", "the engine is gone", 0.0)
+    made.request.accept(0.0)
+    refusal = Refusal(reason="not_ready", message="the engine is gone")
+    assert made.host.sent == [Refused(RID, refusal)]
+    assert (made.entries, made.host.ends) == ([], 1)
 
 
-def test_a_request_with_a_history_is_told_all_that_was_read_and_made() -> None:
-    asked = prepared("r", [1, 2, 3], max_tokens=100)
-    wanting = replace(asked, request=asked.request.model_copy(update={"history": (1,)}))
-    request = OpenRequest(wanting, [Letters()], seeds=[0], peer=b"gw", credit=100)
-    out = Outgoing()
-    say(request, "ab.xyz", out)
-    request.row_finished(0, "stop", COST, 1.0, out)
-    terminal = out.entries[-1]
-    assert isinstance(terminal, Finished) and terminal.prompt is not None
-    # what came after the end of the text is no part of the answer
-    assert terminal.prompt.token_ids == (1, 2, 3, *map(ord, "ab."))
+def test_a_question_about_a_prompt_has_one_choice_whatever_it_asks_for() -> None:
+    made = Opened(n=3, question=PromptQuestion(wants="count"))
+    made.request.accept(0.0)
+    made.request.finish(0.0)
+    assert [type(entry) for entry in made.entries] == [ChoiceEnd, Finished]
 
 
-def test_a_text_that_ends_itself_orders_its_row_to_complete() -> None:
-    request, out = opened(), Outgoing()
-    say(request, "ab.xyz", out)
-    assert out.orders == [Order("complete", RowKey(request.request_id, 0))]
-    assert isinstance(out.entries[-1], ChoiceEnd)
-    assert not request.is_over
-    request.row_finished(0, "stop", COST, 1.0, out)
-    assert isinstance(out.entries[-1], Finished)
-    assert out.entries[-1].usage.completion_tokens == 3
+def test_vectors_take_credit_as_text_does() -> None:
+    made = Opened(credit=1)
+    made.request.accept(0.0)
+    made.request.put(0, [VectorsPiece(0, (b"a",)), VectorsPiece(1, (b"b",), (1,))], 0.0)
+    assert made.entries == [Vectors(RID, 0, 0, 0, (b"a",), ())]
+    assert made.host.calls == [("pause", 0)]
+    made.request.grant(0, 1, 0.0)
+    assert made.entries[1:] == [Vectors(RID, 1, 0, 1, (b"b",), (1,))]
 
 
-def test_without_credit_the_row_is_paused_and_nothing_leaves() -> None:
-    request, out = opened(credit=2), Outgoing()
-    say(request, "abdegh", out, now=1.0)
-    assert text_of(out.entries) == "ab"
-    assert out.orders == [Order("pause", RowKey(request.request_id, 0))]
-    assert request.is_paused
-    assert request.stalled_s(3.5) == 2.5
-    request.grant(0, 1, 4.0, out)
-    assert text_of(out.entries) == "abde"[: len(text_of(out.entries))]
-    request.grant(0, 50, 5.0, out)
-    assert out.orders[-1] == Order("resume", RowKey(request.request_id, 0))
-    assert text_of(out.entries) == "abdegh"[: len(text_of(out.entries))]
-    assert request.stalled_s(9.0) == 0.0
+def test_a_choice_that_ends_while_it_has_no_credit_is_not_resumed_for_nothing() -> None:
+    made = Opened(credit=1)
+    made.request.accept(0.0)
+    made.request.end_choice(0, "length", 1.0, stop="x", pieces=text("a b"))
+    assert made.host.calls == [], "all pieces are known"
+    assert made.request.stalled_s(3.0) == 2.0 and made.request.is_paused
+    made.request.grant(0, 9, 4.0)
+    assert made.entries[-1] == ChoiceEnd(RID, 2, 0, "length", "x")
+    assert made.host.calls == [] and not made.request.is_over
+    made.request.finish(5.0)
+    assert made.request.is_over
 
 
-def test_an_end_waits_for_the_credit_of_the_text_before_it() -> None:
-    request, out = opened(credit=1), Outgoing()
-    say(request, "ab", out, now=1.0)
-    request.row_finished(0, "length", COST, 2.0, out)
-    assert not any(isinstance(entry, ChoiceEnd | Finished) for entry in out.entries)
-    assert request.stalled_s(5.0) == 4.0
-    request.grant(0, 5, 6.0, out)
-    assert text_of(out.entries) == "ab"
-    assert isinstance(out.entries[-1], Finished)
+def test_a_grant_that_makes_no_sense_is_ignored() -> None:
+    made = Opened(credit=0)
+    made.request.accept(0.0)
+    made.request.put(0, text("a"), 0.0)
+    for choice, grant in ((1, 5), (-1, 5), (0, 0), (0, -3)):
+        made.request.grant(choice, grant, 0.0)
+    assert made.entries == []
 
 
-def test_one_slow_choice_does_not_hold_up_another() -> None:
-    request, out = opened(n=2, credit=1), Outgoing()
-    request.grant(1, 50, 0.0, out)
-    say(request, "ab", out, choice=0)
-    say(request, "cd", out, choice=1)
-    assert text_of(out.entries, 0) == "a"
-    assert text_of(out.entries, 1) == "cd"
+class Chances(Opened):
+    """A request of three choices; `granted` is their credit and `said` what was put."""
+
+    def __init__(self, credit: int) -> None:
+        super().__init__(3, credit)
+        self.granted, self.said = [credit] * 3, [""] * 3
+
+    def act(self, act: str, choice: int, amount: int) -> None:
+        request = self.request
+        match act:
+            case "put" if request.accepted:
+                if request.choices[choice].finish is None and not request.is_over:
+                    self.said[choice] += "abcd"[:amount]
+                request.put(choice, text("a b c d"[: 2 * amount]), 0.0)
+            case "grant":
+                self.granted[choice] += amount
+                request.grant(choice, amount, 0.0)
+            case "end" if request.accepted:
+                request.end_choice(choice, "length", 0.0)
+            case "cancel":
+                request.cancel("client" if amount > 1 else "deadline", 0.0)
+            case "finish" if amount == 1 and request.accepted:
+                request.finish(0.0)
+            case "fail" if amount == 1:
+                request.fail("internal", "no", 0.0)
+            case "drop" if amount == 1:
+                request.drop(0.0)
+            case _:
+                request.accept(0.0)
+
+    def sent(self, choice: int) -> list[str]:
+        mine = (entry for entry in self.entries if isinstance(entry, TokenDelta))
+        return [entry.text for entry in mine if entry.choice == choice]
+
+    @property
+    def ends(self) -> list[Entry]:
+        return [entry for entry in self.entries if isinstance(entry, Finished | Failed)]
 
 
-def test_a_cancel_drops_what_is_held_and_still_ends_well() -> None:
-    request, out = opened(credit=1), Outgoing()
-    say(request, "abcd", out)
-    request.row_finished(0, "cancelled", COST, 1.0, out)
-    end = out.entries[-2]
-    assert isinstance(end, ChoiceEnd)
-    assert end.finish_reason == "cancelled"
-    assert isinstance(out.entries[-1], Finished)
-    assert text_of(out.entries) == "a"
-
-
-def test_a_failure_is_the_last_word_and_cancels_the_other_rows() -> None:
-    request, out = opened(n=2), Outgoing()
-    say(request, "ab", out)
-    request.fail("internal", "no", out)
-    say(request, "cd", out, choice=1)
-    request.fail("deadline", "again", out)
-    assert isinstance(out.entries[-1], Failed)
-    assert out.entries[-1].reason == "internal"
-    assert sum(isinstance(entry, Failed) for entry in out.entries) == 1
-    assert [order.kind for order in out.orders] == ["cancel"]
-
-
-def test_only_long_prompts_tell_how_far_they_are() -> None:
-    request, out = opened(), Outgoing()
-    request.prefilled(0, 5, 5, out)
-    assert not out.entries
-    request.prefilled(0, 2, 5, out)
-    assert out.entries == [PrefillProgress(request.request_id, 0, 2, 5)]
+ACTS = ("put", "put", "put", "grant", "grant", "end", "cancel", "finish", "fail", "drop", "accept")
 
 
 @given(
     acts=st.lists(
-        st.tuples(st.sampled_from("tttgef"), st.integers(0, 2), st.integers(1, 4)), max_size=60
+        st.tuples(st.sampled_from(ACTS), st.integers(0, 2), st.integers(1, 4)), max_size=40
     ),
-    credit=st.integers(0, 5),
+    credit=st.integers(0, 4),
 )
-def test_whatever_happens_numbers_have_no_gaps_and_credit_is_kept(
+def test_whatever_happens_there_is_one_end_and_no_piece_without_credit(
     acts: list[tuple[str, int, int]], credit: int
 ) -> None:
-    request, out = opened(n=3, credit=credit), Outgoing()
-    granted = [credit] * 3
-    said = [""] * 3
-    ended = [False] * 3
+    made = Chances(credit)
     for act, choice, amount in acts:
-        if act == "t" and not ended[choice] and not request.is_over:
-            letters = "abcd"[:amount]
-            said[choice] += letters
-            say(request, letters, out, choice)
-        elif act == "g":
-            granted[choice] += amount
-            request.grant(choice, amount, 0.0, out)
-        elif act == "e" and not ended[choice]:
-            ended[choice] = True
-            request.row_finished(choice, "length", COST, 0.0, out)
-        elif act == "f" and amount == 4:
-            request.fail("internal", "told", out)
+        made.act(act, choice, amount)
+        assert all(len(made.sent(each)) <= made.granted[each] for each in range(3))
+    is_silent = made.request.is_over and not made.ends
+    made.request.accept(1.0)
     for choice in range(3):
-        request.grant(choice, 1000, 1.0, out)
-        if not ended[choice]:
-            request.row_finished(choice, "length", COST, 1.0, out)
-    entries = out.entries
-    assert [entry.seq for entry in entries] == list(range(len(entries)))
-    assert sum(isinstance(entry, Finished | Failed) for entry in entries) == 1
-    assert isinstance(entries[-1], Finished | Failed)
+        made.request.grant(choice, 1000, 1.0)
+    made.request.finish(1.0)
+    assert made.host.ends == 1 and len(made.host.sent) <= 1
+    assert [entry.seq for entry in made.entries] == list(range(len(made.entries)))
+    assert len(made.ends) == (0 if is_silent else 1)
+    assert is_silent or made.entries[-1] is made.ends[0]
     for choice in range(3):
-        deltas = [e for e in entries if isinstance(e, TokenDelta) and e.choice == choice]
-        assert len(deltas) <= granted[choice] + 1000
-        assert said[choice].startswith("".join(delta.text for delta in deltas))
-        if isinstance(entries[-1], Finished):
-            assert text_of(entries, choice) == said[choice]
-
-
-class OneByOne:
-    """Reads each prompt token as a piece of its own."""
-
-    def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
-        for at in range(len(scores.logprobs)):
-            yield PromptPiece(scores.start + at, "p", ())
-
-
-def test_a_prompts_scores_take_credit_and_come_before_the_text() -> None:
-    asked = prepared("r", [1, 2, 3, 4, 5])
-    request = OpenRequest(asked, [Letters()], seeds=[0], peer=b"gw", credit=3, prompt=OneByOne())
-    first, out = Outgoing(), Outgoing()
-    request.scored(0, PromptScores(RowId(1), 0, (0.0, -1.0), ((), ())), 0.0, first)
-    request.scored(0, PromptScores(RowId(1), 2, (-1.0, -1.0, -1.0), ((), (), ())), 0.0, first)
-    say(request, "ab", first)
-    told = [entry.start for entry in first.entries if isinstance(entry, PromptTokens)]
-    assert told == [0, 1, 2]
-    assert first.orders == [Order("pause", RowKey(request.request_id, 0))]
-    request.grant(0, 100, 1.0, out)
-    request.row_finished(0, "length", COST, 2.0, out)
-    kinds = [type(entry) for entry in out.entries]
-    assert kinds[:2] == [PromptTokens, PromptTokens]
-    assert text_of(out.entries) == "ab"
-    assert [entry.seq for entry in (*first.entries, *out.entries)] == list(
-        range(len(first.entries) + len(out.entries))
-    )
-    assert isinstance(out.entries[-1], Finished)
-
-
-def test_scores_that_come_after_the_end_are_ignored() -> None:
-    request, out = opened(), Outgoing()
-    request.fail("internal", "lost", out)
-    count = len(out.entries)
-    request.scored(0, PromptScores(RowId(1), 0, (0.0,), ((),)), 0.0, out)
-    assert len(out.entries) == count
-
-
-class Thinks(Letters):
-    """Reads capitals as thinking, `!` as the beginning of a tool call."""
-
-    def push(self, token: SampledToken) -> ChoiceOutput:
-        letter = chr(token.token)
-        if letter == "!":
-            return ChoiceOutput((CallPiece(0, "call_1", "look", "", 1),))
-        channel = "reasoning" if letter.isupper() else "text"
-        return ChoiceOutput((TextPiece(channel, letter, 1),))
-
-
-def test_what_the_parser_finds_is_told_once_for_each_thing() -> None:
-    readers = [Thinks(), Thinks()]
-    asked = prepared("r", [1, 2, 3], n=2, max_tokens=100)
-    request = OpenRequest(asked, readers, seeds=range(2), peer=b"gw", credit=100)
-    out = Outgoing()
-    say(request, "abc", out)
-    assert request.newly_parsed() == []
-    say(request, "AB", out)
-    say(request, "C", out, choice=1)
-    assert request.newly_parsed() == ["thinking"]
-    say(request, "a!D", out, choice=1)
-    assert request.newly_parsed() == ["tool_call"]
-    say(request, "!", out)
-    assert request.newly_parsed() == []
+        sent = "".join(made.sent(choice))
+        assert made.said[choice].startswith(sent)
+        closed = [e for e in made.entries if isinstance(e, ChoiceEnd) and e.choice == choice]
+        if made.ends and isinstance(made.ends[0], Finished):
+            (end,) = closed
+            assert end.finish_reason == "cancelled" or sent == made.said[choice]

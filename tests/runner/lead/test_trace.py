@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus.wire.ids import RequestId, TokenId
-from bus.wire.messages.tokens import Submit, TraceSpan
+from bus.wire.messages.tokens import TraceSpan
 from runner.engine import RowId, SampledToken
+from runner.lead.lead_loop import Stepped
+from runner.lead.trace import MOST_CHOICES, MOST_SPANS, RequestTrace, trace_of
 from runner.schedule.rows import RowEvent, RowKey, RowPrefilled, RowStarted, RowToken
-from runner.serving.arrivals import arrived
-from runner.serving.lead_loop import Stepped
-from runner.serving.trace import MOST_CHOICES, MOST_SPANS, RequestTrace, trace_of
+from tests.harness.open_requests import StandInHost, open_request
 from tests.harness.scheduling import prepared
 
 RID = RequestId("r")
@@ -122,10 +122,8 @@ def test_a_request_is_traced_where_it_asks_and_has_come_when_it_came_here() -> N
     plain = prepared("r", [1, 2], n=2)
     asked = plain.request.model_copy(update={"trace": True})
     for request, waited_ms in ((plain.request, 0), (asked, 0), (asked, 4000)):
-        submit = Submit(request, 1, 64, 1000, (), waited_ms)
-        trace = trace_of(arrived(b"gw", submit, 3, CAME_AT, returns=True), plain, READY_AT)
+        opened = open_request(request, StandInHost(), [], waited_ms=waited_ms)
+        trace = trace_of(opened, plain, READY_AT)
         assert (trace is None) is (request.trace is None)
         if trace is not None:
-            assert trace.report(103.0).received_at == CAME_AT, (
-                "what it waited elsewhere is not ours"
-            )
+            assert trace.report(103.0).received_at == 0.0, "what it waited elsewhere is not ours"

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bus.wire.ids import ModelId, RequestId
+from runner.lead.warm_up import LENGTHS, LONGEST_S, WarmUp
 from runner.schedule.rows import RowFailed, RowKey
-from runner.serving.warm_up import LENGTHS, LONGEST_S, WarmUp
 from tests.harness.engine import StepCosts, facts
 from tests.harness.scheduling import Loop
 

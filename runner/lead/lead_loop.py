@@ -17,8 +17,8 @@ from bus.process.clock import now as clock_now
 from bus.process.memory import tidy
 from runner.engine import Engine, EngineFacts, EngineStatus, LoadProgress, StepResult
 from runner.group.rank_recorder import RankRecorder
+from runner.lead.memory_watch import MemoryWatch
 from runner.schedule import STEPS_AHEAD, RowEvent, Scheduler, SchedulerLoad
-from runner.serving.memory_watch import MemoryWatch
 
 MEMORY_EVERY_S = 1.0
 IDLE_S = 0.5

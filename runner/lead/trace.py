@@ -13,11 +13,11 @@ from bus.wire.ids import NodeId, RequestId
 from bus.wire.messages.control import GroupSpec
 from bus.wire.messages.tokens import SpanName, Traced, TraceSpan
 from runner.schedule import RowEvent, RowPrefilled, RowStarted, RowToken
-from runner.serving.arrivals import Pending
+from runner.serving import OpenRequest
 from runner.text import PreparedRequest
 
 if TYPE_CHECKING:
-    from runner.serving.lead_loop import Stepped
+    from runner.lead.lead_loop import Stepped
 
 MOST_CHOICES = 8
 """Choices of a request that are traced."""
@@ -137,16 +137,15 @@ class RequestTrace:
 
 
 def trace_of(
-    pending: Pending, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
+    request: OpenRequest, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
 ) -> RequestTrace | None:
     """Return the trace of a request accepted now, if it asked for one."""
-    submit = pending.submit
-    if not submit.request.trace:
+    if not request.request.trace:
         return None
     return RequestTrace(
         prepared.request_id,
         len(prepared.choices),
-        received_at=pending.since_at + submit.waited_ms / 1000,
+        received_at=request.received_at,
         prepared_at=now,
         ranks=() if group is None else tuple(seat.node for seat in group.ranks),
     )

@@ -32,11 +32,11 @@ from bus.wire.messages.tokens import (
     Usage,
 )
 from runner.engine import RowId, SampledToken
-from runner.schedule import RowCost, RowFinished
-from runner.serving.giving_back import given_back, resume_request
-from runner.serving.open_request import OpenRequest, Outgoing
+from runner.lead.open_text import resume_request
+from runner.schedule import RowCost, RowFinished, RowKey
 from runner.text import ModelTokenizer, PreparedRequest, Text
 from tests.harness.engine import facts
+from tests.harness.open_requests import OpenedText
 from tests.harness.slot import ROOT
 
 TOKENIZER = ModelTokenizer(ROOT / "conf" / "tiny")
@@ -72,12 +72,12 @@ def sampled(token: int, logprobs: int | None) -> SampledToken:
     return SampledToken(RowId(1), TokenId(token), -0.1 * token, top)
 
 
-def opened(prepared: PreparedRequest, credit: int, so_far: AnswerSoFar | None) -> OpenRequest:
+def opened(prepared: PreparedRequest, credit: int, so_far: AnswerSoFar | None) -> OpenedText:
     readers = [TEXT.choice(prepared, one.choice) for one in prepared.choices]
     seeds = [2**64 - 1 - one.choice for one in prepared.choices]
     if so_far is not None:
         assert [one.seed for one in so_far.choices] == seeds
-    return OpenRequest(prepared, readers, seeds=seeds, peer=b"gw", credit=credit, so_far=so_far)
+    return OpenedText(prepared, readers, seeds=seeds, credit=credit, so_far=so_far)
 
 
 def told(entries: list[Entry]) -> tuple[object, ...]:
@@ -111,30 +111,28 @@ def said(
     that give it back after so many tokens, each with so much credit."""
     entries: list[Entry] = []
     so_far: AnswerSoFar | None = None
-    request = opened(prepared, cuts[0][1] if cuts else 10_000, None)
-    request.started(0, 2)
+    made = opened(prepared, cuts[0][1] if cuts else 10_000, None)
+    made.text.started(0, 2)
     for place in range(max(map(len, tokens))):
         for cut, _ in cuts:
-            if cut == place and request.may_move:
-                ends = [RowFinished(one.key, "cancelled", COST) for one in request.choices]
-                frame = given_back(request, ends)
+            if cut == place and made.text.may_move:
+                keys = [RowKey(RequestId("r"), choice) for choice in range(len(tokens))]
+                frame = made.text.given_back([RowFinished(key, "cancelled", COST) for key in keys])
                 assert isinstance(frame, Suspended)
                 so_far = unpack_to_gateway(pack_to_gateway(frame)).so_far
                 again = resume_request(replace(prepared, tokens=(TokenId(9),)), so_far, facts())
                 assert again == prepared, "the prompt is that which was read first"
                 later = [credit for at, credit in cuts if at > place]
-                request = opened(again, later[0] if later else 10_000, so_far)
-                request.started(0, 777)
-        out = Outgoing()
+                entries += made.entries
+                made = opened(again, later[0] if later else 10_000, so_far)
+                made.text.started(0, 777)
         for choice, mine in enumerate(tokens):
             if place < len(mine):
-                request.token(choice, sampled(mine[place], logprobs), 0.0, out)
-        entries += out.entries
-    out = Outgoing()
+                made.text.token(choice, sampled(mine[place], logprobs), 0.0)
     for choice in range(len(tokens)):
-        request.grant(choice, 100_000, 0.0, out)
-        request.row_finished(choice, "length", COST, 0.0, out)
-    return [*entries, *out.entries]
+        made.request.grant(choice, 100_000, 0.0)
+        made.text.row_finished(choice, "length", COST, 0.0)
+    return [*entries, *made.entries]
 
 
 @given(
@@ -165,7 +163,7 @@ def test_a_request_that_is_cut_anywhere_says_what_it_says_uncut(
 def test_one_that_has_not_begun_is_given_back_without_an_answer() -> None:
     prepared = TEXT.prepare(asked(logprobs=None, stops=(), n=1), 4096)
     assert isinstance(prepared, PreparedRequest)
-    assert given_back(opened(prepared, 10, None), []) == Displaced(RequestId("r"))
+    assert opened(prepared, 10, None).text.given_back([]) == Displaced(RequestId("r"))
 
 
 def test_what_it_cost_elsewhere_counts_on() -> None:
@@ -174,9 +172,9 @@ def test_what_it_cost_elsewhere_counts_on() -> None:
     usage = Usage(prompt_tokens=9, completion_tokens=1, queue_s=1.0, prefill_s=2.0, decode_s=3.0)
     choice = ChoiceSoFar(2**64 - 1, (5,), 0)
     so_far = AnswerSoFar(tuple(prepared.tokens), prepared.max_tokens, (choice,), usage)
-    request, out = opened(prepared, 10, so_far), Outgoing()
-    request.row_finished(0, "length", COST, 0.0, out)
-    (end,) = [one for one in out.entries if isinstance(one, Finished)]
+    made = opened(prepared, 10, so_far)
+    made.text.row_finished(0, "length", COST, 0.0)
+    (end,) = [one for one in made.entries if isinstance(one, Finished)]
     assert (end.usage.queue_s, end.usage.prefill_s, end.usage.decode_s) == (1.5, 2.25, 5.0)
     assert end.usage.completion_tokens == 1
 
@@ -184,11 +182,11 @@ def test_what_it_cost_elsewhere_counts_on() -> None:
 def test_a_request_with_an_end_or_scores_of_its_prompt_stays() -> None:
     prepared = TEXT.prepare(asked(logprobs=None, stops=("END",), n=2), 4096)
     assert isinstance(prepared, PreparedRequest)
-    request, out = opened(prepared, 10, None), Outgoing()
-    assert request.may_move
+    text = opened(prepared, 10, None).text
+    assert text.may_move
     for token in TOKENIZER.encode(" END"):
-        request.token(1, sampled(token, None), 0.0, out)
-    assert not request.may_move
+        text.token(1, sampled(token, None), 0.0)
+    assert not text.may_move
 
 
 def test_a_copy_with_less_context_gives_what_it_has_and_refuses_what_it_has_not() -> None:

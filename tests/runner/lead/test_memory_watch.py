@@ -8,7 +8,7 @@ import pytest
 
 from bus.process.memory import DataGrant, anonymous_bytes, own_bytes
 from runner.engine import EngineMemory, MemoryLook, PrefillChunk, RowId, StepPlan
-from runner.serving.memory_watch import BESIDE_BYTES, LOOKS_OVER, MemoryWatch, ProcessMemory
+from runner.lead.memory_watch import BESIDE_BYTES, LOOKS_OVER, MemoryWatch, ProcessMemory
 from tests.harness.engine import FakeEngine, facts
 
 PROMISED = 1600

@@ -1,0 +1,263 @@
+"""The text of one open request: its rows' tokens become pieces of its choices.
+
+Pure: time arrives as `now`. The request (`runner.serving`) numbers and sends the pieces. The caller
+gives the events of the rows in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from bus.wire.errors import FinishReason, Refusal
+from bus.wire.ids import TokenId
+from bus.wire.messages.requests import Usage
+from bus.wire.messages.tokens import AnswerSoFar, ChoiceSoFar, Displaced, PromptAnswer, Suspended
+from runner.engine import EngineFacts, PromptScores, RowId, SampledToken
+from runner.lead.trace import RequestTrace
+from runner.schedule import RowCost, RowEvent, RowFinished
+from runner.serving import OpenRequest
+from runner.text import (
+    CallPiece,
+    ChoiceOutput,
+    ChoiceReader,
+    Piece,
+    PreparedRequest,
+    PromptReader,
+    TextPiece,
+)
+
+Parsed = Literal["thinking", "tool_call"]
+"""Parts of a model's output other than plain text."""
+NO_ROW = RowId(0)
+"""The row id of tokens from another runner."""
+
+
+@dataclass(slots=True)
+class TextChoice:
+    """`made` are its tokens and `logprobs` theirs if requested, as in `ChoiceSoFar`. `cost` is set
+    when its row ended."""
+
+    seed: int
+    reader: ChoiceReader
+    made: list[TokenId] = field(default_factory=list[TokenId])
+    logprobs: list[tuple[float, tuple[tuple[TokenId, float], ...]]] = field(
+        default_factory=list[tuple[float, tuple[tuple[TokenId, float], ...]]]
+    )
+    reasoning_tokens: int = 0
+    cost: RowCost | None = None
+
+
+class OpenText:
+    """The text of a request, as the module describes. `seeds` are those of the choices. `prompt`
+    reads the prompt's scores if requested; `trace` records spans if requested. `so_far` is the
+    output of another runner, after which the text continues. Raises ValueError if this runner's
+    readers cannot reproduce that output. `newly_parsed` are parts found since it was cleared."""
+
+    def __init__(
+        self,
+        request: OpenRequest,
+        prepared: PreparedRequest,
+        readers: Sequence[ChoiceReader],
+        *,
+        seeds: Sequence[int],
+        prompt: PromptReader | None = None,
+        trace: RequestTrace | None = None,
+        so_far: AnswerSoFar | None = None,
+    ) -> None:
+        self.request = request
+        self.prepared = prepared
+        self.trace = trace
+        self.choices = [
+            TextChoice(seed, reader) for seed, reader in zip(seeds, readers, strict=True)
+        ]
+        self.has_begun = False
+        self.is_first = so_far is None
+        self.newly_parsed: list[Parsed] = []
+        self._prompt = prompt
+        self._before = Usage() if so_far is None else so_far.usage
+        self._cached_tokens = self._before.cached_tokens
+        self._parsed: set[Parsed] = set()
+        if so_far is not None:
+            for choice, before in enumerate(so_far.choices):
+                self._go_on(choice, before)
+
+    # --- from the scheduler --------------------------------------------------------------
+
+    def started(self, choice: int, cached_tokens: int) -> None:
+        """Record the cached prompt tokens; the first choice reports them."""
+        self.has_begun = True
+        if choice == 0 and self.is_first:
+            self._cached_tokens = cached_tokens
+
+    def prefilled(self, choice: int, done: int, total: int) -> None:
+        """Report the progress of a long prompt; the first token reports the last step."""
+        if choice == 0 and done < total:
+            self.request.read_prompt(done, total)
+
+    def scored(self, choice: int, scores: PromptScores, now: float) -> None:
+        """Add scores of prompt tokens. Raises the reader's errors."""
+        if self._prompt is not None:
+            self.request.put(choice, tuple(self._prompt.read(scores)), now)
+
+    def token(self, choice: int, sampled: SampledToken, now: float) -> bool:
+        """Add a token of a choice; return whether it completes the text. It is ignored after that.
+
+        Raises the reader's errors: the caller fails this request alone.
+        """
+        sending = self.request.choices[choice]
+        if sending.finish is not None:
+            return False
+        output = _read(self.choices[choice], sampled)
+        if output.pieces or sending.held:
+            self._find(output.pieces)
+            self.request.put(choice, output.pieces, now)
+        if output.ended:
+            self._last_words(choice, "stop", now)
+        return output.ended
+
+    def row_finished(self, choice: int, finish: FinishReason, cost: RowCost, now: float) -> None:
+        """End a choice's row: its last text and its cost."""
+        self.choices[choice].cost = cost
+        if self.request.choices[choice].finish is None:
+            self._last_words(choice, finish, now)
+        if self.has_ended:
+            self.request.finish(now)
+
+    def stopped(self, ends: Iterable[RowEvent]) -> None:
+        """Record the costs of rows that were stopped; and the reasoning of a cancelled text."""
+        self._take_costs(ends)
+        if self.request.cancelled is None:
+            return
+        for choice, sending in zip(self.choices, self.request.choices, strict=True):
+            if sending.finish is None:
+                choice.reasoning_tokens = choice.reader.finish("cancelled").reasoning_tokens
+
+    # --- what others may know ------------------------------------------------------------
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether all rows have ended."""
+        return all(choice.cost is not None for choice in self.choices)
+
+    @property
+    def may_move(self) -> bool:
+        """Return whether another runner can resume the request exactly. That is impossible if
+        prompt scores are reported, and after a choice has ended."""
+        return self._prompt is None and all(c.finish is None for c in self.request.choices)
+
+    def given_back(self, ends: Iterable[RowEvent]) -> Displaced | Suspended:
+        """Return the message that hands the request back to its gateway, with the output so far.
+        `ends` are those of the rows here."""
+        request_id = self.request.request_id
+        if not self.has_begun:
+            return Displaced(request_id)
+        self._take_costs(ends)
+        choices = (
+            ChoiceSoFar(choice.seed, tuple(choice.made), sending.sent, tuple(choice.logprobs))
+            for choice, sending in zip(self.choices, self.request.choices, strict=True)
+        )
+        tokens, limit = self.prepared.tokens, self.prepared.max_tokens
+        return Suspended(request_id, AnswerSoFar(tokens, limit, tuple(choices), self.usage()))
+
+    def history(self) -> PromptAnswer | None:
+        """Return all prompt and output tokens, if requested."""
+        if self.prepared.request.history is None:
+            return None
+        return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
+
+    def usage(self) -> Usage:
+        """Return the sums over all choices. Seconds are of the slowest choice, waits of the first;
+        both include other runners."""
+        before = self._before
+        costs = [choice.cost for choice in self.choices if choice.cost is not None]
+        return Usage(
+            prompt_tokens=len(self.prepared.tokens),
+            completion_tokens=sum(len(choice.made) for choice in self.choices),
+            cached_tokens=self._cached_tokens,
+            reasoning_tokens=sum(choice.reasoning_tokens for choice in self.choices),
+            queue_s=before.queue_s + min((cost.queue_s for cost in costs), default=0.0),
+            prefill_s=before.prefill_s + max((cost.prefill_s for cost in costs), default=0.0),
+            decode_s=before.decode_s + max((cost.decode_s for cost in costs), default=0.0),
+        )
+
+    # --- inside --------------------------------------------------------------------------
+
+    def _take_costs(self, ends: Iterable[RowEvent]) -> None:
+        for end in ends:
+            if isinstance(end, RowFinished):
+                self.choices[end.key.choice].cost = end.cost
+
+    def _last_words(self, choice: int, finish: FinishReason, now: float) -> None:
+        last = self.choices[choice].reader.finish(finish)
+        self._find(last.pieces)
+        self.choices[choice].reasoning_tokens = last.reasoning_tokens
+        self.request.end_choice(choice, last.finish_reason, now, stop=last.stop, pieces=last.pieces)
+
+    def _find(self, pieces: Sequence[Piece]) -> None:
+        """Record parts other than plain text, each once."""
+        for piece in pieces:
+            if isinstance(piece, CallPiece):
+                part: Parsed = "tool_call"
+            elif isinstance(piece, TextPiece) and piece.channel == "reasoning":
+                part = "thinking"
+            else:
+                continue
+            if part not in self._parsed:
+                self._parsed.add(part)
+                self.newly_parsed.append(part)
+
+    def _go_on(self, choice: int, before: ChoiceSoFar) -> None:
+        """Read the tokens of another runner again, as if their pieces had been sent here."""
+        logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
+        sending, ended = self.request.choices[choice], False
+        for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):
+            likeliest = tuple((TokenId(other), number) for other, number in top)
+            sampled = SampledToken(NO_ROW, TokenId(token), logprob, likeliest)
+            output = _read(self.choices[choice], sampled)
+            sending.held.extend(output.pieces)
+            ended = output.ended
+        if ended or before.sent > len(sending.held):
+            raise ValueError(
+                "this runner decodes the resumed tokens differently from the runner that "
+                "generated them"
+            )
+        for _ in range(before.sent):
+            sending.held.popleft()
+        sending.sent = before.sent
+
+
+def _read(choice: TextChoice, sampled: SampledToken) -> ChoiceOutput:
+    """Read one more token of a choice; return the text that it completes."""
+    choice.made.append(sampled.token)
+    if not math.isnan(sampled.logprob):
+        choice.logprobs.append((sampled.logprob, sampled.top))
+    return choice.reader.push(sampled)
+
+
+def resume_request(
+    prepared: PreparedRequest, so_far: AnswerSoFar | None, facts: EngineFacts
+) -> PreparedRequest | Refusal:
+    """Return a request resumed from another runner's output, limited to the tokens that fit here;
+    or why it cannot be resumed. It gets the same tokens that the other runner would have made,
+    because sampling depends only on seed and position."""
+    if so_far is None:
+        return prepared
+    count, limit = len(so_far.prompt), facts.context_tokens
+    most = min(so_far.max_tokens, limit - count)
+    made = max((len(choice.tokens) for choice in so_far.choices), default=0)
+    if made >= most:
+        return Refusal(
+            reason="context_length",
+            message=(
+                f"{count} prompt tokens and {made} generated elsewhere exceed the context "
+                f"of {limit}"
+            ),
+            facts={"prompt_tokens": count, "limit_tokens": limit},
+        )
+    if len(so_far.choices) != len(prepared.choices):
+        message = f"{len(so_far.choices)} of {len(prepared.choices)} choices were started elsewhere"
+        return Refusal(reason="bad_request", message=message)
+    return replace(prepared, tokens=tuple(map(TokenId, so_far.prompt)), max_tokens=most)
