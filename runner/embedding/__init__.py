@@ -4,7 +4,7 @@ Each vector belongs to one input, and the other inputs of its batch do not chang
 """
 
 from runner.embedding.batches import Batch, BatchPace, next_batch
-from runner.embedding.embedding_backend import EmbeddingBackend
+from runner.embedding.embedding_responder import EmbeddingResponder
 from runner.embedding.inputs import InputsReader, InputsText, PreparedInputs
 from runner.embedding.loop import Embedded, EmbeddingLoop
 from runner.embedding.open_embedding import OpenEmbedding
@@ -13,8 +13,8 @@ __all__ = [
     "Batch",
     "BatchPace",
     "Embedded",
-    "EmbeddingBackend",
     "EmbeddingLoop",
+    "EmbeddingResponder",
     "InputsReader",
     "InputsText",
     "OpenEmbedding",

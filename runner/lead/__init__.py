@@ -6,7 +6,7 @@ It schedules a row for each choice of a request, and turns the tokens of rows in
 from runner.lead.lead_loop import IDLE_S, MEMORY_EVERY_S, LeadLoop, Stepped
 from runner.lead.memory_watch import MemoryWatch, ProcessMemory
 from runner.lead.open_text import OpenText
-from runner.lead.text_backend import TextBackend
+from runner.lead.text_responder import TextResponder
 from runner.lead.warm_up import WarmUp
 
 __all__ = [
@@ -17,6 +17,6 @@ __all__ = [
     "OpenText",
     "ProcessMemory",
     "Stepped",
-    "TextBackend",
+    "TextResponder",
     "WarmUp",
 ]

@@ -11,7 +11,7 @@ import os
 from bus.process.clock import wall
 from bus.process.memory import keep
 from bus.wire.messages.readings import RunnerReading
-from runner.embedding import Embedded, EmbeddingBackend, EmbeddingLoop, InputsText, PreparedInputs
+from runner.embedding import Embedded, EmbeddingLoop, EmbeddingResponder, InputsText, PreparedInputs
 from runner.engine import Embedder
 from runner.lifecycle import PREPARES_S
 from runner.roles.reports import RunnerMeter
@@ -39,7 +39,7 @@ class EmbeddingRole(ServingRole):
         self._text: TextThread[PreparedInputs] = TextThread(
             lambda: InputsText(parts.factories.load_inputs(spec)), reactor.call, self._text_loaded
         )
-        self._backend = self._server.backend = EmbeddingBackend(
+        self._responder = self._server.responder = EmbeddingResponder(
             self._server, reactor.now, loop=self._loop, text=self._text
         )
         self._since = reactor.now()
@@ -63,7 +63,7 @@ class EmbeddingRole(ServingRole):
 
     def _load(self) -> SchedulerLoad:
         """Return the numbers of running and waiting requests, and their best priorities."""
-        computing = self._backend.computing or frozenset()
+        computing = self._responder.computing or frozenset()
         running: list[int] = []
         waiting: list[int] = []
         for request_id, request in self._server.open.items():
@@ -97,4 +97,4 @@ class EmbeddingRole(ServingRole):
 
     def _embedded(self, news: Embedded) -> None:
         if self._host.phase != "ended":
-            self._backend.embedded(news)
+            self._responder.embedded(news)

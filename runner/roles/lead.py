@@ -11,7 +11,7 @@ from functools import partial
 from bus.wire.messages.control import RunnerSpec
 from bus.wire.messages.readings import RunnerReading
 from runner.engine import Engine, MemoryLook
-from runner.lead import LeadLoop, MemoryWatch, OpenText, Stepped, TextBackend
+from runner.lead import LeadLoop, MemoryWatch, OpenText, Stepped, TextResponder
 from runner.lifecycle import PREPARES_S, step_deadline_s
 from runner.roles.reports import RunnerMeter
 from runner.roles.role import (
@@ -43,11 +43,11 @@ class LeadRole(ServingRole):
             self._channel.on_memory = self._measured
             self._loop.spans = self._channel.context.spans
         self._startup = Startup(parts, self._loop, self._opened)
-        self._backend = self._server.backend = TextBackend(
+        self._responder = self._server.responder = TextResponder(
             self._server, shell, loop=self._loop, text=self._startup.text
         )
         if self._channel is not None:
-            self._backend.ask_ranks = self._ask_ranks
+            self._responder.ask_ranks = self._ask_ranks
         self._meter = RunnerMeter(spec, shell.speaker, self._server.totals, reactor.now())
         self._preparing = watchdog(parts.spec, lambda: self._startup.text.busy_since, TEXT_THREAD)
         self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
@@ -98,13 +98,13 @@ class LeadRole(ServingRole):
             scheduler.pressure.take(rank, look)
 
     def _opened(self, works: TextWorks) -> None:
-        self._backend.works = works
+        self._responder.works = works
         self._meter.facts_found = works.facts
         self.described = {**self.described, **works.facts}
 
     def _stepped(self, news: Stepped) -> None:
         if self._host.phase != "ended":
-            self._backend.stepped(news)
+            self._responder.stepped(news)
         if self._host.phase == "warming":
             self._startup.stepped(news)
 

@@ -263,7 +263,7 @@ class Role:
 
 
 class ServingRole(Role):
-    """A role that answers requests. It makes the `backend` of its server."""
+    """A role that answers requests. It makes the `responder` of its server."""
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         super().__init__(parts, loop)

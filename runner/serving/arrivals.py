@@ -1,4 +1,4 @@
-"""Requests that have arrived: which of them are refused before a backend sees them.
+"""Requests that have arrived: which of them are refused before a responder sees them.
 
 Pure. A refused request costs nothing, because its text has not been tokenised yet.
 """

@@ -1,7 +1,7 @@
-"""The seam between the request server and a backend, and one open request (decision 0083).
+"""The seam between the request server and a responder, and one open request (decision 0083).
 
 Pure: time arrives as `now`. The server and the seam know requests and pieces of answers; tokens,
-rows, steps and batches are a backend's own. Promises to the gateway: entries are numbered without
+rows, steps and batches are a responder's own. Promises to the gateway: entries are numbered without
 gaps in the order they are sent. A piece is never sent without credit, and a choice's end never
 before its pieces. Exactly one terminal comes last.
 """
@@ -51,34 +51,35 @@ class VectorsPiece:
     cut: tuple[int, ...] = ()
 
 
-class Backend(Protocol):
+class Responder(Protocol):
     """Answers the requests of one `RequestServer`.
 
-    **Threads.** The server calls from the main thread only, and no call may block. A backend that
+    **Threads.** The server calls from the main thread only, and no call may block. A responder that
     computes in other threads posts its results with `Reactor.call`. It touches requests in the main
     thread only.
 
-    **Order.** `refusal` comes first; if it returns None, `begin` follows at once. The backend then
-    calls `OpenRequest.accept` or `refuse`, now or later. After `accept` it calls `put` for pieces,
-    `end_choice` for each choice, and `finish` or `fail`. Calls after the end do nothing. The
-    backend calls `RequestServer.flush` last in each turn of its own. The turn's entries then leave
-    in one message per gateway process. The server flushes after its own calls of the backend.
+    **Order.** `refusal` comes first; if it returns None, `begin` follows at once. The responder
+    then calls `OpenRequest.accept` or `refuse`, within some seconds, because a gateway waits at
+    most 8 s. After `accept` it calls `put` for the pieces of each choice, `end_choice` for each
+    choice, and `finish` or `fail`. Calls after the end do nothing. In each turn of its own it calls
+    `RequestServer.flush` last. The turn's entries then leave in one message per gateway process.
+    After its own calls the server flushes itself.
 
-    **End.** The server calls `end` exactly once for each request that began, except one that
-    `give_back` returned. The reason may be the backend's own `finish`, `fail` or `refuse`, or the
-    server's: a cancellation, the deadline, a client that reads nothing, a gateway process that is
-    gone, or the end of the runner. The server sends the terminal entry after `end`.
+    **End.** The server calls `end` exactly once for each request that began, unless `give_back`
+    returned the request. The cause may be the responder's own `finish`, `fail` or `refuse`. The
+    server's causes are a cancellation, the deadline, a client that reads nothing, a gateway process
+    that is gone, and the end of the runner. The terminal entry is sent after `end`.
 
-    **Credit.** `put` holds pieces without credit, so a backend may ignore `pause`. It then needs
-    memory for the rest of the answer.
+    **Credit.** A piece costs one credit. `put` holds pieces without credit, so a responder may
+    ignore `pause`. The rest of the answer then stays in memory.
 
     **Errors.** An exception of `refusal`, `begin` or `end` ends only its request. Elsewhere the
-    backend catches its own errors and gives them to `RequestServer.failed`. An expected refusal is
-    a value.
+    responder catches its own errors and gives them to `RequestServer.failed`. An expected refusal
+    is a value.
     """
 
     def step(self, now: float) -> int:
-        """Return a number that grows while the work goes on. A gateway whose requests have credit
+        """Return a number that grows while the work continues. A gateway whose requests have credit
         gives the runner up if the number stands still for 12 s."""
         ...
 
@@ -96,15 +97,15 @@ class Backend(Protocol):
         ...
 
     def resume(self, request: OpenRequest, choice: int) -> None:
-        """Go on with the work on a paused choice."""
+        """Continue the work on a paused choice."""
         ...
 
     def give_back(
         self, request: OpenRequest, now: float, *, begun: bool
     ) -> Displaced | Suspended | None:
         """Stop and forget a request that another runner is to answer, and return the message that
-        hands it back. Return None if that is impossible: it goes on here. `begun` allows to hand
-        back a request with a part of its answer."""
+        hands it back. Return None if that is impossible: its work continues here. `begun` allows to
+        hand back a request with a part of its answer."""
         ...
 
     def end(self, request: OpenRequest, now: float) -> Usage:
@@ -115,7 +116,7 @@ class Backend(Protocol):
 class RequestHost(Protocol):
     """The server's side of an open request."""
 
-    backend: Backend
+    responder: Responder
 
     def send(self, peer: bytes, message: ToGateway) -> None:
         """Send a message to a gateway process at once, before the entries that wait."""
@@ -146,8 +147,8 @@ class OpenRequest:
 
     `peer` is the gateway process, `entries` its outbox, shared with its other requests. `returns`:
     the gateway takes the request back as long as it has not begun. `size`: characters or token ids
-    of its text; a backend that has read the text sets it to 0. `accepted` is None until the backend
-    has accepted the request. `answer` goes with the terminal `Finished`.
+    of its text; a responder that has read the text sets it to 0. `accepted` is None until the
+    responder has accepted the request. `answer` goes with the terminal `Finished`.
     """
 
     def __init__(
@@ -183,7 +184,7 @@ class OpenRequest:
         self._is_made = False
         self._seq = 0
 
-    # --- from the backend ----------------------------------------------------------------
+    # --- from the responder ----------------------------------------------------------------
 
     def accept(
         self,
@@ -193,7 +194,7 @@ class OpenRequest:
         prompt_tokens: int = 0,
         unheeded: tuple[str, ...] = (),
     ) -> None:
-        """Accept the request, before its first entry. One that was cancelled meanwhile ends."""
+        """Accept the request, before its first entry. If it was cancelled meanwhile, it ends."""
         if self.is_over or self.accepted is not None:
             return
         self.accepted = Accepted(self.request_id, position, prompt_tokens, unheeded)
@@ -214,7 +215,7 @@ class OpenRequest:
             self._entries.append(PrefillProgress(self.request_id, self._next(), done, total))
 
     def put(self, choice: int, pieces: Sequence[Piece | VectorsPiece], now: float) -> None:
-        """Send pieces of a choice, or hold those that have no credit."""
+        """Send pieces of a choice, and hold pieces without credit."""
         open_choice = self.choices[choice]
         held = open_choice.held
         if self.is_over:
@@ -336,10 +337,10 @@ class OpenRequest:
         open_choice.stalled_at = stalled_at
         if stalled_at is not None and open_choice.finish is None:
             open_choice.paused = True
-            self._host.backend.pause(self, choice)
+            self._host.responder.pause(self, choice)
         elif open_choice.paused:
             open_choice.paused = False
-            self._host.backend.resume(self, choice)
+            self._host.responder.resume(self, choice)
 
     def _entry(self, choice: int, piece: Piece | VectorsPiece) -> Entry:
         seq = self._seq

@@ -1,8 +1,8 @@
-"""Talks to gateway processes: takes their requests and sends the entries of a backend's answers.
+"""Talks to gateway processes: takes their requests and sends the entries of a responder's answers.
 
 Runs in the main thread. A submit is answered once with `Accepted` or `Refused`; a repeated submit
 gets the same answer and is not run again. Each request ends exactly once. A role brings only the
-`Backend`, which sees requests and gives pieces of answers.
+`Responder`, which sees requests and gives pieces of answers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bus.wire.messages.tokens import (
 from runner.recorder import FlightRecorder, RecorderPhase, ServedTotals
 from runner.serving.arrivals import known_already, not_served, too_long
 from runner.serving.gateway_link import Asked, GatewayLink
-from runner.serving.open_request import Backend, OpenRequest
+from runner.serving.open_request import OpenRequest, Responder
 from runner.text import text_size
 
 REMEMBERED = 4096
@@ -42,12 +42,12 @@ Tap = Callable[[int, Sequence[Entry]], None]
 class RequestServer:
     """All open requests of this runner.
 
-    `backend` is set before the first message arrives. `tap` sees each message's entries when they
+    `responder` is set before the first message arrives. `tap` sees each message's entries when they
     are sent. `phase` follows the runner; only `ready` accepts requests. `open` has the requests
     that began and have not ended.
     """
 
-    backend: Backend
+    responder: Responder
 
     def __init__(
         self, spec: RunnerSpec, shell: Shell, *, recorder: FlightRecorder, tap: Tap
@@ -95,7 +95,7 @@ class RequestServer:
                 self.give_back(request_id, begun=begun)
             case Ping():
                 owes = any(not each.is_paused for each in self.open.values() if each.accepted)
-                self._link.send(peer, Pong(self._boot, self.backend.step(now), owes))
+                self._link.send(peer, Pong(self._boot, self.responder.step(now), owes))
         self.flush()
 
     def cancel_peer(self, peer: bytes) -> int:
@@ -128,18 +128,18 @@ class RequestServer:
                 not_served(self.spec, self.phase, submit)
                 or known_already(request_id, self.open, self._ended)
                 or too_long(request, self.open.values())
-                or self.backend.refusal(request, now)
+                or self.responder.refusal(request, now)
             )
             if refusal is None:
                 self.open[request_id] = request
                 self.totals.used_at = now
-                self.backend.begin(request, now)
+                self.responder.begin(request, now)
             else:
                 self._link.send(peer, Refused(request_id, refusal))
         except Exception as error:
             self.failed(request, error, "the request could not be placed", now)
 
-    # --- from the backend ----------------------------------------------------------------
+    # --- from the responder ----------------------------------------------------------------
 
     def send(self, peer: bytes, message: ToGateway) -> None:
         """Send a message at once, before the entries that wait for `flush`."""
@@ -149,19 +149,19 @@ class RequestServer:
         """Send the new entries of all requests, in one message per gateway process."""
         for peer, entries in tuple(self._outboxes.items()):
             if entries:
-                step, batch = self.backend.step(self._reactor.now()), tuple(entries)
+                step, batch = self.responder.step(self._reactor.now()), tuple(entries)
                 entries.clear()
                 self._tap(step, batch)
                 self._link.send(peer, StepEntries(step, batch))
 
     def give_back(self, request_id: RequestId, *, begun: bool) -> None:
-        """Hand a request back to its gateway, if the backend can. `begun` allows it for one that
-        has a part of its answer."""
+        """Hand a request back to its gateway, if the responder can. `begun` allows it for a request
+        with a part of its answer."""
         request, now = self.open.get(request_id), self._reactor.now()
         if request is None:
             return
         self.flush()
-        message = self.backend.give_back(request, now, begun=begun)
+        message = self.responder.give_back(request, now, begun=begun)
         if message is not None:
             request.is_over = True
             self.open.pop(request_id, None)
@@ -169,7 +169,7 @@ class RequestServer:
             self.note("displaced", request_id)
 
     def failed(self, request: OpenRequest, error: Exception, message: str, now: float) -> None:
-        """Log an error of the backend, and end the request that it belongs to."""
+        """Log an error of the responder, and end the request that it belongs to."""
         self._log.error("answering a request failed", what=message, error=story_of(error))
         request.refuse(Refusal(reason="bad_request", message=message), now)
         request.fail("internal", message, now)
@@ -186,7 +186,7 @@ class RequestServer:
         if self.open.pop(request_id, None) is None:
             return usage
         try:
-            usage = self.backend.end(request, now)
+            usage = self.responder.end(request, now)
         except Exception as error:
             self._log.error("ending a request failed", error=story_of(error))
         if request.accepted is not None:

@@ -2,7 +2,7 @@
 
 A stand-in for an engine that speaks HTTP: its thread sees requests and yields text. Some words do
 more: `fail` is an error of the engine with this request, `break` of the engine itself; a prompt
-that begins with `raise` makes the backend raise, one with `wait` is accepted with its first word.
+that begins with `raise` makes the responder raise, one with `wait` is accepted with its first word.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class EchoLoop:
 
 
 @dataclass
-class EchoBackend:
-    """The `Backend`. `ends` are the requests for which `end` was called."""
+class EchoResponder:
+    """The `Responder`. `ends` are the requests for which `end` was called."""
 
     server: RequestServer
     loop: EchoLoop
@@ -85,7 +85,7 @@ class EchoBackend:
         echo = Echo(request, deque(prompt.text.split()))
         self.open[request.request_id] = echo
         if echo.words[0] == "raise":
-            raise RuntimeError("a defect of the backend")
+            raise RuntimeError("a defect of the responder")
         if echo.words[0] == "wait":
             echo.words.popleft()
         else:
@@ -132,14 +132,14 @@ class EchoBackend:
 
 
 class EchoRole(ServingRole):
-    """The role; `backend` and `loop` are its parts."""
+    """The role; `responder` and `loop` are its parts."""
 
     def __init__(self, parts: RoleParts) -> None:
         self.loop = EchoLoop()
         super().__init__(parts, self.loop)
         self.loop.role = self
-        self.backend = self._server.backend = EchoBackend(self._server, self.loop)
+        self.responder = self._server.responder = EchoResponder(self._server, self.loop)
 
     def post(self, echo: Echo, word: str | Exception) -> None:
         """Pass a word to the main thread; called in the engine's."""
-        self._reactor.call(lambda: self.backend.said(echo, word, self._reactor.now()))
+        self._reactor.call(lambda: self.responder.said(echo, word, self._reactor.now()))

@@ -15,10 +15,10 @@ from runner.text import ChoiceReader, PreparedRequest, PromptReader
 class StandInHost:
     """A server of one request. `calls` are the choices that were paused and resumed."""
 
-    backend: Any
+    responder: Any
 
     def __init__(self, usage: Callable[[OpenRequest], Usage] = lambda _request: Usage()) -> None:
-        self.backend = self
+        self.responder = self
         self.sent: list[ToGateway] = []
         self.calls: list[tuple[str, int]] = []
         self.ends = 0

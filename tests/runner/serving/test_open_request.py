@@ -1,4 +1,4 @@
-"""One open request, whatever its backend and its server do: numbers, credit, and one end."""
+"""One open request, whatever its responder and its server do: numbers, credit, and one end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def text(words: str) -> list[TextPiece]:
     return [TextPiece("text", word, 1) for word in words.split()]
 
 
-def test_a_backend_that_only_finishes_ends_its_choices_with_stop() -> None:
+def test_a_responder_that_only_finishes_ends_its_choices_with_stop() -> None:
     made = Opened(n=2)
     made.request.accept(0.0, position=3, prompt_tokens=5)
     made.request.put(1, text("a b"), 0.0)

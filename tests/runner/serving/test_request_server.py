@@ -71,7 +71,7 @@ def test_words_come_in_order_and_the_end_says_what_was_used(site: EchoSite) -> N
     assert finish_of(site.gateway, "a") == "stop"
     assert (end.usage.prompt_tokens, end.usage.completion_tokens) == (3, 3)
     assert site.accepted("a") == Accepted(RequestId("a"), 0, 2 + 1)
-    assert site.role.backend.ends == ["a"] and site.role.is_empty
+    assert site.role.responder.ends == ["a"] and site.role.is_empty
 
 
 def test_a_submit_that_is_repeated_gets_the_same_answer_and_runs_once(site: EchoSite) -> None:
@@ -88,10 +88,10 @@ def test_a_submit_that_is_repeated_gets_the_same_answer_and_runs_once(site: Echo
     other = site.connect("other")
     other.submit("a", TextPrompt(text="hi"))
     assert site.refused("a", other).refusal.reason == "conflict"
-    assert site.role.backend.ends == ["a"]
+    assert site.role.responder.ends == ["a"]
 
 
-def test_what_the_server_or_the_backend_cannot_take_is_refused_and_costs_nothing(
+def test_what_the_server_or_the_responder_cannot_take_is_refused_and_costs_nothing(
     site: EchoSite,
 ) -> None:
     site.gateway.submit("model", TextPrompt(text="hi"), model="other")
@@ -109,16 +109,16 @@ def test_what_the_server_or_the_backend_cannot_take_is_refused_and_costs_nothing
     assert (refusal.reason, refusal.position) == ("queue_full", 5)
     site.gateway.submit("shares", TextPrompt(text="word"), sharer=("other",))
     site.accepted("shares")
-    assert not site.role.backend.ends
+    assert not site.role.responder.ends
     assert site.role.open_requests == 6
 
 
-def test_without_credit_the_backend_stops_and_goes_on_when_it_is_granted(site: EchoSite) -> None:
+def test_without_credit_the_responder_stops_and_goes_on_when_it_is_granted(site: EchoSite) -> None:
     ask(site, "a", "one two three four five six", credit=2)
     site.until(lambda: text_of(site.gateway, "a") == "one two")
     ask(site, "b", "other words go on")
     site.ended("b")
-    echo = site.role.backend.open[RequestId("a")]
+    echo = site.role.responder.open[RequestId("a")]
     assert echo.is_paused and echo.said == 2, "nothing is made for a client that does not read"
     site.gateway.send(Credit(RequestId("a"), 0, 3))
     site.until(lambda: text_of(site.gateway, "a") == "one two three four five")
@@ -154,7 +154,7 @@ def test_a_cancelled_request_ends_at_once_and_its_late_word_is_dropped(site: Ech
     ask(site, "next", "hello")
     site.ended("next")
     assert text_of(site.gateway, "gone") == "one"
-    assert site.role.backend.ends == ["gone", "next"]
+    assert site.role.responder.ends == ["gone", "next"]
     ask(site, "late", "one")
     site.accepted("late")
     assert site.role.cancel(RequestId("late")) and not site.role.cancel(RequestId("gone"))
@@ -192,14 +192,14 @@ def test_a_deadline_ends_a_request_that_was_accepted(site: EchoSite) -> None:
     ask(site, "late", "one two", remaining_ms=1)
     site.accepted("late")
     site.until(
-        lambda: site.reactor.now() > site.role.backend.open[RequestId("late")].request.deadline_at
+        lambda: site.reactor.now() > site.role.responder.open[RequestId("late")].request.deadline_at
     )
     site.role.watch(site.reactor.now())
     end = site.ended("late")
     assert isinstance(end, Failed) and end.reason == "deadline"
 
 
-def test_an_error_of_the_backend_ends_its_request_alone(site: EchoSite) -> None:
+def test_an_error_of_the_responder_ends_its_request_alone(site: EchoSite) -> None:
     ask(site, "raises", "raise at once")
     assert site.refused("raises").refusal.reason == "bad_request"
     ask(site, "unheard", "wait fail")
@@ -211,7 +211,7 @@ def test_an_error_of_the_backend_ends_its_request_alone(site: EchoSite) -> None:
     assert text_of(site.gateway, "fails") == "one"
     assert isinstance(site.ended("good"), Finished)
     assert "RuntimeError" in site.logged.getvalue()
-    assert sorted(site.role.backend.ends) == ["fails", "good", "raises", "unheard"]
+    assert sorted(site.role.responder.ends) == ["fails", "good", "raises", "unheard"]
 
 
 def test_an_engine_that_breaks_ends_the_runner_and_what_is_open_fails(site: EchoSite) -> None:
@@ -227,7 +227,7 @@ def test_an_engine_that_breaks_ends_the_runner_and_what_is_open_fails(site: Echo
     end = site.ended("breaks")
     assert isinstance(end, Failed) and end.reason == "runner_lost"
     assert site.refused("waits").refusal.reason == "not_ready"
-    assert sorted(site.role.backend.ends) == ["breaks", "waits"]
+    assert sorted(site.role.responder.ends) == ["breaks", "waits"]
 
 
 def test_a_gateway_that_hangs_up_ends_its_requests_alone(site: EchoSite) -> None:
@@ -241,7 +241,7 @@ def test_a_gateway_that_hangs_up_ends_its_requests_alone(site: EchoSite) -> None
     let.release(99)
     assert isinstance(site.ended("mine"), Finished)
     site.until(lambda: site.role.is_empty)
-    assert sorted(site.role.backend.ends) == ["a", "b", "mine"]
+    assert sorted(site.role.responder.ends) == ["a", "b", "mine"]
     assert "its socket is closed" in site.logged.getvalue()
 
 
@@ -265,7 +265,7 @@ def test_a_request_that_is_recalled_goes_back_unless_it_has_begun(site: EchoSite
         site.accepted(name)
     let.release(1)
     site.until(lambda: text_of(site.gateway, "begun") == "one")
-    waits = site.role.backend.open[RequestId("waits")].request
+    waits = site.role.responder.open[RequestId("waits")].request
     for name in ("begun", "waits"):
         site.gateway.send(Recall(RequestId(name), True))
     site.until(lambda: site.gateway.answers["waits"][-1] == Displaced(RequestId("waits")))
@@ -357,5 +357,5 @@ def test_whatever_happens_each_request_ends_exactly_once(site: EchoSite, seed: i
     site.until(lambda: all(map(simulation.is_over, simulation.owner)) and site.role.is_empty)
     outcomes = {simulation.outcome(name) for name in simulation.owner}
     assert outcomes >= {"Refused", "Finished", "Failed"}
-    ends = site.role.backend.ends
-    assert len(ends) == len(set(ends)) and not site.role.backend.open
+    ends = site.role.responder.ends
+    assert len(ends) == len(set(ends)) and not site.role.responder.open

@@ -21,8 +21,8 @@ from runner.serving import OpenRequest, RequestServer, too_many
 from runner.text import TextThread
 
 
-class EmbeddingBackend:
-    """The `Backend` of an embedding model. `computing` are the requests of the current batch."""
+class EmbeddingResponder:
+    """The `Responder` of an embedding model. `computing` are the requests of the current batch."""
 
     def __init__(
         self,

@@ -23,8 +23,8 @@ from runner.serving import OpenRequest, RequestServer
 from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWorks
 
 
-class TextBackend:
-    """The `Backend` of a generative model.
+class TextResponder:
+    """The `Responder` of a generative model.
 
     `works` is set when the tokenizer is loaded. `ask_ranks` is called with a traced request that
     ended or was handed back, so that its ranks report their spans.
