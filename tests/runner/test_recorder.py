@@ -77,7 +77,7 @@ def test_every_phase_is_noted_somewhere_and_told_of_in_the_docs() -> None:
     phases_known = set(get_args(RecorderPhase))
     modules = [
         str(path.relative_to(ROOT))
-        for folder in ("roles", "serving", "embedding")
+        for folder in ("roles", "lead", "serving", "embedding")
         for path in (ROOT / "runner" / folder).glob("*.py")
     ]
     noted = {"steps"}.union(*map(texts_of, [*modules, "runner/service.py"]))
