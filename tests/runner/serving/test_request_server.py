@@ -155,6 +155,8 @@ def test_a_cancelled_request_ends_at_once_and_its_late_word_is_dropped(site: Ech
     site.ended("next")
     assert text_of(site.gateway, "gone") == "one"
     assert site.role.responder.ends == ["gone", "next"]
+    while let.acquire(blocking=False):
+        pass
     ask(site, "late", "one")
     site.accepted("late")
     assert site.role.cancel(RequestId("late")) and not site.role.cancel(RequestId("gone"))
