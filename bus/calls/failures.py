@@ -11,7 +11,7 @@ Why = Literal["unknown", "down", "silent", "refused"]
 
 
 class CallRefused(ShoalError):
-    """A handler refuses a call, for a reason that the asking node's client gets."""
+    """A handler raises this to refuse a call. The calling node's client gets the reason."""
 
     def __init__(self, refusal: CallRefusal) -> None:
         super().__init__(refusal.message)

@@ -29,8 +29,8 @@ FULL = CallRefusal(
 
 @dataclass(slots=True)
 class HeldReply:
-    """A reply, kept for further messages that ask for its pieces. `content` is None while the reply
-    is being computed, and if it is refused."""
+    """A reply that is stored while the caller fetches it piece by piece. `content` is None while
+    the reply is being computed, and if it is refused."""
 
     edition: str
     asked_at: float
@@ -43,9 +43,9 @@ class HeldReply:
         return self.content is not None or self.refused is not None
 
     def end(self, content: bytes) -> None:
-        """Keep the computed reply, or refuse a reply that is too large."""
+        """Store the computed reply; if it is too large, store a refusal instead."""
         if len(content) > CALL_REPLY_BYTES:
-            self.refused = CallRefusal(message=f"its reply is too large: {len(content)} bytes")
+            self.refused = CallRefusal(message=f"the reply is too large: {len(content)} bytes")
         else:
             self.content = content
 
@@ -64,7 +64,7 @@ class HeldReply:
 
 
 class HeldReplies:
-    """The held replies of the process with this number among the `processes` of a node."""
+    """The stored replies of one HTTP process: process `number` of the `processes` of a node."""
 
     def __init__(self, number: int, processes: int) -> None:
         self._number = number
@@ -72,21 +72,21 @@ class HeldReplies:
         self._held: dict[tuple[NodeId, str], HeldReply] = {}
 
     def is_due(self, message: CallAsked) -> bool:
-        """Return whether this process has to answer this attempt. Calls are spread over the
-        processes by their ids, and each `ATTEMPTS_EACH` attempts ask the next process."""
+        """Return whether this process has to answer this attempt. The call's id selects the process
+        that is asked first; after every `ATTEMPTS_EACH` attempts the next process is asked."""
         turn = crc32(message.call_id.encode()) + message.attempt // ATTEMPTS_EACH
         return turn % self._processes == self._number
 
     def find(self, asker: NodeId, call_id: str, now: float) -> HeldReply | None:
-        """Return the held reply of a call; None if the process has not begun it."""
+        """Return the stored reply of a call; None if this process has not begun to compute it."""
         held = self._held.get((asker, call_id))
         if held is not None:
             held.asked_at = now
         return held
 
     def begin(self, asker: NodeId, call_id: str, edition: str, now: float) -> HeldReply:
-        """Return the new reply of a call. If the process holds too many replies, the reply is
-        refused and not kept."""
+        """Return a new, empty reply for a call. If this process stores too many replies, the new
+        reply is a refusal and is not stored."""
         held = HeldReply(edition, now)
         size_bytes = sum(len(reply.content or b"") for reply in self._held.values())
         if len(self._held) >= HELD_REPLIES or size_bytes >= HELD_BYTES:

@@ -36,8 +36,8 @@ from bus.wire.messages.wire import Message
 
 LOOK_S = 1.0
 UNKNOWN_ATTEMPTS = 3
-"""A node that this process does not know is refused at this attempt. Until then the node may be so
-new that its card has not arrived."""
+"""From this attempt on, a call from a node that this process does not know is refused. Before, the
+node may be so new that its card has not arrived."""
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 Handler = Callable[[Q], Awaitable[R]]
@@ -78,7 +78,7 @@ class NodeCalls:
         bus.reactor.every(LOOK_S, lambda: self._held.forget(bus.reactor.now()))
 
     def answer(self, call: TypedCall[Q, R], by: Handler[Q, R]) -> None:
-        """Answer a call by `by`, also if this process makes the call to its own node."""
+        """Use `by` to answer a call. It also answers when this process calls its own node."""
         assert call.name not in self._handlers, call.name
         self._handlers[call.name] = by
 
@@ -88,7 +88,7 @@ class NodeCalls:
         return frozenset(self._handlers)
 
     def nodes(self) -> list[NodeId]:
-        """Return the nodes of the cluster with this node, sorted."""
+        """Return the nodes of the cluster, including this node, sorted by id."""
         return sorted({self.node, *self._around.everyone()})
 
     # --- to call ---------------------------------------------------------------------------------
@@ -139,8 +139,8 @@ class NodeCalls:
         nodes: Sequence[NodeId] | None = None,
         key: str | None = None,
     ) -> Gathered[R]:
-        """Ask several nodes at the same time (None: all nodes), and return their replies. If the
-        call fails on this node, raises that error."""
+        """Ask several nodes at the same time (None: all nodes), and return their replies. Errors of
+        other nodes are in the result; an error of this node's own handler is raised."""
         called = self.nodes() if nodes is None else nodes
 
         async def reply_of(node: NodeId) -> R | CallFailed:
@@ -159,8 +159,8 @@ class NodeCalls:
     async def ask_owner(
         self, of: RequestId, call: TypedCall[Q, R], request: Q, *, key: str | None = None
     ) -> R | None:
-        """Ask the node that a request id names; None if the cluster has no such node. Raises the
-        errors of `ask`."""
+        """Ask the node that made the request id `of`, and return its reply. None if the cluster has
+        no such node. Raises the errors of `ask`."""
         owner = owner_of(of)
         if owner is None:
             return None
@@ -236,7 +236,7 @@ class NodeCalls:
             held.refused = self._around.refusal_of(error)
         except Exception as error:
             self._bus.log.error("a call failed", call=message.name, error=story_of(error))
-            held.refused = CallRefusal(message="the call failed there; see its log")
+            held.refused = CallRefusal(message="the call failed on that node; see its log")
         self._publish(asker, held.answer(message))
 
     async def _reply(self, asker: NodeId, message: CallAsked) -> bytes:

@@ -13,12 +13,12 @@ ANSWER_S = 5.0
 WHOLE_S = 30.0
 REPEAT_S = 0.4
 ATTEMPTS_EACH = 4
-"""Attempts at one process of a node before the next process is asked."""
+"""How often one process of a node is asked before the next process is asked."""
 
 
 class PendingCall:
-    """A call without its complete reply. `whole_s` limits the whole call. If `is_slow`, the wait
-    for a piece is extended while the node reports that it computes the reply."""
+    """A call whose reply is not complete yet. `whole_s` limits the whole call. If `is_slow`, the
+    wait for a piece is extended while the node reports that it is computing the reply."""
 
     def __init__(self, message: CallAsked, now: float, whole_s: float, *, is_slow: bool) -> None:
         self.reply: bytes | None = None
@@ -48,7 +48,8 @@ class PendingCall:
         return self.reply is not None or self.refusal is not None
 
     def take(self, answer: CallAnswered, now: float) -> bool:
-        """Add an answer. Return whether the caller can send the next message, or end, now."""
+        """Add an answer. Return True if the caller should continue at once: ask for the next piece,
+        or end. False: it should keep waiting."""
         if answer.refused is not None:
             self.refusal = answer.refused
             return True
@@ -69,8 +70,8 @@ class PendingCall:
         return True
 
     def repeat(self, now: float) -> None:
-        """Note that `REPEAT_S` passed since the last message without a piece. Unless the node
-        computes the reply, the next message is another attempt."""
+        """Record that no piece arrived within `REPEAT_S` after the last message. The next message
+        counts as another attempt, unless the node reported that it is computing the reply."""
         if not self._is_computed:
             self._attempt += 1
         elif self._is_slow:
@@ -86,8 +87,9 @@ class PendingCall:
         return self.waited_s > 0
 
     def _start_again(self, edition: str) -> bool:
-        """Begin with the first byte of another process's reply, because its bytes may differ from
-        the first process's reply."""
+        """Discard the bytes that have arrived, and fetch the reply from byte 0. The reply with this
+        `edition` comes from another process, so its bytes may differ. Return True: ask for byte 0
+        at once."""
         self._edition = edition
         self._content.clear()
         return True

@@ -43,11 +43,11 @@ class ProcessCalls:
         reactor.watch(self._router, self._receive_call)
 
     def answer(self, call: TypedCall[Q, R], by: Callable[[Q], R]) -> None:
-        """Answer a call by `by`, which must not wait and must not raise."""
+        """Use `by` to answer a call; `by` must not wait and must not raise."""
         self._handlers[call.name] = by
 
     async def ask(self, number: int, call: TypedCall[Q, R], request: Q) -> R | None:
-        """Return the reply of process `number`; None if no valid one arrives in time."""
+        """Return the reply of process `number`; None if no valid reply arrives in time."""
         if number == self.number:
             return self._handlers[call.name](request)
         count = self._next_count()
@@ -76,7 +76,7 @@ class ProcessCalls:
             self._link(number).send(self._next_count(), call.name.encode(), pack_body(request))
 
     def close(self) -> None:
-        """Release the number."""
+        """Close the sockets, so that another process can take the number."""
         for link in (self._router, *self._dealers.values()):
             self._reactor.unwatch(link)
             link.close()
