@@ -41,10 +41,11 @@ LATER = (
     "adapter",
     "trace",
 )
-"""Request fields that came later. An unset one is left out, so that earlier builds can read the
-request."""
+"""Request fields that the first version of the data plane lacked. If such a field is not set, it is
+left out, so that earlier builds can read the request."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
-"""Later fields of a request's `output`. They are left out if all have their defaults."""
+"""Fields of a request's `output` that the first version lacked. They are left out if all of them
+have their defaults."""
 
 
 def pack_to_gateway(message: ToGateway) -> bytes:
@@ -87,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:
-    """Return the unset later fields of a request, as pydantic's `exclude`."""
+    """Return the fields of `LATER` that are not set in a request, as pydantic's `exclude`."""
     unsaid: dict[str, Any] = {name: True for name in LATER if getattr(request, name) is None}
     if not request.output.is_later:
         unsaid["output"] = LATER_IN_OUTPUT

@@ -93,7 +93,8 @@ class RankSeat(Message):
 
 
 class RankReady(Message):
-    """A rank's announcement that it is ready. `addresses` are candidates, best first."""
+    """A rank's announcement that it is ready. `addresses`: where its runner may be reached, best
+    first."""
 
     rank: int
     node: NodeId
@@ -170,14 +171,15 @@ class Instance(Message):
 
     @property
     def reason(self) -> str:
-        """Return why the instance was given up. If it was not, return why its last generation
-        ended, without naming the rank."""
+        """Return why the instance was given up. If it was not, return why its last set of runners
+        ended. The text leaves out which rank ended."""
         last = self.failures[-1].partition(": ")[2] if self.failures else ""
         return self.why or last or "no reason given"
 
     @property
     def has_ended(self) -> bool:
-        """Return whether a rank of this generation has ended and no new generation is open yet."""
+        """Return whether a rank of the current generation (the latest attempt to load) has ended
+        and no new generation is open yet."""
         prefix = f"{ENDING} {self.generation} rank "
         return (
             self.status == "placed" and bool(self.failures) and self.failures[-1].startswith(prefix)
@@ -195,12 +197,12 @@ class NodeSetback(Message):
 
 
 class Setbacks(Message):
-    """The failure record of a model; every candidate has it. `in_a_row` runners ended one after the
-    other, the last one as this generation of this instance. `failed_at_s`: failures of that
-    instance within a minute. The model is not loaded again until `again_at_s`, and gets no replica
-    until `replica_at_s`. `for_want_of`: if one of these nodes turns out to be lost, the last
-    failure is not counted. `on`: the nodes on which its runners ended. Times are the leader's
-    clock, in seconds since 1970."""
+    """The failure record of a model; every candidate has it. `in_a_row`: how many runners failed
+    one after the other. The last failure ended `generation` of `instance`. `failed_at_s`: the times
+    of that instance's failures in the last minute. The model is not loaded again until
+    `again_at_s`, and gets no replica until `replica_at_s`. `for_want_of`: if one of these nodes
+    turns out to be lost, the last failure is not counted. `on`: the nodes on which its runners
+    ended. Times are the leader's clock, in seconds since 1970."""
 
     model: ModelId
     in_a_row: int = Field(default=0, ge=0)

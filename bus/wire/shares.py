@@ -65,16 +65,17 @@ class Shares:
         return self._held[branch]
 
     def weight(self, sharer: Sharer) -> tuple[int, ...]:
-        """Return the places of each of a sharer's branches, outermost first. The least goes next;
-        the greatest yields first."""
+        """Return the places of each of a sharer's branches, outermost first. The sharer with the
+        least weight is served next; the sharer with the greatest yields first."""
         held = self._held
         return tuple(held[sharer[: depth + 1]] for depth in range(len(sharer)))
 
     def gives_way(self, to: Sharer) -> Sharer | None:
         """Return the sharer that must yield a place to `to`; None if `to` has its share.
 
-        The outermost level decides on which a branch holds at least two more than the branch of
-        `to`. In that branch the sharer with the most places yields.
+        Levels are compared from the outermost inwards. At the first level on which some branch
+        holds at least two places more than the branch of `to`, the sharer with the most places in
+        that branch yields.
         """
         for depth in range(len(to)):
             branch = self._most(to[:depth])

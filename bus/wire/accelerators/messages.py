@@ -1,6 +1,7 @@
 """Sensor readings of a node's accelerators and processor, in one form for all vendors.
 
-Pure. The latest wins; none is ever in the cluster's state. None means unknown, never 0.
+Pure. The latest reading wins. Readings are never part of the cluster's state. None means unknown,
+never 0.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ VENDORS: Mapping[Vendor, str] = {
 
 class AcceleratorReading(Message):
     """One accelerator. `device` is the system's name: its PCI address, or its entry in macOS's
-    registry; `name` is the vendor's. `vram`: its own memory. `gtt`: mapped memory of the machine;
-    without memory of its own, as on a Mac, all that it uses."""
+    registry; `name` is the vendor's. `vram`: its own memory. `gtt`: the machine's memory that it
+    has mapped. For a device without memory of its own, as on a Mac, `gtt` is all the memory that it
+    uses."""
 
     vendor: Vendor
     device: str

@@ -24,13 +24,13 @@ from bus.wire.messages.wire import Message
 
 
 class TermHeartbeat(Message):
-    """The leader is alive: its term, the last index, a digest of the state at that index, and
-    its candidate addresses, best first. Every 0.5 s; after 2 s of silence the term has lapsed.
+    """The leader is alive: its term, the last index, a digest of the state at that index, and its
+    candidate addresses, best first. Every 0.5 s; after 2 s of silence the term has lapsed.
 
     `voters`: the voters of its majority, empty without votes. A majority has all up to and
-    including `committed` on disk (0 without votes). `followers`: how many other candidates
-    answered its heartbeats within a lapse. `handed`: the term that was handed over to it; its
-    followers follow this one at once.
+    including `committed` on disk (0 without votes). `followers`: how many other candidates answered
+    its heartbeats within a lapse. `handed`: the earlier term that its leader handed over to this
+    leader; followers of that term change to this leader at once.
     """
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
@@ -122,10 +122,11 @@ class NotHolder(Message):
 
 
 class GroupSpec(Message):
-    """How the ranks of one generation connect. `ranks` are in rank order; rank 0 is the lead,
-    and in a pipeline the last stage. `secret` (hexadecimal) is the key of the HMAC that the
-    first collective exchanges. If not all ranks have joined within `form_deadline_s`, the
-    generation has failed. `coordinator` (JACCL only): the `ip:port` at which rank 0 listens."""
+    """How the ranks of one generation (one attempt to load an instance) connect. `ranks` are in
+    rank order; rank 0 is the lead, and in a pipeline the last stage. `secret` (hexadecimal) is the
+    key of the HMAC that the first collective exchanges. If not all ranks have joined within
+    `form_deadline_s`, the generation has failed. `coordinator` (JACCL only): the `ip:port` at which
+    rank 0 listens."""
 
     sharding: Literal["pipeline", "tensor"]
     backend: Literal["ring", "jaccl"] = "ring"
@@ -291,8 +292,8 @@ class DiagnosisRefused(Message):
 
 
 class AskRunner(Message):
-    """Ask a runner for its own diagnostics (flight recorder, memory), on its data socket's
-    control twin, through its worker."""
+    """Ask a runner for its own diagnostics (flight recorder, memory). The question goes through the
+    runner's worker."""
 
     kind: Literal["ask_runner"] = "ask_runner"
     instance: InstanceId
@@ -331,7 +332,7 @@ class AskEnded(Message):
 
 class RunnersEnded(Message):
     """Reports on the last ended runners of this node, oldest first. `run`: the worker's own reports
-    on the running ones; it does not ask them, because they may be halted."""
+    on the running runners. The worker does not ask these runners, because they may be halted."""
 
     kind: Literal["runners_ended"] = "runners_ended"
     reports: tuple[RunnerReport, ...] = ()

@@ -20,7 +20,8 @@ from bus.wire.ids import Boot, NodeId
 from bus.wire.messages.wire import Message
 
 FIRST_WORDS = frozenset({"peer_hello", "peer_refused", "peer_goodbye"})
-"""The messages before two nodes know that they speak one version, or if they don't."""
+"""The messages that nodes of any two versions understand. Nodes send them before each knows the
+other's version, or if they have no version in common."""
 FIRST_WORDS_PROTOCOL = 1
 """The version in the envelopes of `FIRST_WORDS`, whatever version a build speaks otherwise."""
 

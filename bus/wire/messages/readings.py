@@ -1,4 +1,5 @@
-"""Readings are measurements. The latest wins; none is ever in the cluster's state.
+"""Readings are measurements. The latest reading wins. Readings are never part of the cluster's
+state.
 
 Pure. Each is published retained on `reading.<kind>.<node>[.<process>]` with a TTL.
 """
@@ -92,7 +93,7 @@ class MeasuredLink(Message):
 
 
 class RestingLink(Message):
-    """A peer that is not measured now. `new`: it has not had its first turn. `busy_here`,
+    """A peer that is not measured now. `new`: it has not been measured yet. `busy_here`,
     `busy_there`: that node computes, loads or fetches. `unanswered`: none of its addresses
     answers."""
 
@@ -277,10 +278,10 @@ class PullState(Message):
     """The progress of a model's pull to a node's disk. `revision`: the commit, once known. `digest`
     names exactly these files. `bytes_per_s`: over the last 5 s. `received_bytes`: from the network
     in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`: the reason for
-    a wait. `questions`: of the waiting clients. A failure has `reason` and `message`. `forecast`:
-    present while clients hold the pull. `claim`: from before the first weights are requested until
-    the pull fails or becomes a copy. A pull that waits for another node's pull has the figures of
-    that one."""
+    a wait. `questions`: the ids of the waiting clients' questions. A failure has `reason` and
+    `message`. `forecast`: present while clients hold the pull. `claim`: from before the first
+    weights are requested until the pull fails or becomes a copy. A pull that waits for another
+    node's pull has the figures of that pull."""
 
     model: ModelId
     phase: PullPhase
@@ -312,9 +313,9 @@ class PullReading(Message):
 
 
 class UndoneChange(Message):
-    """A change that a node's old log had and its new one lacks, or an instance that was unloaded
-    with it. `what`: the kind of the event; `about`: its subject, for people; `at_s`: when it was
-    undone, by the wall clock."""
+    """A change that was rolled back, because a node's new log lacks it; or an instance that was
+    unloaded for the same reason. `what`: the kind of the event; `about`: its subject, for people;
+    `at_s`: when it was rolled back, by the wall clock."""
 
     what: str
     about: str
@@ -324,7 +325,8 @@ class UndoneChange(Message):
 
 
 class UndoneReading(Message):
-    """The changes undone at a node since its master started, oldest first, at most 100."""
+    """The changes that were rolled back at a node since its master started, oldest first, at most
+    100."""
 
     kind: Literal["undone_reading"] = "undone_reading"
     node: NodeId

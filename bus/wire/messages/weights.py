@@ -97,9 +97,10 @@ class WeightsRefused(Message):
 
 class PullAsked(Message):
     """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
-    each waiting client and the same in its repeats. `revision` empty: the newest. `holds`: after
-    the forecast (`PullState.forecast`) wait until a client asks without it. `leaves`: the client no
-    longer waits; partial files are kept. `copies`: from nodes alone; no hub is contacted."""
+    each waiting client and the same in its repeats. `revision` empty: the newest. `holds`: make the
+    forecast (`PullState.forecast`), then wait to download until a client asks without `holds`.
+    `leaves`: the client no longer waits; partial files are kept. `copies`: from nodes alone; no hub
+    is contacted."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -137,7 +138,7 @@ class VerifyState(Message):
     """The progress of a model's verification, and with `done` its result. The files were compared
     `against` their original hashes; or, if there are none, the headers of the weights were checked.
     `wrong`: the first of `wrong_count` damaged files. `unlisted` of all `files` have no hash. A
-    failure has `reason` and `message`. `questions`: of the waiting clients."""
+    failure has `reason` and `message`. `questions`: the ids of the waiting clients' questions."""
 
     model: ModelId
     phase: VerifyPhase
@@ -165,7 +166,7 @@ class VerifyReading(Message):
 
 class KeepAsked(Message):
     """Ask another node whether the sender may delete its whole copy of a model, because that node
-    has a copy, too, and will keep it. `question` is the same in its repeats and different for each
+    has a copy, too, and must keep it. `question` is the same in its repeats and different for each
     node. `digest`: of the asker's card; `content`: of the original hashes of its weights; empty:
     unknown. `card`: of the `card.toml` beside it, written at `card_at_s`; empty: there is none."""
 
@@ -231,7 +232,7 @@ class LetGo(Message):
 
 class PurgeState(Message):
     """The progress of a purge: the deleted models (`let_go`), and at its end the fetched models
-    that stay, with the reasons. `questions`: of the waiting clients."""
+    that stay, with the reasons. `questions`: the ids of the waiting clients' questions."""
 
     phase: Literal["waiting", "deleting", "done"]
     note: str = ""
