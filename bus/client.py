@@ -49,14 +49,14 @@ UNANSWERED_S = 1.5
 
 
 class Letters:
-    """Numbers a process's messages in the order in which they are encoded."""
+    """Packs a process's messages into envelopes, and numbers them in that order."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
         self._seq = 0
 
     def write(self, message: Message) -> bytes:
-        """Return the message, packed in the speaker's next envelope."""
+        """Return the message as bytes, in an envelope with the next number."""
         self._seq += 1
         by = self._speaker
         return encode(Envelope(by.node, by.process, by.boot, self._seq, message))
@@ -207,7 +207,8 @@ class BusClient:
         self._outs[rule.plane].send(topic.encode(), self._letters.write(message))
 
     def write(self, message: Message) -> bytes:
-        """Return the message, packed in this speaker's next envelope, for other transports."""
+        """Return the message as bytes, in this process's next envelope, to be sent over another
+        link than the bus."""
         return self._letters.write(message)
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
@@ -239,7 +240,8 @@ class BusClient:
         self._commands[command.command_id] = _OpenCommand(command, on_answer, now + deadline_s, now)
 
     def take_back(self, command_id: CommandId) -> None:
-        """Stop repeating a command. A decision that the leader already made stays."""
+        """Stop repeating a command. This does not revoke a decision that the leader has already
+        made."""
         self._commands.pop(command_id, None)
 
     def close(self) -> None:
@@ -251,9 +253,9 @@ class BusClient:
     # --- what arrives ----------
 
     def _subscribed(self, frames: list[bytes]) -> None:
-        """Process a subscription that the switchboard passes on. For an on-demand topic, note
-        whether it is in use. For other topics the switchboard has restarted: publish all retained
-        values again."""
+        """Process a subscription that the switchboard passes on. For an on-demand topic, store
+        whether a client wants it. A subscription to any other topic means that the switchboard has
+        restarted, so all retained values are published again."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:
@@ -324,7 +326,8 @@ class BusClient:
                 self.log.warning("unexpected answer", kind=type(message).__name__)
 
     def _mirrored(self, ask: Ask | None) -> None:
-        """Send the mirror's question, if any. Pass on the state if it has changed."""
+        """Send the mirror's question to the leader, if there is one. Call `on_state` if the state
+        has changed."""
         if ask is not None:
             self._holder.ask(ask)
         state = self.mirror.state

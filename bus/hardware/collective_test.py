@@ -26,7 +26,7 @@ from bus.wire.messages.wire import Message
 ELEMENT_BYTES = 4
 SIZES = (1_024, 65_536, 1_048_576, 16_777_216)
 STRESS_SIZES = (*SIZES, 33_554_432, 67_108_864, 134_217_728)
-"""The last is 512 MB."""
+"""Sizes of arrays, in elements of four bytes; the last is 512 MB."""
 JUDGED_BYTES = 1_000_000
 """Below this size an `all_sum` takes as long as its latency, whatever the link can carry."""
 TRIMMED = 0.10
@@ -100,7 +100,8 @@ class CollectiveReport(Message):
 
 
 def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
-    """Return the test of a mode, if each rank can hold `room_bytes` of arrays in total."""
+    """Return the settings of a collective test in this mode, if each rank can hold `room_bytes` of
+    arrays in total."""
     sizes = STRESS_SIZES if mode == "stress" else SIZES
     rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
     return CollectiveTest(

@@ -19,8 +19,8 @@ Cards = Mapping[NodeId, Sequence[NodeAddress]]
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
-    """Return the interface of `host`: as its own node reports it, else by the form of the
-    address."""
+    """Return the address `host` with its medium: as its own node reports it, else as the form of
+    the address suggests."""
     for address in ips:
         if address.ip == host:
             return address
@@ -69,7 +69,8 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
-    """Return the cost of a measured link; a lower bound counts only if it exceeds the prior."""
+    """Return the cost of a measured link; a measured bandwidth that is only a lower bound counts
+    only if it exceeds the estimate in `PRIORS`."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)

@@ -46,7 +46,7 @@ class Authenticator:
                 self._start()
 
     def leave(self, domain: str) -> None:
-        """Remove one socket; the thread ends with the last one."""
+        """Record that one serving socket is closed; the thread ends when the last one is."""
         with self._lock:
             left = self._users.get(domain, 0) - 1
             if left > 0:

@@ -73,7 +73,7 @@ def date_of(at_s: float) -> str:
 
 
 def _sized(der: bytes, at: int) -> tuple[int, int]:
-    """Return the start of the content of the element at `at`, and its length."""
+    """Return where the content of the DER element at offset `at` begins, and its length."""
     length, start = der[at + 1], at + 2
     if length >= 0x80:
         count = length - 0x80

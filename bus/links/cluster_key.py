@@ -130,7 +130,8 @@ def door_secret(key: ClusterKey) -> bytes:
 
 
 def ring_secret(keys: ClusterKeys | None, instance: InstanceId, generation: int) -> str:
-    """Return the secret of MLX's ring for one generation, 64 hexadecimal digits.
+    """Return the secret of MLX's ring, 64 hexadecimal digits, for one generation (one attempt to
+    load the instance).
 
     It uses the oldest valid key, so that nodes in different steps of a rotation agree. Without keys
     it separates generations but does not keep strangers out.

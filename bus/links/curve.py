@@ -149,6 +149,6 @@ class LinkKeys:
         self._plain()
 
     def _plain(self) -> None:
-        """Make the next bind or connect plain again; options count at that moment. (A domain can't
-        be unset: the authenticator admits ipc.)"""
+        """Switch CURVE off for the next bind or connect; ZeroMQ reads the options at that moment.
+        (A ZAP domain can't be unset, so the authenticator also admits ipc clients.)"""
         self._socket.setsockopt(zmq.CURVE_SERVER, 0)

@@ -173,8 +173,7 @@ class Keyring:
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """Return the fingerprints of the valid keys, current first; the cluster is found by
-        them."""
+        """Return the fingerprints of the valid keys, current first. They identify the cluster."""
         return tuple(key.fingerprint for key in self.keys.valid)
 
     @property
@@ -195,7 +194,7 @@ class Keyring:
         self._rewrite(lambda before: before - {node})
 
     def ring_secret(self, instance: InstanceId, generation: int) -> str:
-        """Return the secret of MLX's ring for one generation (`bus.links.cluster_key`)."""
+        """Return the secret of MLX's ring for one load of an instance."""
         return ring_secret(self.keys, instance, generation)
 
     def pair(self, secret: bytes) -> tuple[bytes, bytes]:
@@ -284,7 +283,7 @@ class Keyring:
 
 
 class KeyringGate(ABC):
-    """The common part of all security: a ZAP domain of its own, and a log of refusals."""
+    """Base of the three kinds of security below: each has its own ZAP domain and logs refusals."""
 
     name: str
     max_bytes = MAX_MESSAGE_BYTES

@@ -202,8 +202,9 @@ class Link:
 
     def receive_from(self) -> tuple[NodeId | None, Frames] | None:
         """Return the next message and the node that sent it, as its key proved it. The node is None
-        for a sender without proof (a plain connection, or one through the door). None without a
-        message. Only for links that serve: a server's message has no name."""
+        for a sender without proof (a plain connection, or one through the door). Returns None if no
+        message is waiting. Only for links that bind: ZeroMQ names the clients of a socket, but not
+        its servers."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:

@@ -66,8 +66,8 @@ class Discovery:
         self._thread.start()
 
     def take_news(self) -> list[News]:
-        """Return the adverts received since the last call, oldest first; only the latest of too
-        many."""
+        """Return the adverts received since the last call, oldest first. If there are too many,
+        only the latest `MAX_NAMES` are returned."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def close(self) -> None:

@@ -208,8 +208,9 @@ class Membership:
     def _turn_away(
         self, node: NodeId, why: str, now: float, hello: PeerHello | None = None
     ) -> list[Action]:
-        """Reject a node that is no member, or for which we are none. But if a member with this id
-        is linked and answers, the speaker is another node, and nothing changes."""
+        """Record that this node refuses another node, or is refused by it. Nothing changes if a
+        linked member with the same id still answers: then the refused message came from another
+        node."""
         answered = any(line.is_answered(now) for line in self.lines.to(node))
         if node == self.me.node or node in self.peers.forgotten or answered:
             return []
@@ -262,7 +263,7 @@ class Membership:
         return [] if followed is None else [Unfollow(peer.node)]
 
     def _say(self, message: str, node: NodeId | None, address: str = "") -> list[Action]:
-        """Log a message once, until the next new link."""
+        """Log a message, but not again before the next new link to a peer."""
         if message in self._messages:
             return []
         self._messages.add(message)

@@ -144,7 +144,8 @@ class PeerLinks:
         self._tick()
 
     def ways(self) -> dict[NodeId, tuple[str, ...]]:
-        """Return addresses of linked peers, the one in use first; and this node's own one."""
+        """Return the addresses of each linked peer, the address in use first, and this node's own
+        address."""
         membership, settings = self.membership, self._settings
         in_use = {line.node: line.address for line in membership.lines.values() if line.node}
         ways = {

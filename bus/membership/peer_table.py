@@ -181,7 +181,7 @@ class PeerTable(dict[NodeId, Peer]):
 
     def _is_double(self, me: PeerHello, hello: PeerHello, now: float) -> bool:
         """Return whether another living process has the id: the older process has spoken again
-        since the younger appeared. A restarted process is none, because its predecessor is
+        since the younger appeared. A restarted process is no such case, because its predecessor is
         silent."""
         if hello.node == me.node:
             return hello.boot != me.boot
