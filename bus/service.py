@@ -267,7 +267,7 @@ def _prctl(option: int, value: int) -> None:
 @contextlib.contextmanager
 def stack_sampler(endpoints: Endpoints, speaker: Speaker) -> Generator[None]:
     """Answer `AskStacks` in a separate thread. SIGUSR2 writes all stacks to standard error, even
-    while a C call holds the interpreter."""
+    while a C call holds the GIL."""
     with contextlib.suppress(AttributeError, ValueError, OSError):
         faulthandler.register(signal.SIGUSR2, all_threads=True)
     loop = PollReactor()

@@ -47,7 +47,7 @@ _POOLED: Mapping[str, PoolingMode] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""In the order in which several of them are joined."""
+"""Keys of a pooling module, in the order in which the vectors of several kinds are joined."""
 
 ReadJson = Callable[[str], object]
 """Returns the content of the JSON file with this name in the model's folder; None if it is

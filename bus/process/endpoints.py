@@ -103,7 +103,8 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """A folder or file that a node needs: its name, and the failure `without` it.
+    """A folder or file that a node needs. `what` names it for people; `without` says what fails if
+    it is missing.
 
     `owner`: the process that makes the file, again if it was removed; empty for a folder. `lost`:
     what is lost with the file; empty if nothing is.

@@ -73,7 +73,7 @@ def hold() -> None:
 
 
 def keep() -> None:
-    """Exclude all current objects from later collections, because they live as long as the
+    """Exclude all current objects from later garbage collections, because they live as long as the
     process."""
     gc.collect()
     gc.freeze()
@@ -94,9 +94,9 @@ class DataGrant(NamedTuple):
 
 def granted_data() -> DataGrant | None:
     """Return how much of RLIMIT_DATA this process uses. None if there is no limit, or if the system
-    does not report it (only Linux does). From then on large blocks are mapped one by one, so that
-    they no longer count once freed. Free pieces of an arena are worth less than their sum, because
-    a large block fits none of them."""
+    does not report it (only Linux does). After this call the C library maps each large block
+    separately, so that a freed block no longer counts. Freed pieces inside an arena still count,
+    but a large block fits none of them."""
     limit_bytes = _data_limit()
     if limit_bytes is None:
         return None

@@ -31,8 +31,8 @@ VOTED_FOR_S = 10.0
 """A leader by votes outranks a leader without votes, whatever their counters, until it has been
 silent for this long."""
 FORGOTTEN_S = 10.0
-"""After this silence, a leader that claimed a higher term alone may have died or lost its disk
-before any other node learnt of that term. Then another leader's lower term is followed."""
+"""If the leader of a higher term has been silent for this long, and no voters elected it, perhaps
+no other node learnt of that term. Then a leader with a lower term is followed."""
 RETRY_S = 0.5
 """An unanswered question is repeated after this long."""
 
@@ -174,17 +174,17 @@ class Mirror:
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """Return whether to ignore this term. Reasons: it is lower than the current one, which is
-        not forgotten; or it claims the same counter while our leader lives, and those two settle
-        it."""
+        """Return whether to ignore this term. A lower term is ignored, unless the leader of the
+        current one was silent for `FORGOTTEN_S` and was not elected. An equal term of another
+        leader is ignored while ours lives: the two leaders decide which of them yields."""
         if counter == self.counter and self.holder not in (None, holder):
             return now - self.heard_at < LAPSED_S
         forgotten = not self.voted and now - self.heard_at >= FORGOTTEN_S
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Return whether this claim has fewer followers than our leader, which has not handed its
-        term over to it. Then it yields."""
+        """Return whether to ignore this claim, because its leader has fewer followers than ours.
+        False if our leader handed its term over to the claimant."""
         given = beat.handed
         if given is not None and (given.counter, given.holder) == (self.counter, self.holder):
             return False

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 
 ECHOES = 15
-"""Echoes before bursts; without bursts, one series."""
+"""Number of echoes before bursts. A measurement without bursts sends only `SERIES` echoes."""
 SERIES = 5
 """Echoes per series. The round trip is the best median of a series, because load varies and only
 slows echoes."""
 FIRST_BYTES = 16 << 10
 GROWTH = 4
 TRIES = 3
-"""Bursts of one size, if a larger one does not fit."""
+"""How often a burst of one size is sent if a larger burst does not fit into the budget."""
 BUDGET_S = 0.2
 FRAME_BYTES = 32 << 10
 MOST_BYTES = 8 << 20

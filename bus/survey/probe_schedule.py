@@ -1,12 +1,13 @@
 """Decides when a node measures which of its links, and how long the results are valid.
 
-Pure: time and randomness arrive as arguments. The addresses of all linked peers take turns, one at
-a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched at
-either end. A peer gains no earlier turn by leaving and returning. Latency takes a few echoes and is
-measured often. Bandwidth takes bursts. Nodes take turns with bursts: each has its part of a round
-by the time of day. Only an address without figures need not wait for that part. An address without
-an answer loses its figures and is tried again after longer pauses. This node itself is the
-*baseline*: the time of an echo without any network.
+Pure: time and randomness arrive as arguments. A node measures the addresses of its linked peers one
+at a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched
+at either end. A peer is not measured earlier because it left and returned. Latency takes a few
+echoes and is measured often. Bandwidth takes bursts. Nodes send bursts one after the other: the
+time of day divides a round into one part per node. Only an address without a measured bandwidth
+need not wait for that part. The results of an address that does not answer are deleted, and it is
+tried again after longer pauses. This node itself is the *baseline*: the time of an echo without any
+network.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from bus.wire.messages.wire import Message
 from bus.wire.topology import PRIORS, is_overlay
 
 FIRST_S = 5.0
-"""From an address's first appearance to its first turn."""
+"""Longest time from an address's first appearance to its first measurement."""
 LATENCY_EVERY_S = 10.0
 LATENCY_EACH_S = 2.0
-"""With many addresses latency is measured less often: this interval for each."""
+"""With many addresses latency is measured less often: a round over all of them takes this time per
+address."""
 BANDWIDTH_EVERY_S = 60.0
-"""A round of all nodes' turns; longer if a node could not measure each other node in it."""
+"""Length of a round, in which every node measures bandwidth in its own part. With many nodes a
+round is longer, so that each node can measure every other node."""
 GAP_S = 2.0
 """Minimum interval between two measurements of bandwidth by one node."""
 RETRY_S, MAX_RETRY_S = 60.0, 1_800.0
 KEEP_S = 3_600.0
 KEPT, KEPT_TRIPS = 5, 12
-"""Measurements of an address of which the best counts, because noise only slows."""
+"""Number of stored bandwidths and latencies of an address. The best counts, because load and noise
+only make a measurement worse."""
 OVERDUE = 2.5
-"""A peer whose latency is older than this many intervals is reported as `resting`."""
+"""A peer is reported as `resting` (not measured at present) if its last latency is older than this
+many intervals."""
 MAX_ADDRESSES = 4
 """Maximum addresses of one peer."""
 VPN_MOST_BYTES = 256 << 10
@@ -74,8 +79,8 @@ class Measurement:
 
 @dataclass(slots=True)
 class Turn:
-    """The next turns of an address, for bandwidth (`due_at`) and for latency; and past results with
-    their times, latest last."""
+    """When the bandwidth (`due_at`) and the latency of an address are measured next, and past
+    results with their times, latest last."""
 
     due_at: float
     latency_due_at: float
@@ -85,7 +90,7 @@ class Turn:
 
 
 class ProbeSchedule:
-    """The turns of one node."""
+    """The schedule by which one node measures its links."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me
@@ -100,8 +105,8 @@ class ProbeSchedule:
 
     @property
     def bandwidth_every_s(self) -> float:
-        """Return the interval at which the bandwidth of an idle node is measured: a round, in which
-        each node has time for each other."""
+        """Return how often the bandwidth of an idle node's links is measured: once in a round,
+        which is long enough for every node to measure every other node."""
         nodes = len(self._nodes())
         return max(BANDWIDTH_EVERY_S, GAP_S * nodes * (nodes - 1))
 
@@ -113,8 +118,9 @@ class ProbeSchedule:
         chance: float,
         wall_s: float,
     ) -> Measurement | None:
-        """Choose the next measurement; None if there is none now. `addresses`: those of the linked
-        peers and our own. `chance` is in [0, 1). `wall_s` is the time that all nodes share."""
+        """Choose the next measurement; None if there is none now. `addresses`: of the linked peers,
+        and our own. `busy`: nodes that must not be disturbed. `chance` is in [0, 1). `wall_s` is
+        the time that all nodes share."""
         self._look(addresses, now, chance)
         if self.me in busy:
             return None
@@ -151,7 +157,8 @@ class ProbeSchedule:
             turn.rates = [*turn.rates, (now, result.bytes_per_s)][-KEPT:]
 
     def interrupted(self, target: ProbeTarget, now: float) -> None:
-        """Schedule a target's bandwidth again, because a node became busy."""
+        """Make the bandwidth of a target due again, because a node became busy during the
+        measurement."""
         turn = self.turns.get(target)
         if turn is not None:
             turn.due_at = now
@@ -214,7 +221,8 @@ class ProbeSchedule:
         return {self.me, *(target.peer for target in self._there)}
 
     def _has_turn(self, wall_s: float) -> bool:
-        """Return whether this part of the round is ours."""
+        """Return whether it is this node's part of the round, in which only this node sends
+        bursts."""
         nodes, round_s = sorted(self._nodes()), self.bandwidth_every_s
         part = int(wall_s % round_s / round_s * len(nodes))
         return nodes[min(part, len(nodes) - 1)] == self.me

@@ -48,7 +48,8 @@ MEANT = {
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
     "special_tokens": "special_tokens_in_messages",
 }  # fmt: skip
-"""Other programs' names of our keys, if a similar spelling is no guide."""
+"""Names that other programs use for our keys, where a search by similar spelling would not find the
+key."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
 NUMBERS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
@@ -201,7 +202,7 @@ def _checked(check: Callable[[str, object], Any], key: str, value: object) -> An
 
 def _line_of(text: str, key: str) -> int:
     """Return the line on which a key of a card begins, from 1 on; 0 if there is none. A line inside
-    a longer text does not count: the part before it would not be valid TOML."""
+    a multi-line string does not count: the text before such a line is not valid TOML."""
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         match = _KEY.match(line)

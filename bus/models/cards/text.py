@@ -1,4 +1,5 @@
-"""The text of a `card.toml`: from settings, with one more setting, or a template for an editor.
+"""Writes the text of a `card.toml`: from settings, by adding a setting to a text, or as a template
+for an editor.
 
 Pure. The text reads back as the same settings (`bus.models.cards.fields`).
 """
@@ -77,8 +78,8 @@ def beginning(model: ModelId) -> str:
 
 
 def with_setting(text: str, key: str, value: str) -> str:
-    """Return the text of a card with one more setting. `value` is TOML; invalid TOML is quoted as a
-    text. Raises BadCard if the card already has that key."""
+    """Return the text of a card with one more setting. `value` is TOML; a value that is not valid
+    TOML is quoted as a string. Raises BadCard if the card already has that key."""
     try:
         existing = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -105,7 +106,7 @@ def _value(value: object) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as TOML, over several lines if it has line breaks."""
+    """Return a string in TOML's notation: a multi-line string if it has line breaks."""
     if "\n" not in text:
         return f'"{_escaped(text)}"'
     return '"""\n' + "\n".join(map(_escaped, text.split("\n"))) + '"""'

@@ -84,8 +84,8 @@ def read_clients(text: str) -> ClientTable:
 
 
 def capped(seconds: float, most_s: float) -> float:
-    """Return the keep-alive limited to `most_s`. Negative or infinite seconds mean for ever, in
-    both."""
+    """Return the keep-alive limited to `most_s`. In both parameters, negative or infinite seconds
+    mean for ever."""
     if most_s < 0:
         return seconds
     return min(inf if seconds < 0 else seconds, most_s)

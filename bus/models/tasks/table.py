@@ -132,7 +132,7 @@ class TaskTable(FileTable):
         return next((task for task in self.tasks if task.casefold() == folded), None)
 
     def provided(self, name: str) -> ProviderModel | None:
-        """Return the provider's model with this name; None if it is no provider's."""
+        """Return the provider's model that this name means; None if the name means none."""
         before, colon, model = name.partition(":")
         settings = self.providers.get(before) if colon else None
         if settings is None or not _FOREIGN.fullmatch(model):
@@ -144,7 +144,8 @@ class TaskTable(FileTable):
         return self.task_named(name) is not None or self.provided(name) is not None
 
     def provided_models(self) -> list[ProviderModel]:
-        """Return the providers' models in lists or among candidates, by name."""
+        """Return the models of providers that a provider's `models` or a task's `candidates` name,
+        sorted by name."""
         listed = [f"{name}:{model}" for name, own in self.providers.items() for model in own.models]
         named = [
             *listed,
