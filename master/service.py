@@ -134,7 +134,8 @@ class Master:
         self._router.answer(asker, answer)
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
-        """Log undone changes, and publish them as a reading that is valid for a day."""
+        """Log the changes that were rolled back, and publish them as a reading that is valid for a
+        day."""
         for event in changes:
             self._log.warning(
                 "a change was undone because the leader's log lacks it; repeat it if needed",

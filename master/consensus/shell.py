@@ -47,7 +47,8 @@ class TermDuties(Protocol):
         ...
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
-        """Report changes that were acknowledged here, and instances, that the new log lacks."""
+        """Report the changes that were acknowledged here and the instances (`copies`) that the new
+        log lacks."""
         ...
 
 
@@ -164,7 +165,8 @@ class CandidateShell:
         self._do(self.candidate.appended(draft.events, self._timers.now()))
 
     def answer(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send this reply as soon as its index is as safe as possible."""
+        """Send this reply once its log entry is as safe as possible: on the disks of a majority of
+        voters, or of another candidate."""
         self._answers.add(asker, answer, self._timers.now())
         self._flush_soon()
 
@@ -183,8 +185,8 @@ class CandidateShell:
         self._said_holder = leader
 
     def _greet(self, before: frozenset[NodeId]) -> None:
-        """Send our candidacy to new peers at once, so that a starting cluster need not wait for
-        the next."""
+        """Send our candidacy to new peers at once, so that a starting cluster need not wait for the
+        next periodic one."""
         fresh = sorted(self._wire.nodes - before)
         self._do([Send(node, self._candidacy()) for node in fresh])
 

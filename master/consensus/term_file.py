@@ -2,7 +2,8 @@
 
 It is separate from the journal, because this small file can often still be written when the journal
 cannot. One line: `<counter> <voted for, or -> <1 once the journal has held events, else 0>` and its
-checksum (`bus.process.identity`); older versions wrote none, and the oldest only the counter.
+checksum (`bus.process.identity`); older versions wrote no checksum, and the oldest only the
+counter.
 """
 
 from __future__ import annotations

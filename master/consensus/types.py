@@ -264,11 +264,11 @@ class Election:
     holder: NodeId | None = None
     """The leader whose heartbeat was last accepted."""
     heard_at: float = 0.0
-    """Arrival of that heartbeat; at the earliest `up_at`."""
+    """When that leader's last heartbeat arrived, but not before `up_at`."""
     up_at: float | None = None
     """When our switchboard came up; None before."""
     lost_at: float | None = None
-    """When our switchboard was lost since; None while it is up."""
+    """When the link to our switchboard was lost; None while it is up."""
     beaten_at: float = 0.0
     """When we last sent a heartbeat as the leader."""
     peers: frozenset[NodeId] = frozenset()
@@ -280,7 +280,7 @@ class Election:
     seen: int = 0
     """The highest term in any message."""
     voters: frozenset[NodeId] = frozenset()
-    """Configured, or, with `may_vote` False, learned from a leader."""
+    """The configured voters; or, with `may_vote` False, the voters that a leader named."""
     gone: frozenset[NodeId] = frozenset()
     """Nodes that our journal has forgotten; they no longer count as voters."""
     may_vote: bool = True

@@ -1,9 +1,9 @@
 """The leader's decision on each command: the events that carry it out, or a refusal.
 
 Pure. A repeated command (its id is in the state) gets its first decision again. A placement that
-needs evictions is decided later: `Later` names the plan for the pool. The client repeats its
-command every second, and is answered once the memory is free. Refusals are values and say what to
-do.
+needs evictions is decided later: `Later` has the nodes and the instances to evict. The client
+repeats its command every second, and is answered once the memory is free. Refusals are values and
+say what to do.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Other instances must be evicted first: the claim, and the pool's choice for it."""
+    """Other instances must be evicted first: `choice` names them, for the demand `claim`."""
 
     claim: pool.Claim
     choice: pool.PoolChoice
@@ -132,10 +132,11 @@ class Policy:
 class Scene:
     """The input of a decision.
 
-    Nothing is placed on `avoided` nodes. Memory reserved for other models, or evicted for them, is
-    not free. A model is not placed on a node that is `barred` for it, because its runners failed
-    there, unless the client `insists` and no other node can hold the model. `relaxes`: if a
-    placement is impossible, drop its conditions on the number of nodes and on sharding.
+    Nothing is placed on `avoided` nodes. Memory that is reserved for other models, or was freed for
+    them by evictions, is not free. A model is not placed on a node that is `barred` for it, because
+    its runners failed there, unless the client `insists` and no other node can hold the model.
+    `relaxes`: if a placement is impossible, drop its conditions on the number of nodes and on
+    sharding.
     """
 
     state: ClusterState
@@ -151,11 +152,11 @@ class Scene:
     relaxes: bool = False
 
     def nodes(self) -> list[placement.NodeCapacity]:
-        """Return the nodes that take new work, without the memory that is reserved for others."""
+        """Return the nodes that take new work, less the memory reserved for other models."""
         return pool.reserve(self.unpromised_nodes(), self.promises)
 
     def unpromised_nodes(self) -> list[placement.NodeCapacity]:
-        """Return the nodes that take new work: neither drained nor lost."""
+        """Return the nodes that take new work (neither drained nor lost), ignoring reservations."""
         cards, nodes = self.observed.living_cards(self.now), self.observed.living_nodes(self.now)
         drained = {seat.node for seat in self.state.nodes.values() if seat.draining}
         without = drained | self.observed.lost_nodes(self.now) | self.avoided

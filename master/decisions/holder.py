@@ -388,7 +388,7 @@ class Holder:
                 assert_never(decision)
 
     def _say(self, what: str, key: str, text: str) -> None:
-        """Log a change of a model or an instance, once per key in a row."""
+        """Log news of `what`, a model or an instance, unless the last had the same `key`."""
         if self._last_logged.get(what) != key:
             self._last_logged[what] = key
             self._note("wished for", what=what, outcome=text)

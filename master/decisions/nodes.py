@@ -32,10 +32,10 @@ from master.decisions.observations import RUNNER_READING_S, Observations
 
 NodeCommand = RenameNode | DrainNode | ForgetNode
 WIRED_BYTES = 5 << 30
-"""More than this is wired by no Mac at rest."""
+"""A Mac at rest wires less memory than this (wired memory can't be paged out)."""
 LETS_GO_S = 10.0
-"""A driver frees what a process had within seconds of its end; a runner that keeps failing is
-tried again after 15 s at the earliest."""
+"""A driver frees a process's memory within seconds of the process's end; a runner that keeps
+failing is tried again after 15 s at the earliest."""
 
 
 def decide_node(

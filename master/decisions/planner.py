@@ -50,16 +50,17 @@ from master.pool import (
 )
 
 IDLE_DRAIN_S = 600.0
-"""The time for a request that came in while the decision was made."""
+"""Time in which a request may finish that arrived while its instance, idle until then, was chosen
+to be unloaded."""
 
 
 @dataclass(slots=True)
 class PlannerNotes:
     """The planner's memory of its own acts, by the leader's clock.
 
-    `failed_at`: when an instance was given up. `tenure`: how instances were loaded (idle time
-    begins when they are ready). `preloaded`: preload models that were handled since this leader
-    began. `crash_loops`: models that must wait because their runners keep failing.
+    `failed_at`: when an instance was given up. `tenure`: when instances were placed and ready (idle
+    time begins then). `preloaded`: preload models that were handled since this leader began.
+    `crash_loops`: models that must wait because their runners keep failing.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -302,9 +303,9 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return the placements of instances that were refused by a worker, lost with their nodes,
-    or failed and are past their pause or can go elsewhere. Each repeats until it is placed,
-    which removes the failed one; without a pin for at most `RETRY_FAILED_S`."""
+    """Return commands that place instances again which a worker refused, whose nodes were lost, or
+    whose runners failed and whose pause is over. A command repeats until the instance is placed;
+    without a pin, for at most `RETRY_FAILED_S`."""
     commands: list[PlaceModel] = []
     for instance in scene.state.instances.values():
         if (

@@ -36,8 +36,8 @@ CHECK_EVERY = 1_024
 
 
 class Journal:
-    """One candidate's log. `degraded`: appends are only counted. `lost`: a part was damaged and
-    the log is not known to be complete since."""
+    """One candidate's log. `degraded`: new events are only counted, not written. `lost`: a part was
+    damaged and the log is not known to be complete since."""
 
     def __init__(
         self,

@@ -89,8 +89,9 @@ class RecentEvents:
         return EventsFound(events=events, complete=ask.first <= self.last + 1)
 
     def undone(self, state: ClusterState) -> tuple[Event, ...]:
-        """Return the stored command events that `state`, which replaces this log, does not
-        contain: their changes are undone. Commands too old for any state are not counted."""
+        """Return the events of commands that this log has and `state`, which replaces the log,
+        lacks: their changes are rolled back. Commands that are too old for any state to remember
+        are left out."""
         commands = state.commands
         is_full = len(commands) >= MAX_COMMANDS
         oldest = min(index for index, _ in commands.values()) if is_full else 0
@@ -103,8 +104,8 @@ class RecentEvents:
         )
 
     def _follows(self, ask: AskEvents) -> bool:
-        """Return whether the requester's last event is ours; the first event of all needs none
-        before it."""
+        """Return whether the requester's last event is also in this log. True if the requester asks
+        for the first event of all, because no event precedes that."""
         if ask.after_term is None or ask.first == 1:
             return True
         before = self.events.get(ask.first - 1)
@@ -114,8 +115,8 @@ class RecentEvents:
 
 
 def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
-    """Return the instances of state `before` that the state `after`, which replaces it, lacks. None
-    if both states belong to one log, because then these instances ended normally."""
+    """Return the instances of state `before` that the state `after`, which replaces it, lacks.
+    Empty if both states belong to one log: then these instances ended normally."""
     if not _is_other_log(before, after):
         return ()
     return tuple(
@@ -130,7 +131,8 @@ def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
 def describe_undone(
     changes: Sequence[Event], copies: Sequence[Instance], at_s: float
 ) -> list[UndoneChange]:
-    """Return undone changes and lost instances as texts for people: each instance once."""
+    """Describe, for people, the `changes` that were rolled back and the instances (`copies`) that
+    were lost with them. Each instance appears once."""
     placed: set[InstanceId] = set()
     undone: list[UndoneChange] = []
     for event in changes:

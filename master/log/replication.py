@@ -50,7 +50,7 @@ class Acks:
 @dataclass(frozen=True, slots=True)
 class LogSafety:
     """How safe the log is now. `committed` is None without votes. `helped`: another living
-    candidate can append."""
+    candidate can store our log entries."""
 
     committed: int | None
     replicated: int
@@ -73,8 +73,8 @@ class LogSafety:
 
 @dataclass(slots=True)
 class Answers:
-    """Waiting replies with the instant since when: at most one per client and command, oldest
-    first."""
+    """Replies that wait until their log entry is safe, oldest first, each with the time since which
+    it waits. At most one per client and command."""
 
     waiting: dict[tuple[bytes, CommandId], tuple[Acknowledged, float]] = field(
         default_factory=dict[tuple[bytes, CommandId], tuple[Acknowledged, float]]

@@ -22,7 +22,7 @@ from master.placement.memory_cost import LayerCosts, layer_costs
 from master.placement.speed import read_s_per_byte
 
 QUANTIZED_CAST = 1.15
-"""Scales and biases of packed weights, cast to 32 bits."""
+"""Factor by which quantized weights grow when their scales and biases are cast to 32 bits."""
 
 _WEIGHT_FIELDS = (
     "weights_bytes", "layer_bytes", "layer_active_bytes", "embedding_bytes", "head_bytes",
@@ -75,8 +75,8 @@ class LocalCopy:
         return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
     def stage_room(self, room: RoomOf) -> int:
-        """Return the bytes that a pipeline stage may need here, so that its files fit on disk
-        too.
+        """Return the memory in bytes that a pipeline stage may use here. It is limited so that the
+        stage's files fit on the disk, too.
 
         Files are assumed to be as large as the weights in memory.
         """
@@ -101,7 +101,7 @@ class LocalCopy:
 
     @property
     def kv(self) -> KvKind:
-        """Return how what grows of the KV would be held."""
+        """Return the format that the growing part of the KV cache would have."""
         return self.costs.kv_kind
 
     @property

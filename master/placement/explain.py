@@ -29,13 +29,14 @@ PENDING_RETRY_S = 2.0
 BUSY_RETRY_S = 5.0
 MENDED_RETRY_S = 30.0
 _TOLD = ("usable_bytes", "free_bytes", "reserved_bytes", "loading_bytes", "ceiling_bytes")
-"""Figures of a node that the facts of a refusal have."""
+"""Figures of a node that a refusal lists among its facts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowded:
-    """A placement that fits as soon as other instances leave some nodes. `shortages` is what is
-    missing on each of them: bytes, or (0) a slot."""
+    """A placement that fits as soon as other instances on some nodes are unloaded. `shortages`: the
+    bytes that each of these nodes lacks; 0: it lacks only a runner slot (a place for one more
+    runner)."""
 
     shortages: Mapping[NodeId, int]
     refusal: Refusal
@@ -175,7 +176,8 @@ def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowde
 
 
 def crowded_group(placed: Placement) -> Crowded:
-    """Return the shortages of a group: of each rank that lacks memory or a slot."""
+    """Return the shortages of a group: the missing memory or runner slot of each rank that lacks
+    one."""
     shortages: dict[NodeId, int] = {}
     words: list[str] = []
     for rank in placed.ranks:

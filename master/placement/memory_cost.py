@@ -2,12 +2,12 @@
 
 Pure. A rank that holds a share of a model needs at least
 
-    its weights x 1.30 + KV of its layers for the promised context + 256 MB
+its weights x 1.30 + KV of its layers for the promised context + 256 MB
 
 The factor is 1.10 for llama.cpp's engines. It is 1.00 if a `card.toml` states the memory of the
 weights, which then overrides the size of their files. More rows and the prefix cache get at most a
-quarter of the remaining memory. The promised context is recorded in the instance, where every rank
-and gateway reads it.
+quarter of the remaining memory. The promised context is the number of tokens that a request can
+certainly use. The instance records it, and every rank and gateway reads it there.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ MAX_RANKS = 32
 """Most ranks of a group; in larger groups the hops cost more than smaller shares save."""
 SEEDS = 64
 FEWEST_SEEDS = 8
-"""Number of chains to grow, for groups of up to seven; fewer for larger groups, at least
-`FEWEST_SEEDS`."""
+"""Number of chains to grow: `SEEDS` for groups of up to seven ranks, fewer for larger groups, but
+at least `FEWEST_SEEDS`."""
 POOL = 96
 """Candidates for a cycle: the members with most memory, the fastest and the nearest to its seed."""
 CHAINS = 6
@@ -36,7 +36,7 @@ SWAPS = 64
 """Exchanges tried for one chain, over all its places."""
 CLIMBS = 4
 STEPS = 16
-"""Rounds of improvement of the best pipeline, and timed neighbours in each round."""
+"""Rounds (`CLIMBS`) that improve the best pipeline, and the neighbours that each round times."""
 EXHAUSTIVE_RANKS, EXHAUSTIVE_NODES, MOST_TIMED = 4, 10, 1000
 """Up to `EXHAUSTIVE_RANKS` ranks, every order of the best set is timed. Up to `EXHAUSTIVE_NODES`
 nodes, the orders of every set are timed, most promising first, at most `MOST_TIMED`. So up to seven

@@ -30,7 +30,7 @@ from master.pool.ledger import without
 from master.pool.turns import Copy, Yielding
 
 UNTOLD_S = 600.0
-"""Cost of waiting for an instance if the time is unknown when it yields."""
+"""Cost of waiting for an instance if it is unknown when the instance yields."""
 LOADING_S = 30.0
 FORGOTTEN_S = 60.0
 """After this idle time an instance is half as likely to be needed again."""
@@ -98,8 +98,9 @@ def choose(
 ) -> PoolChoice | Refusal | Hopeless:
     """Return the nodes for a model and the instances that are evicted for it. Return a refusal if
     neither waiting nor more memory would help, or `Hopeless` if only pinned instances are in the
-    way. `nodes`: without the reservations of others, for whom no instance of `candidates` is
-    evicted. `unpromised` and `everyone`: without these limits."""
+    way. `nodes` have the memory that is not reserved for other models; `candidates` are the
+    instances that are not being evicted for others. `unpromised` and `everyone` are all nodes and
+    instances, without these restrictions."""
     verdict = place(spec, nodes, sizing, links)
     if isinstance(verdict, Refusal):
         return verdict

@@ -18,13 +18,13 @@ URGENT = 1
 """Claims of this class, or of a smaller number, do not wait for the minimum residency of other
 models' instances."""
 FLOOR = URGENT + 1
-"""Nothing ages further than this."""
+"""The best standing that a claim reaches by waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A model that should be loaded. `waiting`: the waiting classes, each (priority, since when
-    its oldest request waits). `kind`: who waits."""
+    """A model that should be loaded. `waiting`: for each priority with waiting requests, (priority,
+    since when the oldest request waits). `kind`: who waits."""
 
     model: ModelId
     waiting: tuple[tuple[int, float], ...]

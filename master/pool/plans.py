@@ -32,9 +32,9 @@ Phase = Literal["waiting", "evicting", "settling"]
 
 @dataclass(slots=True)
 class Tenure:
-    """The leader's notes on instances, by its own clock. `yields_at`: when an instance had to
-    yield; `load_s`: the last load time of each model; `wished_at`: since when it is in demand;
-    `left_at`: when an instance last left each node."""
+    """The leader's notes on instances, by its own clock. `yields_at`: when an instance began to
+    yield. `load_s`: the last load time of each model. `wished_at`: since when each model is in
+    demand. `left_at`: when an instance last left each node."""
 
     placed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -87,7 +87,8 @@ class PoolPlan:
     load_s: float
 
     def promise(self, state: ClusterState) -> Promise:
-        """Return the reservation of this plan; victims that are gone no longer cover it."""
+        """Return the reservation of this plan; the memory of a victim counts towards it only while
+        the victim is loaded."""
         victims = (victim.copy.instance for victim in self.choice.victims)
         leaving = tuple(victim for victim in victims if victim.instance in state.instances)
         slots = 0 if self.claim.kind == "lease" else 1

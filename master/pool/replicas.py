@@ -35,11 +35,12 @@ class ModelLoad:
     rows: int
 
     def is_heavy(self, settings: PoolSettings) -> bool:
-        """Return whether each instance has its share of rows."""
+        """Return whether there are at least `replica_rows` requests per instance."""
         return self.rows >= settings.replica_rows * self.copies
 
     def is_light(self, settings: PoolSettings) -> bool:
-        """Return whether one instance less would have at most half of its share of rows."""
+        """Return whether one instance less would have at most half of `replica_rows` requests
+        each."""
         return 2 * self.rows <= settings.replica_rows * (self.copies - 1)
 
 
