@@ -36,13 +36,13 @@ PORTS: Mapping[str, Ports] = {
     "http": Ports(
         0, 1, "the HTTP API and the dashboard (52415 unless a base port is given)", "gateway"
     ),
-    "control": Ports(1, 1, "switchboard, control plane, beyond this machine", "bus"),
-    "telemetry": Ports(2, 1, "switchboard, telemetry plane, beyond this machine", "bus"),
-    "candidate": Ports(3, 1, "the master candidate, beyond this machine", "master"),
+    "control": Ports(1, 1, "the switchboard's control plane, for other machines", "bus"),
+    "telemetry": Ports(2, 1, "the switchboard's telemetry plane, for other machines", "bus"),
+    "candidate": Ports(3, 1, "the master, for other machines", "master"),
     "peers": Ports(4, 1, "membership: hellos and presence of other nodes' switchboards", "bus"),
     "weights": Ports(5, 1, "the worker's store: weights for nodes that lack them", "worker"),
-    "data": Ports(10, 16, "runners' data sockets, one per slot, beyond this machine"),
-    "ring": Ports(32, 48, "MLX's ring: ranks of a group, fresh ones for each generation"),
+    "data": Ports(10, 16, "runners' data sockets, one per runner slot, for other machines"),
+    "ring": Ports(32, 48, "MLX's ring between the ranks of a group, new ports for each load"),
     "plans": Ports(80, 16, "step plans: a lead runner's socket for its followers, one per slot"),
 }
 

@@ -23,7 +23,7 @@ WIRED_IDLE_BYTES = 5 << 30
 
 CODES: dict[str, str] = {
     "disk_full": "the disk with models and journals has less than 2 GB free",
-    "disk_low": "that disk has less than 10 GB free",
+    "disk_low": "the disk with models and journals has less than 10 GB free",
     "journal_damaged": "the journal was damaged, and the user has not dealt with the lost events",
     "state_damaged": "another state file was damaged, and the user has not dealt with it",
     "keys_lost": "API keys may be lost, so each node accepts only its owner",
@@ -32,7 +32,7 @@ CODES: dict[str, str] = {
     "model_failed": "a model was given up after repeated failures",
     "supervisor_silent": "supervisord does not answer, so no process can be started or stopped",
     "means_gone": "a file or folder was removed and not restored",
-    "means_restored": "one was removed in the last ten minutes and restored without its content",
+    "means_restored": "a file or folder was removed and restored without its content",
     "process_down": "a supervised process is not running",
     "process_restarting": "a supervised process keeps exiting",
     "port_taken": "another program uses a port that this node needs",

@@ -161,7 +161,7 @@ class Membership:
         reply."""
         lines, peers = self.lines, self.peers
         return tuple(
-            f"{line.address}: {line.refused or 'nobody answers'}"
+            f"{line.address}: {line.refused or 'no answer'}"
             for line in lines.values()
             if line.refused
             or (

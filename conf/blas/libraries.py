@@ -36,7 +36,9 @@ def find_libraries(wanted: str) -> list[Library]:
         return []
     if wanted != "auto":
         if not Path(wanted).is_file():
-            raise ConfigError(f"runner.blas = {wanted!r}: no such file (`auto`, `off`, a library)")
+            raise ConfigError(
+                f"runner.blas = {wanted!r}: no such file; use `auto`, `off` or a library's path"
+            )
         return [Library(wanted, "mkl" if "mkl" in Path(wanted).name else "openblas")]
     libraries = [Library(str(path), "openblas") for path in (find_openblas(),) if path is not None]
     return libraries + [Library(str(path), "mkl") for path in (_find_mkl(),) if path is not None]

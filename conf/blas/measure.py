@@ -55,7 +55,7 @@ QUICK_S = 0.8
 """A disturbed measurement is repeated if it took at most this long."""
 BELIEVED_S = 3600.0
 """After this time a table with trouble is measured again."""
-WRONG_HINT = "it is not used with `runner.parity = exact`"
+WRONG_HINT = "`runner.parity = exact` does not use the interposer"
 BUSY = "the machine was too busy to measure more than one thread"
 
 

@@ -64,7 +64,7 @@ def decide_test(
     room = _room(command, chosen)
     if isinstance(room, Refusal):
         return room
-    swept = [InstanceRemoved(instance=test.instance, why="tested anew") for test in tests]
+    swept = [InstanceRemoved(instance=test.instance, why="tested again") for test in tests]
     instance = _instance(command, chosen, backend, room, _beside(chosen, state), fresh)
     return (*swept, InstancePlaced(instance=instance))
 
@@ -76,7 +76,7 @@ def follow_test(
     normal end the instance drains. Otherwise it fails, because tests and quantizations are tried
     only once. Nothing follows if it is already draining or failed."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
-        why = "the test finished" if before.quantizes is None else "the model is made"
+        why = "the test finished" if before.quantizes is None else "the quantized model is complete"
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]
     match news:
         case RunnerEnded(message=message):

@@ -277,7 +277,7 @@ def _place(command: PlaceModel, scene: Scene, fresh: InstanceId) -> Decision:
     instance = instance_of(command, chosen.placement, scene.policy, fresh)
     instance = instance.model_copy(update={"unmet": unmet}) if unmet else instance
     swept = tuple(
-        InstanceRemoved(instance=old.instance, why="placed anew")
+        InstanceRemoved(instance=old.instance, why="a new placement replaces it")
         for old in scene.state.instances.values()
         if old.model == command.model and old.status == "failed"
     )

@@ -313,7 +313,7 @@ class Holder:
             self._keep_setbacks(log, now)
             for more in follows:
                 self._note(
-                    "change after a rank ended",
+                    "a rank ended; the leader reacts",
                     what=more.kind,
                     instance=body.instance,
                     generation=body.generation,
@@ -370,7 +370,7 @@ class Holder:
                 tenure = self._memory.tenure
                 unsettled = tenure.unsettled(choice.needs, self.view.measured_at, now)
                 for body in self._book.pursue(claim, choice, tenure, unsettled, now):
-                    self._note("makes room", what=body.kind, why=getattr(body, "why", ""))
+                    self._note("eviction step", what=body.kind, why=getattr(body, "why", ""))
                     self._write(log, body, now)
                 self._say(model, "waits", f"waiting for memory: {decision.refusal.message}")
             case Refusal(message=message, reason=reason, retry_after_s=again_s):
@@ -380,7 +380,7 @@ class Holder:
                 if reason == "no_capacity":
                     decide = partial(self._decide, wish, fresh=InstanceId(""))
                     for body in asked_back(wish, scene, decide):
-                        self._note("asked for a lease back", lease=body.lease, why=body.why)
+                        self._note("requests release of a lease", lease=body.lease, why=body.why)
                         self._write(log, body, now)
             case Known():
                 return
@@ -391,7 +391,7 @@ class Holder:
         """Log news of `what`, a model or an instance, unless the last had the same `key`."""
         if self._last_logged.get(what) != key:
             self._last_logged[what] = key
-            self._note("wished for", what=what, outcome=text)
+            self._note("placement of a requested model", what=what, outcome=text)
 
     def _note(self, line: str, /, **facts: str | int | None) -> None:
         self.notes.append((line, facts))

@@ -219,7 +219,7 @@ def impossible(problem: PlacementProblem) -> Refusal:
         together = sum(copy.node.ceiling_bytes for copy in problem.copies)
         text += (
             f"; no group of at most {MAX_RANKS} of the {len(problem.copies)} available nodes "
-            f"holds it ({gb(together)} GB together, of which each rank takes 0.26 beside its "
+            f"holds it ({gb(together)} GB together, of which each rank takes 0.26 GB beside its "
             "share)"
         )
     text += _disks_text(problem)
@@ -250,7 +250,7 @@ def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
         )
     else:
         text = (
-            f"it needs {cost_text(copy.costs.whole)} (and 0.26 for each further rank); the "
+            f"it needs {cost_text(copy.costs.whole)} (and 0.26 GB for each further rank); the "
             f"{size} largest compatible nodes have {gb(sum(rooms))} GB available"
         )
     return Refusal(

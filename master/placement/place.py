@@ -198,7 +198,8 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
         if len({copy.group_key for copy in order}) > 1:
             return _bad_layers(
                 "these nodes cannot form a group: they compute in different types (CPUs in 32 "
-                "bits, others as stored), or hold other files under that name or KV in other widths"
+                "bits, others as stored), have different files of the model, or use different "
+                "KV formats"
             )
     if any(copy.node.free_bytes is None for copy in order):
         return explain.unmeasured()

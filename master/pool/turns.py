@@ -80,7 +80,7 @@ def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yi
     if instance.status == "draining":
         return Yielding(now, f"{model} is being unloaded", leaves=True)
     if not instance.serves:
-        what = "a collective test" if instance.test else f"the making of {model}"
+        what = "a collective test" if instance.test else f"the quantization to {model}"
         return Yielding(math.inf, f"{what} uses the memory")
     if copy.pinned_by is not None:
         return Yielding(math.inf, f"{model} is pinned by {copy.pinned_by}", ever=False)
@@ -89,7 +89,7 @@ def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yi
             return Yielding(now, idle=True)
         return Yielding(math.inf, f"{model} is loading")
     if copy.use is None:
-        return Yielding(math.inf, f"the load of {model} is not reported yet")
+        return Yielding(math.inf, f"the use of {model} is not reported yet")
     rival = None if copy.replica else copy.waiting
     if rival is not None and rival.is_urgent and not claim.is_urgent:
         return Yielding(math.inf, f"urgent requests wait for {model}")

@@ -177,7 +177,7 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
     notes = Notes(**values, sampling=sampling, said=tuple(table))
     if notes.adapter and notes.adapters is not None and notes.adapter not in notes.adapters:
         raise BadCard(
-            f"adapter = {notes.adapter}: the list of adapters to load lacks it", "adapter"
+            f"adapter = {notes.adapter} is not in adapters, the list of those to load", "adapter"
         )
     if len(notes.system) + len(notes.template) + sum(map(len, notes.stop)) > DEFAULTS_BYTES:
         raise BadCard(
@@ -293,13 +293,13 @@ def _kv(key: str, value: object) -> KvKind:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{key} must be a text")
+        raise ValueError(f"{key} must be a string")
     return value
 
 
 def _texts(key: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):  # pyright: ignore[reportUnknownVariableType]
-        raise ValueError(f"{key} must be a list of texts")
+        raise ValueError(f"{key} must be a list of strings")
     return tuple(cast(list[str], value))
 
 
@@ -307,7 +307,7 @@ def _stops(key: str, value: object) -> tuple[str, ...]:
     stops = _texts(key, [value] if isinstance(value, str) else value)
     if len(stops) > MOST_STOPS or not all(0 < len(stop) <= STOP_CHARACTERS for stop in stops):
         raise ValueError(
-            f"{key} has at most {MOST_STOPS} texts of 1 to {STOP_CHARACTERS} characters"
+            f"{key} has at most {MOST_STOPS} strings of 1 to {STOP_CHARACTERS} characters"
         )
     return stops
 

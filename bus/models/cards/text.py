@@ -15,8 +15,8 @@ from bus.models.cards.fields import BadCard, notes_from
 from bus.wire.ids import ModelId
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
-    "aliases": ('["short-name"]', "more names for it"),
-    "system": ('"Answer in one sentence."', "system prompt of a conversation without one"),
+    "aliases": ('["short-name"]', "more names of the model"),
+    "system": ('"Answer in one sentence."', "for conversations without a system prompt"),
     "temperature": ("0.7", "sampling of requests that do not set it"),
     "top_p": ("0.9", ""),
     "top_k": ("40", ""),
@@ -25,17 +25,17 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "frequency_penalty": ("0.0", ""),
     "presence_penalty": ("0.0", ""),
     "repetition_penalty": ("1.1", ""),
-    "stop": ('["END"]', "texts that end an answer"),
+    "stop": ('["END"]', "strings that end an answer"),
     "thinking_default": ("false", "thinking in requests that do not set it"),
     "pin": ("true", "the model stays in memory"),
     "priority": (
         '"low"',
-        "of requests without one: urgent, high, normal, low, batch, 0 to 1000",
+        "of requests that set none: urgent, high, normal, low, batch, 0 to 1000",
     ),
     "adapter": ('"pirate"', "for requests without an adapter"),
     "adapters": ('["pirate"]', "the adapters to load, else all; from the next load on"),
     "context_tokens": ("8192", "at most the model's own limit; from the next load on"),
-    "default_max_tokens": ("1024", "limit of answers without one; from the next load on"),
+    "default_max_tokens": ("1024", "for requests that set no limit; from the next load on"),
     "keep_alive_s": ("600", "idle seconds until it is unloaded, -1: never; from the next load on"),
     "memory_bytes": ("5_000_000_000", "memory of its weights, for placement"),
     "metal_fast_synch": ("true", "Metal's fast synchronisation; from the next load on"),
@@ -51,9 +51,9 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     ),
     "compatible_backends": ('["mlx-metal", "mlx-cpu"]', "backends that can run it"),
     "backend_preference": ('["mlx-metal"]', "preferred backends, best first"),
-    "name": ('"A model"', "for people"),
-    "summary": ('"What it is good at."', "for people"),
-    "license": ('"apache-2.0"', "for people"),
+    "name": ('"A model"', "for display"),
+    "summary": ('"What it is good at."', "for display"),
+    "license": ('"apache-2.0"', "for display"),
 }
 """All keys of a card: an example of the value, and a comment."""
 _ESCAPED_DELETE = "\\u007f"

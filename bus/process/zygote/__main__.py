@@ -27,7 +27,7 @@ def main() -> None:
     ForkingOptions.loaded = loaded = load(SERVICES)
     if loaded.trouble:
         log = Log(node="", process="supervisord")
-        log.warning("services start without the zygote", why=loaded.trouble)
+        log.warning("services are started by exec, not forked from supervisord", why=loaded.trouble)
     setattr(supervisord, "ServerOptions", ForkingOptions)  # noqa: B010 - what its `main` makes
     # gunicorn's import has already joined the words of the command
     setproctitle.setproctitle(" ".join(["supervisord", *sys.argv[1:]]))

@@ -127,5 +127,5 @@ class ForkingOptions(ServerOptions):
         if way.package:
             become(way.package, argv, env)
         if way.why:
-            Log(node="", process=argv[-1]).info("started without the zygote", why=way.why)
+            Log(node="", process=argv[-1]).info("started by exec, not by a fork", why=way.why)
         return super().execve(filename, argv, env)

@@ -71,7 +71,7 @@ class DeleteInstance(Message):
     command_id: CommandId
     instance: InstanceId
     drain_s: float = Field(default=0.0, ge=0.0, le=3600.0)
-    why: str = "asked to"
+    why: str = "unloading was requested"
 
 
 class KeepAlive(Message):
@@ -141,7 +141,7 @@ class EndLease(Message):
     kind: Literal["end_lease"] = "end_lease"
     command_id: CommandId
     lease: LeaseId
-    why: str = "given back"
+    why: str = "released"
 
 
 class RenameNode(Message):

@@ -241,12 +241,12 @@ def test_a_seed_that_was_a_member_is_told_of_once_and_one_that_never_was_as_a_st
     net.run(60.0)
     found = net.seats["b"].membership
     assert net.status("b", "a") == "silent"
-    assert found.strangers(net.now) == ("nobody:1: nobody answers",)
+    assert found.strangers(net.now) == ("nobody:1: no answer",)
     goodbye = PeerGoodbye(node=NodeId("n-a"), boot=Boot("b1"))
     net.do("b", found.heard_goodbye(goodbye, net.now))
     net.run(60.0)
     assert net.status("b", "a") == "left"
-    assert found.strangers(net.now) == ("nobody:1: nobody answers",)
+    assert found.strangers(net.now) == ("nobody:1: no answer",)
 
 
 def test_a_late_goodbye_of_an_earlier_boot_changes_nothing() -> None:

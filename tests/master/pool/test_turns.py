@@ -205,7 +205,7 @@ def test_what_holds_no_copy_of_a_model_never_yields() -> None:
     making = made.instance.model_copy(update={"quantizes": Quantizing(source=ModelId("s"), bits=4)})
     found = [at(replace(made, instance=one), claim(1), now=1e4) for one in (test, making)]
     assert [one.why for one in found] == [
-        "a collective test uses the memory", "the making of held uses the memory",
+        "a collective test uses the memory", "the quantization to held uses the memory",
     ]  # fmt: skip
     assert all(math.isinf(one.at) and one.ever for one in found)
 

@@ -251,7 +251,7 @@ def test_a_card_file_is_taken_whole_or_refused_whole(tmp_path: Path) -> None:
         ("aliases = ['a b']", "'a b' cannot be the name"),
         ("stop = ['']", "stop has at most"),
         ("system = '" + "x" * 20_000 + "'", "more than 16 KiB"),
-        ("summary = 5", "summary must be a text"),
+        ("summary = 5", "summary must be a string"),
         ("not toml", "card.toml is invalid"),
     ):
         card.write_text(f"{text}\n" if text != "not toml" else "= =")

@@ -20,7 +20,7 @@ def refusal(text: str) -> BadCard:
         ("num_ctx = 5\n", "num_ctx", 1, "did you mean context_tokens?"),
         ("# temperature = 9\n'temperature' = 9\n", "temperature", 2, "less than or equal to 5"),
         ('stop = ["a"]\nkv = "16bit"\n', "kv", 2, "kv = 16bit"),
-        ("system = 1\n", "system", 1, "system must be a text"),
+        ("system = 1\n", "system", 1, "system must be a string"),
         ('system = """\ntop_k = "x"\n"""\ntop_k = "x"\n', "top_k", 4, "top_k must be a number"),
         ("[sampling]\ntemperature = 1\n", "sampling", 1, "it has no key 'sampling'"),
         ("pin = true\npin = \n", "", 2, "it is not valid TOML"),
