@@ -212,7 +212,8 @@ class BusClient:
         return self._letters.write(message)
 
     def hear(self, prefix: str, on_envelope: OnEnvelope) -> None:
-        """Call back with (topic, envelope) for each topic that begins with `prefix`."""
+        """Call `on_envelope` with the topic and the envelope of each message whose topic begins
+        with `prefix`."""
         rule = rule_for(prefix.rstrip(".")) or rule_for(prefix)
         planes = ("control", "telemetry") if rule is None else (rule.plane,)
         self._hearers.append((prefix, on_envelope))
@@ -227,7 +228,8 @@ class BusClient:
         return self.mirror.state
 
     def tell(self, fact: Fact) -> None:
-        """Report a fact repeatedly until this leader or a later one has indexed it."""
+        """Send a fact (an event that this service witnessed) until a leader has written it to the
+        log."""
         self.outbox.add(fact)
         self._tell_due()
 

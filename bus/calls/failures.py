@@ -51,5 +51,5 @@ def refusal_error(name: str, refusal: CallRefusal) -> CallFailed:
 
 
 def plain_refusal(error: ShoalError) -> CallRefusal:
-    """Return the refusal with the text of an error."""
+    """Return a refusal whose message is the error's text."""
     return CallRefusal(message=str(error) or type(error).__name__)

@@ -49,9 +49,9 @@ Judge = Callable[[TypedCall[Any, Any], NodeId, str], CallRefusal | None]
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A process's knowledge of its cluster. `standing` returns the state of a node (None: unknown),
-    `everyone` the nodes of the cluster, and `judge` decides on permission. `refusal_of` returns the
-    refusal for an error of a handler."""
+    """Functions that tell a process about its cluster. `standing` returns the state of a node
+    (None: unknown), `everyone` the nodes of the cluster, and `judge` decides on permission.
+    `refusal_of` returns the refusal for an error of a handler."""
 
     standing: Callable[[NodeId], Standing | None]
     everyone: Callable[[], Iterable[NodeId]]

@@ -45,7 +45,8 @@ DEADLINE_S: dict[Mode, float] = {"quick": 180.0, "standard": 600.0, "stress": 36
 
 
 class SizeReport(Message):
-    """One size over all ranks. `mean_s`: of the slowest rank; None if the size was skipped."""
+    """The results for one array size over all ranks. `mean_s` is the slowest rank's mean; None if
+    the size was skipped."""
 
     elements: int
     bytes: int
@@ -123,7 +124,8 @@ def is_skipped(test: CollectiveTest, elements: int) -> bool:
 
 
 def timing(seconds: Sequence[float]) -> Timing:
-    """Sum up at least one round: the slowest tenth (rounded down) does not count in the mean."""
+    """Summarise the durations of rounds, of which there is at least one. The mean leaves out the
+    slowest tenth (rounded down)."""
     ordered = sorted(seconds)
     count = len(ordered) - int(len(ordered) * TRIMMED)
     return Timing(
@@ -210,9 +212,9 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 
 def culprit(why: str) -> tuple[int, str] | None:
-    """Return the rank and node that a test failed for, from its final message. If the message names
-    several ranks, it is the last one, because the message first names the rank that reported
-    another. None if the message names no rank."""
+    """Return the rank and node that a test failed for, from its final message; None if the message
+    names no rank. A rank that reports another rank's failure is named first, so the last named rank
+    counts."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 

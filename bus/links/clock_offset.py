@@ -20,7 +20,8 @@ KEPT = 32
 
 @dataclass(frozen=True, slots=True)
 class ClockSample:
-    """One round trip: sent and answered by our clock, received and replied by the other's."""
+    """The four times of one round trip: sent and answered by our clock, received and replied by the
+    other process's clock."""
 
     sent_at: float
     had_at: float

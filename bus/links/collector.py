@@ -79,7 +79,7 @@ class HttpCollector:
 
 
 def _cut(connection: http.client.HTTPConnection, is_late: threading.Event) -> None:
-    """End the wait for a connection, from another thread."""
+    """Shut a connection down from another thread, so that its reader stops waiting."""
     is_late.set()
     if connection.sock is not None:
         with contextlib.suppress(OSError):

@@ -16,7 +16,8 @@ SILENT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Open a line to an address, where `node` is expected (None: unknown)."""
+    """Connect to an address (open a *line*). `node`: the node that is expected there; None:
+    unknown."""
 
     address: str
     node: NodeId | None
@@ -24,7 +25,7 @@ class Dial:
 
 @dataclass(frozen=True, slots=True)
 class HangUp:
-    """Close the line to an address."""
+    """Close the connection (the line) to an address."""
 
     address: str
 

@@ -99,7 +99,8 @@ class Membership:
         return self._link(peer, address, now)
 
     def heard_refused(self, address: str, refused: PeerRefused, now: float) -> list[Action]:
-        """Process the refusal of a line; the line tries again from time to time."""
+        """Process a refusal that arrived on a line (a dialled connection). The line says hello
+        again from time to time."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -187,7 +188,8 @@ class Membership:
         return actions
 
     def _link(self, peer: Peer, address: str, now: float) -> list[Action]:
-        """Follow the host of an answered line, and hang up all other lines to the same node."""
+        """Subscribe to a peer at the address that answered, and close all other lines (dialled
+        connections) to it. If another line was answered first, close this one."""
         host = address.rpartition(":")[0]
         others = [line for line in self.lines.to(peer.node) if line.address != address]
         if any(line.is_answered(now) for line in others):

@@ -33,8 +33,8 @@ class PeerLine:
 
 
 class LineTable(dict[str, PeerLine]):
-    """The lines by address. `leads`: the last node that answered at an address, also of closed
-    lines."""
+    """The lines (dialled connections) by address. `leads`: the last node that answered at an
+    address, also after its line was closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -132,9 +132,9 @@ def _kind_of(error: BaseException) -> str:
 
 
 def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
-    """Log uncaught errors as a story, instead of Python's own text on standard error: of the main
-    thread, of other threads, of destructors and callbacks. `note` gets the name of a thread that
-    ended like this, which is a health problem from then on."""
+    """Log uncaught errors of the main thread, of other threads, and of destructors and callbacks.
+    `story_of` describes the error, in place of Python's own text on standard error. `note` gets the
+    name of a thread that ended like this, which is a health problem from then on."""
 
     def tell(message: str, error: BaseException | None, **fields: Field) -> None:
         log.critical(message, **fields, error="" if error is None else story_of(error))

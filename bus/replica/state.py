@@ -64,8 +64,8 @@ MAX_COMMANDS = 256
 
 class NodeSeat(Message):
     """A node that has joined: its name (`renamed`: from the operator) and its addresses.
-    `draining`: it gets no new work. `wired_bytes`: the wired memory without a runner for which it
-    was drained, or which a person accepted; else 0."""
+    `draining`: it gets no new work. `wired_bytes`: wired memory (it can't be paged out) that no
+    runner uses and that is the reason for draining, or that a person accepted; else 0."""
 
     node: NodeId
     name: str

@@ -207,9 +207,9 @@ def models_of(nodes: Iterable[NodeCard]) -> dict[ModelId, ModelCard]:
 def passed_over_named(
     name: str, passed_over: Iterable[tuple[str, PassedOver]]
 ) -> tuple[str, PassedOver] | None:
-    """Return a non-model on a disk that `name` may mean, with its node; None if there is none. A
-    file matches with or without its last suffix; a folder also by the model id made from its name.
-    If none matches, a name may come from the aliases of a refused card."""
+    """Return the file or folder without a model that `name` may mean, with its node; None if there
+    is none. A file matches with or without its last suffix; a folder also by the model id made from
+    its name. If none matches, a name may come from the aliases of a refused card."""
     wanted = name.casefold().removesuffix(":latest")
     meant: tuple[str, PassedOver] | None = None
     for node, entry in passed_over:

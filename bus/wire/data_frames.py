@@ -60,8 +60,8 @@ def pack_to_gateway(message: ToGateway) -> bytes:
 
 
 def _row(entry: Entry) -> Entry | tuple[object, ...]:
-    """Return the entry; or, if its last field is empty, its other fields as an array: a delta
-    without `logprobs`, an end without `prompt`."""
+    """Return the entry as it is sent: an empty last field (`logprobs` of a delta, `prompt` of an
+    end) is left out, and the other fields become an array."""
     if type(entry) is not TokenDelta:
         if type(entry) is Finished and entry.prompt is None:
             return ("f", entry.request_id, entry.seq, entry.usage)

@@ -51,7 +51,8 @@ class ReadNode(Message):
 
 
 class ReadRunners(Message):
-    """Read the running and recently ended runners of the node, with their recorders."""
+    """Read the running and recently ended runners of the node, with their flight recorders (their
+    last steps)."""
 
 
 class Document(Message):

@@ -32,7 +32,7 @@ class NodeJoined(Message):
 
 
 class RankSeated(Message):
-    """A worker has a slot and an address for a rank of a group."""
+    """A worker has reserved a runner slot and addresses for a rank of a group."""
 
     kind: Literal["rank_seated"] = "rank_seated"
     instance: InstanceId

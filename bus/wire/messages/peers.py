@@ -89,8 +89,8 @@ class PeerGoodbye(Message):
 
 
 class LinkEcho(Message):
-    """A part of a measurement: filler bytes. The one with `answer` set is answered with its
-    `serial` when all before it have arrived."""
+    """Filler bytes, sent to measure a link. A message with `answer` set is answered, with its
+    `serial`, when all messages before it have arrived."""
 
     kind: Literal["link_echo"] = "link_echo"
     node: NodeId

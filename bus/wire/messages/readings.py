@@ -362,8 +362,8 @@ class CardReading(Message):
 
 
 class TokenTap(Message):
-    """A copy of the tokens that a runner sends for one request; exists only while there is a
-    tap."""
+    """A copy of the tokens that a runner sends for one request; sent only while a client watches
+    them (a *tap*)."""
 
     kind: Literal["token_tap"] = "token_tap"
     instance: InstanceId

@@ -29,7 +29,7 @@ def refusal(text: str) -> BadCard:
         ("memory_bytes = 0\n", "memory_bytes", 1, "a whole number of bytes above 0"),
         ("metal_fast_synch = 1\n", "metal_fast_synch", 1, "must be true or false"),
         ('adapters = ["../up"]\n', "adapters", 1, "'../up' is not the name of an adapter"),
-        ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "adapters to load lacks it"),
+        ('adapters = ["a"]\nadapter = "b"\n', "adapter", 2, "b is not in adapters"),
         ('tool_parser = "qwen"\n', "tool_parser", 1, "must be one of function_gemma"),
         (
             "special_tokens_in_messages = 1\n",
