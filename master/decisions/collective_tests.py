@@ -92,7 +92,7 @@ def follow_test(
 def expire_tests(
     state: ClusterState, observed: Observations, failed_at: Mapping[InstanceId, float], now: float
 ) -> list[EventBody]:
-    """Return the draining of finished tests, and the removal of tests and quantizations that
+    """Return the events that drain finished tests, and that remove tests and quantizations which
     failed over a minute ago. `failed_at`: by instance, by the leader's clock."""
     events: list[EventBody] = []
     for instance in state.instances.values():

@@ -142,8 +142,8 @@ def stayed(
 
 
 def drain_idle(scene: Scene, notes: PlannerNotes) -> list[EventBody]:
-    """Return the draining of ready, unpinned instances that were unused for `keep_alive_s` and
-    whose model has no unmet demand."""
+    """Return the events that drain ready, unpinned instances which were unused for `keep_alive_s`
+    and whose model has no unmet demand."""
     demand = scene.observed.demand(scene.now)
     replicas = replicas_in(scene.state.instances.values(), scene.observed.lost_nodes(scene.now))
     events: list[EventBody] = []

@@ -33,7 +33,8 @@ class SilenceWatch:
 
 
 def remove_silent(scene: Scene, watch: SilenceWatch) -> list[InstanceRemoved | InstanceFailed]:
-    """Return the removals of instances with a node that was silent for the whole grace period."""
+    """Return the events that give up instances on nodes that were silent for the whole grace
+    period."""
     events: list[InstanceRemoved | InstanceFailed] = []
     for instance in scene.state.instances.values():
         nodes = sorted({shard.node for shard in instance.shards})

@@ -24,8 +24,8 @@ Durability = Literal["majority", "replicated", "local", "volatile"]
 
 @dataclass(slots=True)
 class Acks:
-    """The acknowledgements of one term. `opened`: the index of its first event. `durable`: our
-    own disk. `appended`: the other candidates."""
+    """The acknowledgements of one term. `opened`: the index of its first event. `durable`: the last
+    index on our own disk. `appended`: the last index on the disk of each other candidate."""
 
     opened: int = 0
     durable: int = 0
@@ -36,8 +36,8 @@ class Acks:
         self.appended[node] = max(index, self.appended.get(node, 0))
 
     def committed(self, voters: Collection[NodeId], me: NodeId) -> int:
-        """Return the highest index that a majority of the voters has on disk; 0 before an event of
-        this term has come so far."""
+        """Return the highest index that a majority of the voters has on disk; 0 until a majority
+        has an event of this term."""
         indexes = [self.durable if v == me else self.appended.get(v, 0) for v in voters]
         index = sorted(indexes, reverse=True)[len(indexes) // 2] if indexes else 0
         return index if index >= self.opened else 0

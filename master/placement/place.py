@@ -93,7 +93,8 @@ def single_costs(
 def alternatives(
     problem: PlacementProblem, chosen: int
 ) -> Iterator[tuple[int, Kind | None, Placement | Refusal]]:
-    """Yield each size and kind (None: one node) with its best placement now, or why there is none.
+    """Yield each size and kind of group (None: one node) with its best placement now, or why there
+    is none.
 
     Sizes rise. Their number is bounded, so that the leader can send its heartbeat in time; the
     `chosen` size is among them.

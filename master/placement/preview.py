@@ -50,8 +50,8 @@ def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
 def previews(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> dict[str, Any] | Refusal:
-    """Return each size and kind with its plan or refusal, the memory of a whole instance on each
-    possible node, and the verdict of a placement now."""
+    """Return each size and kind of group with its plan or refusal, the memory of a whole instance
+    on each possible node, and the verdict of a placement now."""
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
         return problem

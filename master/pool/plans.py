@@ -160,7 +160,7 @@ class PlanBook:
         return [body for n, body in enumerate(events) if body not in events[:n]]
 
     def withdrawn(self, state: ClusterState) -> list[EventBody]:
-        """Return the withdrawals of evictions that no plan needs any more."""
+        """Return the events that withdraw evictions which no plan needs any more."""
         needed = {
             victim.copy.instance.instance
             for plan in self.plans.values()
@@ -178,7 +178,8 @@ class PlanBook:
 
 
 def _first_step(claim: Claim, victim: Victim) -> EventBody:
-    """Return how an eviction begins: an idle instance is unloaded, one in use yields."""
+    """Return the first event of an eviction: an idle instance is drained; an instance in use gets
+    no new requests."""
     name, why = victim.copy.instance.instance, f"evicted for {claim.model}"
     if victim.yielding.idle:
         return InstanceDraining(instance=name, deadline_s=EVICT_DRAIN_S, why=why)
@@ -186,7 +187,7 @@ def _first_step(claim: Claim, victim: Victim) -> EventBody:
 
 
 def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
-    """Return the unloading of yielding instances without open requests."""
+    """Return the events that unload yielding instances without open requests."""
     events: list[EventBody] = []
     for victim in leaving:
         instance, use = victim.copy.instance, victim.copy.use

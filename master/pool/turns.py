@@ -53,8 +53,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """When an instance yields to a claim (infinity: unknown), and why not before. `leaves`: it
-    is being unloaded; `idle`: it serves no request; `ever`: it is not pinned."""
+    """When an instance yields to a claim (infinity: unknown), and why not before. `leaves`: it is
+    being unloaded; `idle`: it serves no request; `ever`: False if it is pinned, so that it never
+    yields."""
 
     at: float
     why: str = ""

@@ -99,7 +99,8 @@ def asked_back(
 
 
 def not_wanted_back(state: ClusterState, wished: Iterable[ModelId]) -> list[LeaseAskedBack]:
-    """Return the withdrawals of requests for leases whose claimant no longer waits."""
+    """Return the events that withdraw requests to release a lease, because no model waits for its
+    memory any more."""
     names = set(wished)
     why = "the model that needed its memory is no longer requested"
     return [
