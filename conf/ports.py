@@ -48,7 +48,8 @@ PORTS: Mapping[str, Ports] = {
 
 
 def port_of(use: str, base_port: int | None) -> int:
-    """Return the first port of a use. `base_port` None: the default base."""
+    """Return the first port of a use, which is a key of `PORTS`. `base_port` None: the default
+    base."""
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
     return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset

@@ -175,7 +175,7 @@ class Settings(BaseSettings):
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Return dotted key to the layer of its value."""
+        """Return where each setting's value comes from (a layer), by dotted key."""
         return self._sources
 
     @property

@@ -15,14 +15,15 @@ from typing import Literal
 Parity = Literal["exact", "fast"]
 
 WEIGHTS: Mapping[int, float] = {1: 0.4, 16: 0.2, 32: 0.2, 256: 0.2}
-"""Rows of a product to the weight of its speed: one answer, two batches, a prompt."""
+"""Weight of the speed at each number of rows: one answer, two sizes of batches, a prompt."""
 CLEARLY = 1.05
 """A candidate must be faster than the best so far by this factor."""
 SPIN = "26"
 """OpenBLAS's threads wait actively for 2^26 ticks (about 25 ms) before they sleep. The next product
 of a step comes sooner. With 2^20 ticks (under 1 ms) two threads were no faster than one."""
 BLOCK_MS = "25"
-"""The same time for MKL's threads."""
+"""For this many milliseconds MKL's threads wait actively before they sleep, as `SPIN` says for
+OpenBLAS."""
 
 KERNELS: Mapping[str, frozenset[str]] = {
     "Haswell": frozenset({"avx2", "fma"}),
@@ -30,7 +31,7 @@ KERNELS: Mapping[str, frozenset[str]] = {
     "Cooperlake": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16"}),
     "SapphireRapids": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16"}),
 }
-"""OpenBLAS's sets of kernels to the processor flags that they need."""
+"""OpenBLAS's sets of kernels, each with the processor flags that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class Library:
 class Measured:
     """The measurement of one library with one set of kernels and a number of threads.
 
-    `kernels` is "" if the library chose its own. `seconds` is rows to the time of one product;
-    `sgemv_s` is the time of one row through `cblas_sgemv`. `steady`: the products equal those of
-    one thread, bit for bit. `even`: a row has the same bits alone and among other rows.
+    `kernels` is "" if the library chose its own. `seconds` maps a number of rows to the time of one
+    product; `sgemv_s` is the time of one row through `cblas_sgemv`. `steady`: the products equal
+    those of one thread, bit for bit. `even`: a row has the same bits alone and among other rows.
     """
 
     library: Library

@@ -31,12 +31,14 @@ INSTALL_HINT = "install a C compiler (gcc, clang), then run `shoal down` and `sh
 
 
 class NoInterposer(Exception):
-    """The file is not available; `args[0]` is the reason, `args[1]` the remedy."""
+    """A library to preload cannot be compiled or used; `args[0]` is the reason, `args[1]` the
+    remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interposer:
-    """A source file and its compilers. `made_for` is a further input of the result's hash."""
+    """A library that runners preload: its source file and the compilers for it. `made_for` is a
+    further input of the hash in its name."""
 
     name: str
     source: Path

@@ -54,7 +54,8 @@ CALM = 0.8
 QUICK_S = 0.8
 """A disturbed measurement is repeated if it took at most this long."""
 BELIEVED_S = 3600.0
-"""After this time a table with trouble is measured again."""
+"""A table with `trouble` (its measurement failed or was disturbed) is measured again after this
+time."""
 WRONG_HINT = "`runner.parity = exact` does not use the interposer"
 BUSY = "the machine was too busy to measure more than one thread"
 

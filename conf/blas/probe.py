@@ -74,21 +74,22 @@ class Products:
                 getattr(self._library, name)(threads)
 
     def sgemm(self, rows: int, inner: int, outer: int, weights: int = 0) -> None:
-        """Multiply `rows` rows by the weights from the element `weights` on."""
+        """Multiply `rows` rows by a weight matrix, which begins at element `weights` of the
+        buffer."""
         self._library.cblas_sgemm(
             ROW_MAJOR, PLAIN, TRANSPOSED, rows, outer, inner, Real(1.0), self._at(13), inner,
             self._at(weights), inner, Real(0.0), self._out, outer,
         )  # fmt: skip
 
     def sgemv(self, inner: int, outer: int, weights: int = 0) -> None:
-        """Multiply one row by the weights from the element `weights` on."""
+        """Multiply one row by a weight matrix, which begins at element `weights` of the buffer."""
         self._library.cblas_sgemv(
             ROW_MAJOR, PLAIN, outer, inner, Real(1.0), self._at(weights), inner, self._at(13), 1,
             Real(0.0), self._out, 1,
         )  # fmt: skip
 
     def product(self, rows: int, inner: int, outer: int) -> bytes:
-        """Return the bytes of a product. 0 rows: one row by `cblas_sgemv`."""
+        """Return the bytes of a product of `rows` rows; 0: of one row, by `cblas_sgemv`."""
         if rows:
             self.sgemm(rows, inner, outer)
         else:
@@ -112,12 +113,13 @@ class Products:
         return True
 
     def is_even(self) -> bool:
-        """Return whether a row has the same bits alone and among others."""
+        """Return whether a row's product has the same bits if the row is multiplied alone and among
+        other rows."""
         alone = self.product(1, INNER, OUTER)
         return all(self.product(rows, INNER, OUTER)[: len(alone)] == alone for rows in ROWS)
 
     def seconds(self, rows: int) -> float:
-        """Return the time of a product of `rows` rows. 0 rows: one row by `cblas_sgemv`.
+        """Return the time of a product of `rows` rows; 0: of one row, by `cblas_sgemv`.
 
         It is CPU time for one thread, which other work hardly changes, and wall time for several.
         """

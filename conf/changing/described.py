@@ -17,7 +17,7 @@ FIRST_LINES = """\
 
 
 def descriptions(text: str) -> Mapping[str, str]:
-    """Return dotted key to the comment above it; adjacent settings share a comment."""
+    """Return the comment above each setting, by dotted key; adjacent settings share a comment."""
     by_key: dict[str, str] = {}
     table, comment, is_fresh = "", list[str](), False
     for line in text.splitlines():
@@ -32,8 +32,8 @@ def descriptions(text: str) -> Mapping[str, str]:
 
 
 def commented(text: str) -> str:
-    """Return the text of a first `shoal.toml` from the text of the defaults. Every setting follows
-    a `#` without a blank; a new first paragraph explains the file."""
+    """Return the text of a first `shoal.toml` from the text of the defaults. Every setting is
+    commented out by a `#` without a blank. A new first paragraph explains the file."""
     _, _, rest = text.partition("\n\n")
     lines = [
         f"#{line}" if line and not line.startswith(("#", "[")) else line

@@ -24,7 +24,7 @@ OWNERS_ALONE = 0o600
 
 
 def defaults() -> Mapping[str, Any]:
-    """Return dotted key to default of every setting."""
+    """Return the default of every setting, by dotted key."""
     return flat(tomllib.loads(DEFAULTS_FILE.read_text()))
 
 

@@ -52,7 +52,7 @@ def typed(key: str, value: Any, default: Any) -> Any:
 
 
 def _of_text(value: Any) -> Any:
-    """Return the number or boolean of a text; another value unchanged."""
+    """Return the number or boolean that a string contains; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

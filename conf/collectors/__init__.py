@@ -17,7 +17,7 @@ REMOVED = {
     "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
     "(docs/operations/diagnostics.md)",
 }
-"""Removed table to the reason and the remedy."""
+"""Tables that the settings no longer have, each with the reason and the remedy."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
