@@ -97,9 +97,9 @@ class NodeFacts:
     dead_threads: tuple[tuple[str, str], ...] = ()
     """(process, thread) of each thread that an error stopped."""
     failed_downloads: tuple[tuple[str, str], ...] = ()
-    """(model, why)."""
+    """Models whose download failed, each with the reason."""
     failed_models: tuple[tuple[str, str], ...] = ()
-    """(model, why)."""
+    """Models that were given up after failures, each with the reason."""
     supervisor_trouble: str = ""
     """Why supervisord did not answer; "" if it did."""
     silent_peers: tuple[SilentPeer, ...] = ()

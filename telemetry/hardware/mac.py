@@ -26,7 +26,7 @@ MAKERS: tuple[tuple[str, Vendor], ...] = (
     ("intel", "intel"),
     ("nv", "nvidia"),
 )
-"""Prefix of a GPU's class or model to its maker."""
+"""Beginnings of a GPU's class or model, each with the GPU's maker."""
 
 
 class MacAccelerators:
@@ -91,7 +91,7 @@ def _count(statistics: dict[str, Any], key: str) -> int | None:
 
 
 def _text(value: object) -> str:
-    """Return a registry value as text; older drivers store texts as bytes that end in a zero."""
+    """Return a registry value as a string; older drivers store bytes that end in a zero."""
     if isinstance(value, bytes):
         return value.rstrip(b"\0").decode(errors="replace")
     return value if isinstance(value, str) else ""

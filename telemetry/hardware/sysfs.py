@@ -36,8 +36,8 @@ def hwmons(folder: Path) -> list[Path]:
 
 
 def labelled(hwmon: Path, sort: str) -> dict[str, int]:
-    """Return label to value of the sensors of one sort (`temp`, `power`, `energy`, `freq`), in the
-    order of their numbers. A sensor without a label has its own name (`temp1`)."""
+    """Return the values of the sensors of one sort (`temp`, `power`, `energy`, `freq`) by label, in
+    the order of their numbers. A sensor without a label has its own name (`temp1`)."""
     values: dict[str, int] = {}
     for path in sorted(hwmon.glob(f"{sort}*_input"), key=_by_number):
         value = number_of(path)
