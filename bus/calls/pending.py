@@ -79,7 +79,8 @@ class PendingCall:
         self._is_computed = False
 
     def is_late(self, now: float) -> bool:
-        """Return whether one of the two limits has passed; `waited_s` then says which."""
+        """Return whether the call or the wait for its next piece has taken too long; `waited_s` is
+        then the limit that has passed."""
         if now >= self._end_at:
             self.waited_s = self._whole_s
         elif now >= self._patient_until:

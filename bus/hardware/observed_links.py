@@ -39,7 +39,7 @@ def reaches(
     links: LinkReading | None = None,
 ) -> list[Reach]:
     """List where `node` has reached `peer`, whose own addresses are `ips`: the address in use
-    first, then the measured ones, fastest first."""
+    first, then the measured addresses, fastest first."""
     hosts: list[str] = []
     if peers is not None and peers.node == node:
         hosts += [

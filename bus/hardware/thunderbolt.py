@@ -74,7 +74,7 @@ def bridge_service(order: str) -> str | None:
 
 
 def reading_of(profile: str, order: str) -> ThunderboltReading:
-    """Return a node's Thunderbolt ports from the output of the two tools."""
+    """Return a node's Thunderbolt ports from the output of `system_profiler` and `networksetup`."""
     ports = ports_in(profile)
     return ThunderboltReading(
         bridged=bridge_service(order) is not None,

@@ -24,7 +24,7 @@ from bus.wire.ids import NodeId
 OnFrames = Callable[[Frames], None]
 OnMessage = Callable[[NodeId | None, Frames], None]
 BUDGET = 256
-"""Messages read from one link before other links get a turn."""
+"""Messages read from one link before the loop reads other links."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 REOPEN_S = 3.0
 """How often socket files are checked for removal."""
@@ -188,7 +188,7 @@ class PollReactor(Reactor):
                 return
 
     def stop(self) -> None:
-        """Make `run` return after the current turn. Any thread may call this."""
+        """Make `run` return after the current iteration of the loop. Any thread may call this."""
         self.call(self._stop)
 
     def wake_on_signals(self) -> None:
@@ -203,7 +203,8 @@ class PollReactor(Reactor):
             self.turn(self._patience())
 
     def turn(self, timeout_s: float | None = 0.0) -> None:
-        """Run one turn: wait at most `timeout_s` (None: until something happens)."""
+        """Run one iteration of the loop: wait at most `timeout_s` (None: until something
+        happens)."""
         wait = None if timeout_s is None else max(0, int(timeout_s * 1000 + 0.999))
         ready = dict(self._poller.poll(0 if self._more else wait))
         if self._stalls is not None:
@@ -220,11 +221,11 @@ class PollReactor(Reactor):
             self._stalls.done()
 
     def measure(self, stalls: StallMeter) -> None:
-        """Measure each turn, from waking up to the next wait."""
+        """Measure each iteration of the loop, from waking up to the next wait."""
         self._stalls = stalls
 
     def close(self) -> None:
-        """Close the wake-up pipe. The owners of the links close those."""
+        """Close the wake-up pipe. Links are closed by their owners."""
         with self._pipe_lock:
             self._closed = True
             os.close(self._wake_r)

@@ -41,8 +41,9 @@ CONNECT_MS = 1_500
 """A connection that takes longer is tried again. The kernel's own retry interval doubles: after a
 cut of a minute it may retry only half a minute after the cable is back."""
 SECURE_HEARTBEAT_MS = 1_000
-"""Links with a cluster's keys always have ZMTP heartbeats. A monitored libzmq socket that receives
-a damaged message stops reading and does not close (4.3.5). A pulled cable closes nothing either."""
+"""Interval of ZMTP heartbeats on links with a cluster's keys; they detect dead connections. A
+monitored libzmq socket (4.3.5) that receives a damaged message stops reading without closing. A
+pulled cable closes nothing either."""
 
 _MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_CONNECT_RETRIED | sum(FAILED)

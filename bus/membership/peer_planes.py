@@ -45,7 +45,8 @@ class Dialler:
 
 
 class PeerPlanes:
-    """The planes of all followed peers. `on_frames(plane, frames)` gets their messages."""
+    """The subscriptions to all linked peers: to each plane (control, telemetry) of each.
+    `on_frames(plane, frames)` gets their messages."""
 
     def __init__(
         self,

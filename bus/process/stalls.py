@@ -1,10 +1,10 @@
 """Talks to the operating system: measures how long a loop blocked everything else, readable by all
 processes.
 
-A stall is the wall time of one turn of a loop, without the time in which its thread was ready and
-had no core. Waiting for the interpreter's lock counts. Waiting for a core does not; only Linux
-separates the two, elsewhere both count. Turns of 10 ms and more are counted in a small mapped file
-per process. It costs nothing to write and can be read while the loop is blocked.
+A stall is the wall time of one iteration of a loop, without the time in which its thread was ready
+and had no core. Waiting for the interpreter's lock counts. Waiting for a core does not; only Linux
+separates the two, elsewhere both count. Iterations of 10 ms and more are counted in a small mapped
+file per process. It costs nothing to write and can be read while the loop is blocked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bus.process.memory import mapped_file
 BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LEAST_S = 0.01
 LOOK_AGAIN_S = 0.05
-"""The maximum age of the last measured core wait at the beginning of a turn."""
+"""The maximum age of the last measured core wait at the beginning of an iteration."""
 _ENDING = ".stalls"
 _FORM = struct.Struct(f"<64s{len(BOUNDS_S) + 1}Qdd")
 
@@ -44,7 +44,8 @@ class StallCounts:
 
 
 class StallMeter:
-    """Measures the turns of one loop, all in one thread: `woke`, then `done`, once per turn."""
+    """Measures the iterations of one loop. Call `woke`, then `done`, once per iteration, all in one
+    thread."""
 
     def __init__(self, folder: Path, process: str) -> None:
         """Count from zero in `<folder>/<process>.stalls`, which exists until `close`."""
@@ -58,13 +59,13 @@ class StallMeter:
         self._looked_at = float("-inf")
 
     def woke(self) -> None:
-        """Begin a turn."""
+        """Begin an iteration of the loop."""
         self._woke_at = now()
         if self._woke_at - self._looked_at > LOOK_AGAIN_S:
             self._look()
 
     def done(self) -> None:
-        """End the turn, and count it if it was long."""
+        """End the iteration, and count it if it was long."""
         turn_s = now() - self._woke_at
         if turn_s < LEAST_S:
             return
@@ -73,7 +74,7 @@ class StallMeter:
         self.add(turn_s - (self._waited_s - before_s))
 
     def late(self, seconds: float) -> None:
-        """Count a turn by how late a timer fired that was due `seconds` ago.
+        """Count an iteration by the lateness of a timer, which was due `seconds` ago.
 
         Call this each time that the timer fires. The time that its thread has waited for a core
         since the last firing does not count.

@@ -43,7 +43,7 @@ ForeignName = Annotated[str, AfterValidator(_foreign)]
 
 class Provider(FileTable):
     """A remote server with OpenAI's or Anthropic's API. `key_env`: the variable of the gateway's
-    environment with its key; empty: it needs none. `models`: those to list; requests may name
+    environment with its key; empty: it needs none. `models`: the models to list; requests may name
     others."""
 
     kind: ProviderKind

@@ -13,7 +13,8 @@ class DeleteModel(Message):
 
 
 class Removal(Message):
-    """The result on one node. If the model stays, `why` says why; empty if it is deleted."""
+    """The result of deleting a model on one node. If the model stays, `why` says why; empty if it
+    is deleted."""
 
     node: NodeId
     name: str

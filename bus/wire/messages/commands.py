@@ -75,7 +75,7 @@ class DeleteInstance(Message):
 
 
 class KeepAlive(Message):
-    """Change how long an idle instance stays; a negative value means for ever."""
+    """Change how long an idle instance stays in memory; a negative value means for ever."""
 
     kind: Literal["keep_alive"] = "keep_alive"
     command_id: CommandId

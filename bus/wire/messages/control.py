@@ -325,7 +325,8 @@ class RunnerReport(Message):
 
 
 class AskEnded(Message):
-    """Ask a worker for the last reports on runners that have ended, and for its own on others."""
+    """Ask a worker for the last reports on runners that have ended, and for its own reports on the
+    running runners."""
 
     kind: Literal["ask_ended"] = "ask_ended"
 
@@ -340,7 +341,8 @@ class RunnersEnded(Message):
 
 
 class StackSample(Message):
-    """In-process stacks of one's own threads: the fallback where ptrace is forbidden."""
+    """The stacks of a process's threads, sampled by the process itself: the fallback where ptrace
+    is forbidden."""
 
     kind: Literal["stack_sample"] = "stack_sample"
     threads: tuple[dict[str, Any], ...]

@@ -89,7 +89,8 @@ Fact = Annotated[
 
 
 class FactId(Message):
-    """The origin of a fact; `seq` grows by one within a boot."""
+    """The origin of a fact; `seq` grows by one within a boot (one life of the witness's
+    process)."""
 
     node: NodeId
     process: str

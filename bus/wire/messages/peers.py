@@ -207,7 +207,7 @@ class Vote(Message):
 
 class AppendAck(Message):
     """To the leader of the term `counter`: its log is on the sender's disk up to `index` (0: not
-    known to be the same log yet). After each heartbeat and whenever the journal grew."""
+    known to be the same log yet). Sent after each heartbeat and whenever the journal grew."""
 
     kind: Literal["append_ack"] = "append_ack"
     node: NodeId

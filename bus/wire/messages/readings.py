@@ -120,10 +120,12 @@ class RunnerReading(Message):
 
     Every rank of a group has one; only the lead (`rank` 0) reports requests, tokens and KV.
     `best_waiting_priority`: the smallest of the waiting rows; `best_running_priority`: of the
-    others. `last_used_ago_s`: since a request was last open. `kv`: how its layers hold KV: "full",
-    "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
+    running rows. `last_used_ago_s`: since a request was last open. `kv`: how its layers hold KV:
+    "full", "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
     `cache_bytes` (freed but retained), `process_bytes` (the process). `limit_bytes`: its
-    reservation. `memory_ends`: rows that ended for it. `found`: notes on template and tokenizer."""
+    reservation. `memory_ends`: rows that ended because memory ran short. `found`: notes on template
+    and tokenizer.
+    """
 
     kind: Literal["runner_reading"] = "runner_reading"
     node: NodeId
