@@ -130,7 +130,7 @@ class Master:
         return draft
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send a reply whose stated safety has been reached."""
+        """Send a reply, because its log entry is now as safe as the reply states."""
         self._router.answer(asker, answer)
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:

@@ -30,7 +30,7 @@ Followed = TermHeartbeat | Event | Snapshot | EventsFound
 @dataclass(slots=True)
 class CandidateLog:
     """`mirror.state` is the state at the end of the log, `history` the recent events before it.
-    `acks`: how far the others have it, while we lead."""
+    `acks`: how much of the log the other candidates have on disk, while we lead."""
 
     mirror: Mirror
     history: RecentEvents

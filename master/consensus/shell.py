@@ -1,9 +1,9 @@
 """Talks to the journal, the term file and the other candidates: the shell around `Candidate`.
 
-Order promised: an event is appended before it is published, and everything acknowledged is on
-disk before (one fsync per turn of the loop). With voters, a term or vote that could not be
-written is not used. Disk, links and timers are parameters: the simulation runs this shell on its
-own, with the methods of `Files`, `CandidateLinks` and `Reactor` that are used here.
+Order promised: an event is appended before it is published, and everything acknowledged is on disk
+before (one fsync per iteration of the loop). With voters, a term or vote that could not be written
+is not used. Disk, links and timers are parameters: the simulation runs this shell on its own, with
+the methods of `Files`, `CandidateLinks` and `Reactor` that are used here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class TermDuties(Protocol):
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send a reply whose stated safety has been reached."""
+        """Send a reply, because its log entry is now as safe as the reply states."""
         ...
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
@@ -261,7 +261,7 @@ class CandidateShell:
         self._doubts_keys = False
 
     def _flush_soon(self) -> None:
-        """Sync once for all changes of this turn of the loop."""
+        """Sync once for all changes in this iteration of the loop."""
         if not self._flushing:
             self._flushing = True
             self._timers.later(0.0, self._flush)

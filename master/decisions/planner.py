@@ -231,7 +231,7 @@ def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
     """Return the conditions for placing a refused instance again; None for a manual split.
 
-    After a lack of memory one more node; otherwise without the node that refused.
+    If memory was missing, they ask for one more node; otherwise they exclude the node that refused.
     """
     conditions = before.conditions
     if conditions.layers:

@@ -156,7 +156,7 @@ def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusa
 
 
 def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowded:
-    """Return the shortage of a whole copy on one node: of memory, else of a slot."""
+    """Return what a whole instance lacks on one node: memory, else a runner slot."""
     if need.total <= node.usable_bytes:
         text = (
             f"{model} fits on {node.name}, but all {node.card.slots} runner slots there are taken"

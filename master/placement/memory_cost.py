@@ -228,7 +228,8 @@ def _adapter_bytes(card: ModelCard) -> int:
 def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: float) -> int:
     """Return the bytes to reserve beyond the least, for further rows and the prefix cache.
 
-    `share` (0..1] is this rank's part of the model. At most a quarter of the rest of `usable`.
+    `share` (0..1] is this rank's part of the model. The result is at most a quarter of the usable
+    bytes beyond the least need.
     """
     wanted = (sizing.max_rows - 1) * need.kv + int(share * sizing.prefix_cache_bytes)
     return min(max(0, wanted), int(HEADROOM_SHARE * max(0, usable - need.total)))

@@ -60,7 +60,8 @@ def place(
 def placement_problem(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], sizing: RunnerSizing, links: Links
 ) -> PlacementProblem | Refusal:
-    """Return the problem with the candidate copies, or a refusal if there are none.
+    """Return the input of the search, with the nodes that could run the model; a refusal if there
+    are none.
 
     `spec` may name nodes by id or by name.
     """

@@ -94,9 +94,11 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class PlacementProblem:
-    """The input of a search: the model and its conditions, the candidate copies, sizing and links.
+    """The input of a search: the model and its conditions, the nodes that could run it (`copies`),
+    sizing and links.
 
-    `copies` is not empty. `blocked` is the name of each other node to the reason against it.
+    `copies` is not empty. `blocked` has the names of all other nodes, each with the reason against
+    it.
     """
 
     spec: PlacementSpec
@@ -107,7 +109,7 @@ class PlacementProblem:
 
     @property
     def card(self) -> ModelCard:
-        """Return the model's card from a node with the weights, else from any copy."""
+        """Return the model's card from a node with the weights, else from any node."""
         return next((copy.card for copy in self.copies if copy.has_weights), self.copies[0].card)
 
 
@@ -208,7 +210,7 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
 
 
 def _compatible_copies(copies: Sequence[LocalCopy]) -> list[list[LocalCopy]]:
-    """Return sets of copies that can form a group: with MLX's engine, one number type and the same
+    """Return sets of nodes that can form a group: with MLX's engine, one number type and the same
     files."""
     by_key: dict[tuple[str, ...], list[LocalCopy]] = {}
     for copy in copies:

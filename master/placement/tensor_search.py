@@ -49,8 +49,8 @@ def _token_s(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _grow_cycle(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...]:
-    """Return a cycle of a seed and its cheapest neighbours, in which each is followed by the
-    nearest of the rest."""
+    """Return a cycle of a seed and its cheapest neighbours, in which each member is followed by the
+    nearest member that the cycle lacks so far."""
     share = space.costs.active[-1] / ranks + space.costs.head
     passes = 4 * space.costs.layers * (ranks - 1) / ranks
 
