@@ -32,7 +32,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 LOOK_S = 1.0
 """Interval between checks whether the settings have changed."""
 _DEAD = ".threads"
-"""Suffix of files in the runtime folder: the threads of a process that an error ended."""
+"""Suffix of files in the runtime folder that list the threads of a process which an error ended."""
 Field = str | int | float | bool | None
 
 

@@ -49,8 +49,8 @@ class Outbox:
         return due
 
     def seen(self, state: ClusterState) -> None:
-        """Move facts that the state shows as indexed to `indexed`, and facts that it no longer
-        shows back to `waiting`."""
+        """Move facts that are in the log of `state` to `indexed`, and facts that the log no longer
+        has back to `waiting`."""
         boot, last = state.facts.get(f"{self.node}/{self.process}", ("", 0))
         last = last if boot == self.boot else 0
         lost = {seq: fact for seq, fact in self.indexed.items() if seq > last}

@@ -78,7 +78,7 @@ class PlaneForwarder:
             self._deliver(frames)
 
     def publish(self, topic: str, payload: bytes) -> None:
-        """Publish as a local service does."""
+        """Publish a message on this plane, as if a local service had sent it."""
         self._forward([topic.encode(), payload])
 
     def close(self) -> None:

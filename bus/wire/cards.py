@@ -63,15 +63,15 @@ class ModelCard(Message):
     `kv_bytes_fixed`: per row. `size_bytes`: on disk.
 
     Its parts, for a split: `layer_bytes`: the weights of each layer. `layer_active_bytes`: the part
-    of them that one token reads (a mixture reads some of its experts). `layer_kv` and
-    `layer_kv_fixed`: KV by layer, as above. `embedding_bytes` belong to the first layers.
-    `head_bytes` belong to the last ones: final norm and output projection, which may be the
+    of them that one token reads (a mixture-of-experts model reads only some of its experts).
+    `layer_kv` and `layer_kv_fixed`: KV by layer, as above. `embedding_bytes` belong to the first
+    layers. `head_bytes` belong to the last ones: final norm and output projection, which may be the
     embedding again. Empty: unknown, so layers count as equal. `activation_bytes`: sent between
     layers for one token.
 
-    `kv`: the default format of KV that grows; the bytes of the card are for full width. Values of
-    `kv_value_bytes` form groups of `kv_group`; 0: they stay in full width, for the reason in
-    `kv_full_because`. Then windows are impossible, too, unless `kv_windows`.
+    `kv`: the default format of the growing part of the KV cache; the bytes of the card are for full
+    width. Values of `kv_value_bytes` form groups of `kv_group`; 0: they stay in full width, for the
+    reason in `kv_full_because`. Then windows are impossible, too, unless `kv_windows`.
 
     `tensor_sizes`: sizes, by name, that a tensor-parallel degree must divide; empty: the family
     does not shard. `tensor_splits_kv`: its KV is divided, too. `unsplit_because`: why the family
@@ -79,9 +79,9 @@ class ModelCard(Message):
     `compatible_backends` (empty: any) and `backend_preference` (best first) are
     `<engine>-<compute>` tags.
 
-    `makes`: an embedding model has no KV, runs on one rank, and takes `context_tokens` of each
-    input. Its vectors have `dimensions` numbers by default. A request may choose one of
-    `dimension_choices`, or any size up to `dimensions_at_most` (0: only the choices).
+    `makes`: text or vectors. An embedding model has no KV, runs on one rank, and takes
+    `context_tokens` of each input. Its vectors have `dimensions` numbers by default. A request may
+    choose one of `dimension_choices`, or any size up to `dimensions_at_most` (0: only the choices).
 
     `folder_name`: the folder's own name, if it is no valid model id and the model has another one.
     `sources`: the nodes, or the repository, that it came from. `last_used_at_s`: on this node, to

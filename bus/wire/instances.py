@@ -106,11 +106,11 @@ class RankReady(Message):
 class Instance(Message):
     """Desired state of one instance, and the last known state of its ranks.
 
-    `context_tokens` and `kv` (the format of KV that grows) were decided at placement; every rank
-    and gateway reads them here. `seats`: where the ranks of this generation's group meet, as their
-    workers reported. `keep_alive_s`: idle seconds before it is unloaded; negative: never.
-    `failures`: how past generations ended, newest last, at most eight. `backend` is that of rank 0;
-    `collectives` joins the ranks.
+    `context_tokens` and `kv` (the format of the growing part of the KV cache) were decided at
+    placement; every rank and gateway reads them here. `seats`: where the ranks of this generation's
+    group meet, as their workers reported. `keep_alive_s`: idle seconds before it is unloaded;
+    negative: never. `failures`: how past generations ended, newest last, at most eight. `backend`
+    is that of rank 0; `collectives`: how the ranks are joined.
 
     `place_again`: it was given up and is to be placed again under these conditions; `elsewhere`: at
     once, on nodes where it has not failed. `unmet`: the conditions that it does not meet, with the

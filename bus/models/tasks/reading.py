@@ -25,7 +25,7 @@ Wrong = tuple[list[str], str]
 
 
 class FileTable(BaseModel):
-    """A table of such a file. Other keys than its fields are refused."""
+    """A table of an operator's file. Other keys than its fields are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

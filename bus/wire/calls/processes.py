@@ -58,7 +58,7 @@ class OpenRequestsRead(Message):
 
 
 class ReadProblems(Message):
-    """Read the problems of the node's records that the process has."""
+    """Read the problems of the node's records that the process knows."""
 
 
 class ProblemsRead(Message):

@@ -40,7 +40,7 @@ class PlaceModel(Message):
     """Load an instance of a model. With `dry_run` nothing changes and the reply has the plan.
 
     `if_absent`: reply with an existing placed or ready instance of the model instead. `sharding`,
-    if given, is forced. `layers` by node (id or name), in stage order, is a manual split.
+    if given, must be used. `layers` by node (id or name), in stage order, is a manual split.
     `previews`: the plan of a dry run lists every possible placement. `supposed`: plan as if a node
     had the model on its disk. `kv` None: as in the model's card.
     """

@@ -142,16 +142,16 @@ is imported."""
 
 
 class RunnerSpec(Message):
-    """The work of a slot: one rank of one generation. It has everything that a runner needs to
-    know.
+    """The work of a runner slot: one rank of one generation (one attempt to load an instance). It
+    has everything that a runner needs to know.
 
-    `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in
-    the same order (one may stand for several). `group` is None for one rank. With a `test` there
-    is no model: the group tests its collectives. `makes` is the card's. `kv`: the format of KV
-    that grows. `quantizes`: make `model` in the folder `into` of all models, from the one in
-    `path`. `metal_fast_synch` is set for MLX before it is imported. `adapters`: those to load
-    with the model; None: all beside it. The parsers are the card's; empty: as the model's
-    template says. Times in seconds, sizes in bytes.
+    `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in the
+    same order (one may stand for several). `group` is None for one rank. With a `test` there is no
+    model: the group tests its collectives. `makes`: as in the model's card. `kv`: the format of the
+    growing part of the KV cache. `quantizes`: make `model` in the folder `into` of all models, from
+    the one in `path`. `metal_fast_synch` is set for MLX before it is imported. `adapters`: those to
+    load with the model; None: all beside it. The parsers are those of the card; empty: as the
+    model's template says. Times in seconds, sizes in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
