@@ -43,7 +43,8 @@ STAND_DOWN_S = 600.0
 
 @dataclass(slots=True)
 class StandIns:
-    """The stand-ins that this leader has placed: the first instance by its stand-in."""
+    """The stand-ins that this leader has placed: for each instance on a lost node, the instance
+    that replaces it for now."""
 
     of: dict[InstanceId, InstanceId] = field(default_factory=dict[InstanceId, InstanceId])
 

@@ -213,8 +213,7 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
 
 
 def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
-    """Return the copies on the nodes of a manual split, in its order. It names nodes by id or
-    name."""
+    """Return the nodes of a manual split (given by id or name), in its order; or a refusal."""
     order: list[LocalCopy] = []
     for name in problem.spec.layers:
         meant = [copy for copy in problem.copies if copy.node.id == name]

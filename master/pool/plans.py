@@ -22,7 +22,7 @@ from master.pool.ledger import Promise
 EVICT_DRAIN_S = 3600.0
 """Time to finish a request that arrived while the instance was judged idle."""
 SETTLE_S = 2.0
-"""At the latest after this time a node's memory counts as measured without an unloaded instance."""
+"""At the latest this long after an unload, a node's memory counts as measured anew."""
 MEASURED_S = 0.25
 """A reading that arrives this long after an unload was certainly measured without the instance."""
 HEARD_S = 0.5
@@ -187,7 +187,8 @@ def _first_step(claim: Claim, victim: Victim) -> EventBody:
 
 
 def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
-    """Return the events that unload yielding instances without open requests."""
+    """Return the events that unload instances which yield (get no new requests) and have no open
+    requests any more."""
     events: list[EventBody] = []
     for victim in leaving:
         instance, use = victim.copy.instance, victim.copy.use
