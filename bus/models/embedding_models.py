@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
 Architecture = Literal["bert", "roberta", "decoder"]
-"""`bert`; `roberta`, whose positions begin after the padding token's id; `decoder`, a language
-model of mlx-lm without its head."""
+"""Kinds of transformer: `bert`; `roberta`, whose positions begin after the padding token's id;
+`decoder`, a language model of mlx-lm without its head."""
 PoolingMode = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean"]
 MODULES = "modules.json"
 PROMPTS = "config_sentence_transformers.json"

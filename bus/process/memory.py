@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LOW_BYTES, _HIGH_BYTES, _MMAP_BYTES = 128 << 10, 64 << 20, 32 << 20
-"""The C library's first value of the trim threshold, and the values to which it and the mmap
-threshold grow."""
+"""glibc's first trim threshold, and the values up to which it raises the trim threshold and the
+mmap threshold."""
 
 
 def _library() -> ctypes.CDLL | None:

@@ -24,7 +24,7 @@ FailReason = Literal[
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "memory_pressure"]
 """Why a choice may end without an error. `memory_pressure`: its text is cut off, because a rank of
-its runner used more memory than was reserved for it."""
+its runner used more memory than was reserved for the runner."""
 
 RefusalReason = Literal[
     "queue_full",

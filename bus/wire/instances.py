@@ -41,11 +41,12 @@ NEXT: Mapping[Status, Mapping[Signal, Status]] = {
     "draining": {},
     "failed": {"reopened": "placed", "drain": "draining"},
 }
-"""`placed` waits for its ranks; `draining` ends only by removal."""
+"""The next status for each status and signal. `placed` waits for its ranks; `draining` ends only
+when the instance is removed."""
 
 
 MAX_WHY = 500
-"""Characters stored, per node, of a runner's last message."""
+"""Maximum characters of a runner's last message that are stored per node."""
 DRAIN_S = 60.0
 """Default time that a draining instance has for its open requests."""
 Sharding = Literal["none", "pipeline", "tensor"]

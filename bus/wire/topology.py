@@ -22,7 +22,7 @@ from bus.wire.messages.wire import Message
 Medium = Literal["loopback", "thunderbolt", "maybe_ethernet", "ethernet", "wifi", "unknown", "vpn"]
 
 RANKING: tuple[Medium, ...] = get_args(Medium)
-"""Best first. Loopback joins only nodes of one machine."""
+"""Kinds of network, best first. Loopback joins only nodes of one machine."""
 _RANK: Mapping[str, int] = {medium: rank for rank, medium in enumerate(RANKING)}
 VPN_NETWORKS = (
     ipaddress.ip_network("100.64.0.0/10"),
@@ -86,8 +86,8 @@ PRIORS: Mapping[Medium, LinkCost] = {
     "unknown": LinkCost(1e-3, 0.050e9),
     "vpn": LinkCost(20e-3, 0.010e9),
 }
-"""Estimates until a link is measured. Thunderbolt of unknown generation counts as the third;
-ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's ring."""
+"""Estimated costs of links that are not measured yet. Thunderbolt of unknown generation counts as
+the third; ethernet as one gigabit; loopback as half of a 54 us two-rank sum over MLX's ring."""
 
 
 def prior(address: NodeAddress) -> LinkCost:

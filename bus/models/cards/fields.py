@@ -346,6 +346,6 @@ CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "reasoning_parser": _reasoning_parser,
     "special_tokens_in_messages": _switch,
 }
-"""Check of each effective key besides `NUMBERS`."""
+"""The function that checks the value of each effective key, except the keys of `NUMBERS`."""
 KNOWN_KEYS = (*CHECKS, *NUMBERS, *FOR_PEOPLE)
 """All keys that a card may have."""

@@ -16,4 +16,4 @@ TOOL_PARSERS = (
     "none",
 )  # fmt: skip
 REASONING_PARSERS = ("think", "mistral", "seed", "cohere", "none")
-"""`none`: no thinking is parsed; the whole output is plain text."""
+"""Parsers of a model's thinking. `none`: no thinking is parsed; the whole output is plain text."""

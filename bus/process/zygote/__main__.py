@@ -19,7 +19,8 @@ from bus.process.zygote.forking import ForkingOptions
 from bus.process.zygote.loaded import load
 
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
-"""The gateway is loaded without its HTTP application, because runners start meanwhile."""
+"""The packages to load and fork. The gateway is loaded without its HTTP application, because
+runners start meanwhile."""
 
 
 def main() -> None:

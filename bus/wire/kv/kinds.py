@@ -21,9 +21,10 @@ KINDS: tuple[KvKind, ...] = get_args(_Word)
 """All formats except windows. A window is a format of its own for each number of tokens."""
 BITS: Mapping[KvKind, int] = {"8bit": 8, "4bit": 4}
 GROUPS = (64, 32)
-"""Values that share a scale and an offset, the better first: larger groups take fewer bytes."""
+"""Possible numbers of values that share a scale and an offset, the better first: larger groups take
+fewer bytes."""
 SINKS = 4
-"""The first tokens of a row, which a window keeps. They get much attention although they mean
+"""How many of a row's first tokens a window keeps. They get much attention although they mean
 little, and many models write nonsense without them (StreamingLLM)."""
 NOT_HERE: Mapping[str, str] = {
     "rotated": "rotated KV is not supported: it gained nothing on the measured models",
@@ -34,7 +35,7 @@ OTHER_WORDS: Mapping[str, KvKind] = {
     "8": "8bit", "q8": "8bit", "q8_0": "8bit", "int8": "8bit", "8-bit": "8bit",
     "4": "4bit", "q4": "4bit", "q4_0": "4bit", "int4": "4bit", "4-bit": "4bit",
 }  # fmt: skip
-"""Names of the formats in other servers."""
+"""Names of KV formats in other servers, each with our name."""
 
 
 def not_a_kind(word: object) -> str | None:

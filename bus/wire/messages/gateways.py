@@ -16,7 +16,8 @@ from bus.wire.messages.readings import PullRefusal
 from bus.wire.messages.wire import Message
 
 CALL_PIECE_BYTES = 256 << 10
-"""The size of one piece of a reply, so that other messages of the plane get through."""
+"""The size of one piece of a reply. Pieces are small, so that other messages of the control plane
+get through."""
 CALL_REPLY_BYTES = 16 << 20
 CALL_REQUEST_BYTES = 1 << 20
 
@@ -87,7 +88,7 @@ class RowCancelled(Message):
 
 
 MOST_FOUND = 50
-"""Maximum models of one search."""
+"""Maximum models that one search returns."""
 WORDS_CHARACTERS = 200
 
 
