@@ -34,19 +34,19 @@ so that the first campaign does not come too early."""
 FEWEST_VOTERS = 3
 """With fewer voters no majority survives the loss of a node, so votes would not help."""
 TURN_S = 0.2
-"""Head start that a voter gives to each living voter of a higher rank."""
+"""Head start in asking for votes that a voter gives to each living voter of a higher rank."""
 PATIENCE_S = 0.6
 """An undecided campaign ends after this time."""
 HAND_OVER_S = 1.0
 """Longest time that a leader which shuts down waits for its successor."""
 HEIR_S = 0.4
-"""If a successor does not take the term within this time, the next one is tried."""
+"""If a successor does not take the term within this time, the next one gets the offer."""
 LOST_PATIENCE_S = 30.0
 """Without voters, a candidate with a damaged journal waits this long for other candidates before it
 claims the term. After a power cut another node may have the whole log."""
 
 Role = Literal["starting", "following", "asking", "campaigning", "holding"]
-"""`asking`: the trial, in which no votes are given yet; then `campaigning` for real votes."""
+"""States of a candidate. `asking`: the trial without votes; then `campaigning` for real votes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -204,7 +204,7 @@ class Send:
 
 
 Action = PersistTerm | OpenTerm | StepDown | Beat | Send
-"""The actions of an election; `Act` adds those of the log."""
+"""The actions of an election; `Act` also has the actions of the log."""
 
 
 @dataclass(frozen=True, slots=True)

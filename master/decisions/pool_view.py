@@ -31,7 +31,7 @@ LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 `LOADED_PER_S`."""
 LIVING = ("placed", "ready")
 BY_CARD = "its card.toml"
-"""The owner of a pin that a model's own card requires."""
+"""The name under which a pin is listed that a model's own card requires."""
 
 
 def copies_of(scene: Scene) -> list[pool.Copy]:

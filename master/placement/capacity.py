@@ -27,7 +27,7 @@ APU_SYSTEM_BYTES = 16_000_000_000
 """Memory that an APU leaves to the rest of the machine."""
 UNMEASURED_BACKEND = "mlx-cpu"
 _SHARED = ("-cpu", "-metal")
-"""Ends of backend tags that compute in the machine's own memory."""
+"""Endings of the tags of backends that compute in the machine's own memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from bus.wire.kv import KvKind, held_bytes, window_bytes, window_of
 
 WEIGHTS_OVERHEAD = 1.30
 GGUF_OVERHEAD = 1.10
-"""Factors from the stored size of weights to their memory in an engine."""
+"""Factors by which weights take more memory in an engine than in their files."""
 FIXED_BYTES = 256_000_000
 PROMISED_TOKENS = 8_192
 HEADROOM_SHARE = 0.25

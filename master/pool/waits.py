@@ -18,7 +18,7 @@ from master.pool.settings import PoolSettings
 from master.pool.turns import FIRST_USE_S, NORMAL, Copy, is_in_use, turn_ends_at
 
 SPARE_S = 2.0
-"""Upper bound for the messages and decisions of one swap."""
+"""Upper bound for the messages and decisions of one swap (an eviction and a load)."""
 MOST_TOLD = 100
 
 
