@@ -48,7 +48,7 @@ from conf.settings import Settings
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 8.0
-"""For the whole measurement, which takes about 0.3 s for each set of kernels."""
+"""Longest time for the whole measurement, which takes about 0.3 s for each set of kernels."""
 CALM = 0.8
 """A measurement counts as undisturbed if its process had a core for this share of the time."""
 QUICK_S = 0.8
