@@ -48,7 +48,7 @@ CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
 DOORS_S = 15.0
-"""How often open ports are checked. A younger process may not listen yet, and is not checked."""
+"""Interval of port checks. A process younger than this may not listen yet; it is not checked."""
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 HTTP_PROCESS = "HTTP process of the gateway"
