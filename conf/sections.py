@@ -35,7 +35,7 @@ def words(value: Any) -> Any:
         try:
             return json.loads(value)
         except ValueError:
-            raise ValueError("neither words with commas nor a JSON array") from None
+            raise ValueError("must be words separated by commas, or a JSON array") from None
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     return value

@@ -257,9 +257,9 @@ def _memory(facts: NodeFacts) -> Iterable[HealthFinding]:
         yield _finding(
             facts,
             "memory_wired",
-            f"{wired / (1 << 30):.1f} GB are wired although no model is loaded; if that lasts "
-            "10 s, no model will be loaded here",
-            "a GPU driver holds it: reboot to free it, or load models anyway with "
+            f"{wired / (1 << 30):.1f} GB are wired (not pageable) although no model is loaded; "
+            "if that lasts 10 s, no model will be loaded here",
+            "a GPU driver retains them: reboot to free them, or load models anyway with "
             "`shoal nodes undrain NODE`",
         )
 

@@ -110,7 +110,7 @@ class NodeCalls:
         the request is too large.
         """
         if key is None and call.right == "admin":
-            raise ValueError(f"{call.name} needs the API key that is behind it")
+            raise ValueError(f"{call.name} needs `key`, the id of the API key behind the call")
         if node == self.node:
             return await self._handlers[call.name](request)
         standing = self._around.standing(node)

@@ -274,7 +274,7 @@ class Keyring:
         if wanted == before:
             return
         if len(wanted) > MAX_KNOWN:
-            raise BadKey(f"too many known nodes: the limit is {MAX_KNOWN}; forget some")
+            raise BadKey(f"too many nodes: the limit is {MAX_KNOWN}; use `shoal nodes forget`")
         for node in wanted:
             if not _NODE_ID.fullmatch(node):
                 raise BadKey(f"{node[:80]!r} is not a node id")

@@ -125,7 +125,7 @@ class PeerTable(dict[NodeId, Peer]):
             )
             return PeerRefused(node=me.node, reason="protocol", message=text)
         if hello.node in self.forgotten:
-            text = f"{hello.name} was forgotten here; `shoal nodes remember {hello.node}`"
+            text = f"{hello.name} was forgotten; run `shoal nodes remember {hello.node}` here"
             return PeerRefused(node=me.node, reason="forgotten", message=text)
         if hello.node not in self and len(self) >= MAX_PEERS:
             text = f"this cluster is full: it has {MAX_PEERS} nodes, the limit"

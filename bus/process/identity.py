@@ -138,7 +138,7 @@ def _read_word(path: Path) -> str:
     word, witness = path.read_bytes().decode(errors="replace").strip(), _kept_witness(path)
     if witness in ("", _witness(path, word)):
         return word
-    was = f"it was {witness}: put that back" if path.name == FILE else "restore it from a backup"
+    was = f"write {witness} into it" if path.name == FILE else "restore it from a backup"
     raise ConfigError(
         f"{path} is damaged; {was}, or remove the file so that the next start makes a new one. "
         "Check the disk"

@@ -89,7 +89,8 @@ def refuse_early(
         return Refusal(
             reason="unsupported",
             message=(
-                f"min_nodes is {spec.min_nodes}; {len(allowed)} of {len(nodes)} nodes can be used"
+                f"min_nodes is {spec.min_nodes}, but only {len(allowed)} of {len(nodes)} nodes can "
+                "be used; lower it"
             ),
             field="min_nodes",
             facts={"nodes": len(allowed)},

@@ -224,7 +224,7 @@ def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
             return _bad_layers(f"{name} {what}; available nodes: {there}")
         order.append(meant[0])
     if len({copy.node.id for copy in order}) < len(order):
-        return _bad_layers("a node is named twice")
+        return _bad_layers("a node is named twice; name each node once")
     return order
 
 

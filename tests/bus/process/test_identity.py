@@ -109,7 +109,7 @@ def test_a_word_that_an_older_version_kept_is_taken_and_known_from_then_on(tmp_p
     (tmp_path / "node-id").write_text("n0123456789\n")
     assert known_node_id(tmp_path) == node_id(tmp_path) == "n0123456789"
     (tmp_path / "node-id").write_text("n0123456788\n")
-    with pytest.raises(ConfigError, match="it was n0123456789: put that back"):
+    with pytest.raises(ConfigError, match="write n0123456789 into it"):
         known_node_id(tmp_path)
 
 

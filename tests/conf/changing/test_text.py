@@ -151,7 +151,7 @@ def test_a_value_gets_the_kind_of_its_setting(key: str, value: Any, expected: An
         ("offline", "yes", "must be true or false"),
         ("keep_alive_s", "soon", "must be a number"),
         ("voters", [1], "must be a list of words"),
-        ("voters", "[a", "neither words"),
+        ("voters", "[a", "words separated"),
         ("voters", 3, "must be a list of words"),
     ],
 )
