@@ -183,8 +183,8 @@ class Mirror:
         return counter < self.counter and not forgotten
 
     def _is_lighter(self, beat: TermHeartbeat, now: float) -> bool:
-        """Return whether to ignore this claim, because its leader has fewer followers than ours.
-        False if our leader handed its term over to the claimant."""
+        """Return whether to ignore this leader, because it has fewer followers than ours. False if
+        our leader handed its term over to it."""
         given = beat.handed
         if given is not None and (given.counter, given.holder) == (self.counter, self.holder):
             return False

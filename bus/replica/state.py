@@ -57,7 +57,7 @@ from bus.wire.messages.wire import Message
 from bus.wire.pool import Lease, Pin
 
 MAX_FAILURES = 8
-"""Ends of past generations that are stored per instance."""
+"""How many ends of past load attempts (generations) are stored per instance."""
 MAX_COMMANDS = 256
 """Commands whose answers are stored, so that a repeat gets the first answer."""
 
@@ -118,7 +118,7 @@ def apply(state: ClusterState, event: Event) -> ClusterState:
 
 
 def is_known(state: ClusterState, fact: FactId) -> bool:
-    """Return whether this fact, or a later one of the same boot, is already indexed."""
+    """Return whether this fact, or a later one of the same boot, is already in the log."""
     seen = state.facts.get(f"{fact.node}/{fact.process}")
     return seen is not None and seen[0] == fact.boot and seen[1] >= fact.seq
 

@@ -76,7 +76,8 @@ class AskCommand(Message):
 
 
 class TellFact(Message):
-    """A fact to be indexed. Answered at once; the outbox waits for the index itself."""
+    """A fact (an event that the sender witnessed), to be written to the log. It is answered at
+    once; the outbox then waits until the fact is in the log."""
 
     kind: Literal["tell_fact"] = "tell_fact"
     fact: Fact
@@ -105,7 +106,7 @@ class EventsFound(Message):
 
 
 class FactTaken(Message):
-    """The fact is indexed, now or earlier."""
+    """The fact is in the log, now or earlier."""
 
     kind: Literal["fact_taken"] = "fact_taken"
     fact_id: FactId

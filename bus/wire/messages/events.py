@@ -41,7 +41,8 @@ class RankSeated(Message):
 
 
 class RankNews(Message):
-    """A worker's report on one rank of a generation; each has its own `kind`."""
+    """A worker's report on one rank of a generation (one attempt to load an instance); each has its
+    own `kind`."""
 
     kind: Any
     instance: InstanceId
@@ -51,7 +52,7 @@ class RankNews(Message):
 
 
 class RunnerReady(RankNews):
-    """A rank holds its shard and serves at `addresses` (candidates, best first)."""
+    """A rank holds its shard and serves at `addresses` (possible addresses, best first)."""
 
     kind: Literal["runner_ready"] = "runner_ready"
     process: str

@@ -48,7 +48,7 @@ class RankTurn(ArrayFrame, frozen=True):
 
 
 class RankPart(ArrayFrame, frozen=True):
-    """A part of a turn."""
+    """A part of a `RankTurn`."""
 
     name: RankPartName
     began_s: float
