@@ -124,8 +124,8 @@ class CrashLoops:
         return Setback(count, pause_s, gives_up)
 
     def counted(self, instance: Instance) -> Setback | None:
-        """Return the consequence of this generation's failure if that failure was already counted;
-        else None."""
+        """Return the consequence of the failure of the instance's current generation (load attempt)
+        if that failure was already counted; else None."""
         row, last = self.rows.get(instance.model), (instance.instance, instance.generation)
         if row is None or (row.instance, row.generation) != last:
             return None

@@ -244,8 +244,8 @@ def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | No
 def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[EventBody]:
     """Return the events that a dead leader did not write.
 
-    For each instance whose generation has ended: the next generation, or the result of its
-    failures, counting this one once; or the failure of a test or quantization.
+    For each instance whose latest load attempt has ended, that is the next attempt or the result of
+    its failures. This failure is counted once. For a test or a quantization it is the failure.
     """
     events: list[EventBody] = []
     for instance in state.instances.values():

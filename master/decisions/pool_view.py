@@ -60,8 +60,8 @@ def copies_of(scene: Scene) -> list[pool.Copy]:
 
 
 def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
-    """Return the claim behind a placement or a lease: of the requests that wait for the model at
-    gateways, else of the client that asked for the placement."""
+    """Return whose demand for memory is behind a placement or a lease. It is that of the requests
+    that wait for the model at gateways, else of the client that asked for the placement."""
     model = command.model
     since_at = scene.tenure.wished_at.get(model, scene.now)
     if isinstance(command, TakeLease):

@@ -20,7 +20,7 @@ Verdict = Literal["known", "next", "early"]
 
 
 def judge(state: ClusterState, message: TellFact) -> Verdict:
-    """Return whether a fact is next, already taken, or too early."""
+    """Return whether a fact is the next one of its witness, already in the log, or too early."""
     fact = message.fact_id
     if is_known(state, fact):
         return "known"

@@ -114,7 +114,8 @@ class PlanBook:
         self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:
-        """Record why a claim has no plan, and whether waiting is in vain."""
+        """Record why a claim (a model's demand for memory) has no plan. `in_vain`: waiting cannot
+        help."""
         self.refused[claim.model] = (claim, why, in_vain)
 
     def pursue(

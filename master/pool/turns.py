@@ -53,9 +53,9 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Yielding:
-    """When an instance yields to a claim (infinity: unknown), and why not before. `leaves`: it is
-    being unloaded; `idle`: it serves no request; `ever`: False if it is pinned, so that it never
-    yields."""
+    """When an instance may be evicted for a claim, another model's demand for memory (infinity:
+    unknown), and why not before. `leaves`: it is being unloaded; `idle`: it serves no request;
+    `ever`: False if it is pinned, so that it never yields."""
 
     at: float
     why: str = ""
@@ -75,7 +75,7 @@ def is_in_use(copy: Copy, now: float) -> bool:
 
 
 def yielding(copy: Copy, claim: Claim, settings: PoolSettings, now: float) -> Yielding:
-    """Return when an instance yields to a claim."""
+    """Return when an instance may be evicted for a claim (another model's demand for memory)."""
     instance = copy.instance
     model = instance.model
     if instance.status == "draining":
