@@ -58,8 +58,9 @@ class CandidateSettings:
 
 @dataclass(slots=True)
 class Candidate:
-    """`state` is the state at the end of the log, as follower or leader. `began`: the journal
-    has held events before, so an empty one was lost. `degraded`: the journal cannot be written."""
+    """One candidate: its election and its log. `state`: the cluster's state at the end of the log.
+    `began`: the journal has held events before, so an empty one was lost. `degraded`: the journal
+    cannot be written."""
 
     election: Election
     log: CandidateLog

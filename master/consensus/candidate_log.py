@@ -29,8 +29,9 @@ Followed = TermHeartbeat | Event | Snapshot | EventsFound
 
 @dataclass(slots=True)
 class CandidateLog:
-    """`mirror.state` is the state at the end of the log, `history` the recent events before it.
-    `acks`: how much of the log the other candidates have on disk, while we lead."""
+    """A candidate's copy of the log. `mirror.state`: the state at the end of the log. `history`:
+    the recent events before it. `acks`: how much of the log the other candidates have on disk,
+    while we lead."""
 
     mirror: Mirror
     history: RecentEvents

@@ -125,7 +125,7 @@ def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
     """Step down for a leader with more followers. If its counter is lower than ours we cannot
-    follow it yet: it hears that we have no leader and takes a higher one."""
+    follow it yet: that leader then hears that we have no leader, and takes a higher counter."""
     why = f"{beat.followers} candidates follow {beat.holder}, {election.weight(now)} follow us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)

@@ -18,8 +18,8 @@ from master.consensus.types import LAPSE_S, Act
 
 @dataclass(slots=True)
 class Leaving:
-    """`ends_by`: our latest end; None while we stay. `heirs`: candidates that were offered our
-    term, and when."""
+    """The shutdown of a candidate. `ends_by`: when we end at the latest; None while we stay.
+    `heirs`: candidates that were offered our term, and when."""
 
     candidate: Candidate
     ends_by: float | None = None

@@ -275,7 +275,8 @@ def cheapest(
 
 
 def _in_vain(refusal: Refusal, pinned: Sequence[str]) -> Hopeless:
-    """Return `Hopeless` or the refusal: no eviction helps, because some instances are pinned."""
+    """Return `Hopeless`, with the refusal's text and the pinned models: no eviction helps, because
+    these models are pinned."""
     text = f"{refusal.message}; pinned models take the memory: {', '.join(pinned)}; unpin one"
     facts = {**refusal.facts, "pinned": list(pinned)}
     update = {"message": text, "facts": facts, "retry_after_s": None}

@@ -97,8 +97,8 @@ class PoolPlan:
 
 @dataclass(slots=True)
 class PlanBook:
-    """The open plans in their order of pursuit, and the waiting models without one: `refused`,
-    by model, with whether waiting is in vain."""
+    """The open plans, most urgent first. `refused`: the waiting models without a plan, each with
+    its claim (demand for memory), the reason, and whether waiting is in vain."""
 
     plans: dict[ModelId, PoolPlan] = field(default_factory=dict[ModelId, PoolPlan])
     refused: dict[ModelId, tuple[Claim, str, bool]] = field(
