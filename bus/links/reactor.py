@@ -37,7 +37,7 @@ costs the most."""
 
 
 class Timer:
-    """An action for a certain time. `cancel` is enough to remove it."""
+    """An action that the loop runs at a certain time, unless `cancel` is called before."""
 
     __slots__ = ("action", "at", "cancelled", "period_s")
 
@@ -301,8 +301,8 @@ class AsyncioReactor(Reactor):
         self._add(fileno_of(link.monitor()), link.read_changes)
 
     def measure(self, stalls: StallMeter) -> None:
-        """Measure how late a timer of `TICK_S` fires. Such a loop has no visible turns, so up to
-        `TICK_S` of each stall is missed."""
+        """Measure how late a timer of `TICK_S` fires. The iterations of such a loop cannot be
+        observed, so up to `TICK_S` of each stall is missed."""
         due_at = self.now() + TICK_S
 
         def tick() -> None:

@@ -28,7 +28,7 @@ class Remembered:
 
 
 class PeerMemory:
-    """One file. It is written as a whole, and only if something has changed."""
+    """The file of remembered peers. It is written as a whole, and only if something has changed."""
 
     def __init__(self, file: Path, log: Log) -> None:
         self._file = file

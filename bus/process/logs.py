@@ -159,8 +159,8 @@ def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
 
 
 def death_note(folder: str, process: str) -> Callable[[str], None]:
-    """Return a function that notes the end of a thread of its calling process, also in a process
-    forked from this one. A failing disk is ignored."""
+    """Return a function that records the end of a thread of its calling process in a file. It also
+    works in a process forked from this one. A failing disk is ignored."""
     stem = process.replace(":", "-")
 
     def note(thread: str) -> None:

@@ -200,8 +200,8 @@ def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | Non
 
 
 def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) -> TimedOrder:
-    """Return members in the given order with the given bounds, timed, without a check of their
-    memory."""
+    """Return the pipeline with these members and bounds, with its predicted time. Whether it fits
+    into their memory is not checked."""
     members = tuple(space.members[i] for i in order)
     read_s = [member.read_s for member in members]
     token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))

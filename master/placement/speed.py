@@ -43,7 +43,7 @@ class Links:
     )
 
     def between(self, first: NodeCapacity, second: NodeCapacity) -> LinkCost:
-        """Return the link measured from either end, else the prior of their best medium."""
+        """Return the link as measured from either end, else the estimate for their best medium."""
         link = self.measured_between(first, second)
         if link is not None:
             return link

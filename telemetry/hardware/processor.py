@@ -23,7 +23,7 @@ exists counts."""
 
 
 class ProcessorSensors:
-    """The processor of a Linux machine; `root` is the root of its files."""
+    """Sensors of the processor of a Linux machine; `root` is the root of its files."""
 
     name = "processor"
     period_s = 2.0

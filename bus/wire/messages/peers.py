@@ -216,8 +216,9 @@ class AppendAck(Message):
 
 
 class HandOver(Message):
-    """To the successor, from the leader of `term`, whose node is shutting down. The leader's log
-    ends at `index` and the successor has all of it, so it opens its own term now."""
+    """The leader of `term`, whose node is shutting down, hands the term over to the receiver. The
+    leader's log ends at `index` and the receiver has all of it, so the receiver opens its own term
+    now."""
 
     kind: Literal["hand_over"] = "hand_over"
     term: HandedTerm
