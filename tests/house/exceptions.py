@@ -70,7 +70,6 @@ IMPURE_MODULES: Mapping[str, Excused] = {
 """Modules that do not say "Talks to" and read a clock or import what does; figure: how often."""
 
 DOCSTRINGS: Mapping[str, Excused] = {
-    "gateway.cli.verbs.node.tap.tap": Excused("is the verb's help text, which users see"),
 }
 """Public functions without a docstring, and docstrings in riddles."""
 
