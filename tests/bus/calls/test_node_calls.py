@@ -293,7 +293,7 @@ def test_the_reason_for_a_refusal_arrives_and_an_unanswered_call_is_named() -> N
 def test_a_call_of_an_admin_says_whose_key_is_behind_it_and_is_not_too_large() -> None:
     async def trace(site: Site) -> None:
         asker = site.process(N1)
-        with pytest.raises(ValueError, match="needs the API key"):
+        with pytest.raises(ValueError, match="needs `key`, the id of the API key"):
             await asker.ask(N2, FIND_TRACE, about("x"))
         services = ("x" * (1 << 20), "y" * 100)
         with pytest.raises(ValueError, match=r"the request of node\.restart has"):
