@@ -43,7 +43,7 @@ from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import labels_of
-from gateway.ended_requests import EndedRequests
+from gateway.exchange import EndedRequests
 from gateway.fetching import open_tools, providers
 from gateway.http_processes import HttpProcesses, OpenRequestTold
 from gateway.requests.body_budget import BodyBudget
@@ -68,7 +68,7 @@ class HttpService:
     """All parts of one HTTP process that resources use."""
 
     def __init__(
-        self, options: Options, loop: asyncio.AbstractEventLoop, application: records.Asgi
+        self, options: Options, loop: asyncio.AbstractEventLoop, application: records.Application
     ) -> None:
         self.options = options
         self.boot = new_boot()
@@ -367,7 +367,7 @@ class ServiceHandle:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.application: records.Asgi | None = None
+        self.application: records.Application | None = None
         """The ASGI application of this process; the job runner sends it the requests of jobs."""
         self.on_start: list[Callable[[HttpService], None]] = []
         self._service: HttpService | None = None

@@ -182,6 +182,7 @@ def page_refused(origin: str | None) -> HttpFaultRaised:
     return HttpFaultRaised(faults.forbidden(text))
 
 
+@functools.lru_cache(1024)
 def client_address(peer: str, forwarded: str | None, proxies: tuple[str, ...]) -> str:
     """Return the client's address: the peer's address, or if the peer is a proxy, the last address
     in X-Forwarded-For that is not a proxy. `proxies` has addresses and networks.

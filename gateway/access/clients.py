@@ -72,7 +72,7 @@ class AskingClients:
         self._keys = keys
         self._dispatcher = dispatcher
         self._use = records.ClientUse()
-        self._rests = ClientRests()
+        self.cooldowns = ClientRests()
         self._sent: list[RestRow] = []
         self._sent_at = 0.0
         self._writing = asyncio.ensure_future(self._load())
@@ -109,11 +109,11 @@ class AskingClients:
         """Raise HttpFaultRaised (429) for a client in its cooldown, or at its limit of waiting
         requests."""
         now, most = self._now(), self.profile(client).max_waiting
-        if left_s := self._rests.left_s(client, now):
+        if left_s := self.cooldowns.left_s(client, now):
             raise HttpFaultRaised(asked_too_soon(client, left_s))
         if most is None:
             return
-        waiting = self._waiting()[client] + self._rests.waiting_elsewhere(client, now)
+        waiting = self._waiting()[client] + self.cooldowns.waiting_elsewhere(client, now)
         if waiting >= most:
             raise HttpFaultRaised(too_many_waiting(client, waiting, most))
 
@@ -122,7 +122,7 @@ class AskingClients:
     def rests(self, client: ClientName, cooldown_s: float) -> None:
         """Start a client's cooldown at all processes of this gateway. 0 starts none."""
         if cooldown_s > 0:
-            self._rests.rest(client, self._now() + cooldown_s)
+            self.cooldowns.rest(client, self._now() + cooldown_s)
             self._tell()
 
     def ended(self, client: ClientName, totals: records.ClientTotals) -> None:
@@ -140,7 +140,7 @@ class AskingClients:
 
     def heard(self, process: int, rows: Sequence[RestRow]) -> None:
         """Apply another process's report of its cooldowns and waiting requests."""
-        self._rests.heard(process, rows, self._now())
+        self.cooldowns.heard(process, rows, self._now())
 
     async def told(self) -> list[ClientTold]:
         """Return all clients of this gateway, the latest request first. Clients that have a profile
@@ -150,7 +150,7 @@ class AskingClients:
         now, waiting = self._now(), Counter[ClientName]()
         for kind, name, count in (row for part in parts.values() for row in part.waiting):
             waiting[ClientName(kind, name)] += count
-        for client in (*waiting, *self._rests.clients()):
+        for client in (*waiting, *self.cooldowns.clients()):
             # it has open requests, and none has ended yet
             totals_by_client.setdefault(client, records.ClientTotals())
         seen = sorted(totals_by_client.items(), key=lambda item: -(item[1].seen_at_s or inf))
@@ -160,7 +160,7 @@ class AskingClients:
                 "known_by": client.kind,
                 **records.client_told(totals),
                 "waiting": waiting[client],
-                "rests_s": round(self._rests.left_s(client, now), 3),
+                "rests_s": round(self.cooldowns.left_s(client, now), 3),
                 "profile": self._profile_told(client.name),
             }
             for client, totals in seen
@@ -216,7 +216,7 @@ class AskingClients:
         table, now = self.book.table, self._now()
         bounded = any(client.max_waiting is not None for client in table.clients.values())
         waiting = self._waiting() if bounded else Counter[ClientName]()
-        rows = self._rests.rows(
+        rows = self.cooldowns.rows(
             {name: count for name, count in waiting.items() if table.profile(name).max_waiting}, now
         )
         if rows == self._sent and not (rows and now - self._sent_at >= REPEAT_S):

@@ -25,10 +25,13 @@ class ClientRests:
     def __init__(self) -> None:
         self._until: dict[ClientName, float] = {}
         self._reports: dict[int, tuple[float, dict[ClientName, tuple[float, int]]]] = {}
+        self.is_empty = True
+        """No client is in cooldown, as far as is known here."""
 
     def rest(self, client: ClientName, until: float) -> None:
         """Begin a client's cooldown, or extend it."""
         self._until[client] = max(until, self._until.pop(client, until))
+        self.is_empty = False
         if len(self._until) > MOST_RESTING:
             del self._until[next(iter(self._until))]
 
@@ -50,10 +53,12 @@ class ClientRests:
         """Replace the last report of another process."""
         by_client = {ClientName(kind, name): (until, waits) for kind, name, until, waits in rows}
         self._reports[process] = (now, by_client)
+        self.is_empty = not (self._until or any(clients for _, clients in self._reports.values()))
 
     def rows(self, waiting: Mapping[ClientName, int], now: float) -> list[RestRow]:
         """Return the report for other processes, and forget cooldowns that have ended."""
         self._until = {client: until for client, until in self._until.items() if until > now}
+        self.is_empty = not (self._until or any(clients for _, clients in self._reports.values()))
         clients = sorted({*self._until, *waiting})
         return [
             (client.kind, client.name, self._until.get(client, 0.0), waiting.get(client, 0))

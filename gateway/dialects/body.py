@@ -195,6 +195,8 @@ def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, E
 
 def take_extras(fields: dict[str, Any]) -> Extras:
     """Remove the known `x_*` fields from `fields` and return their values."""
+    if not any(name.startswith("x_") for name in fields):
+        return Extras()
     client_id = fields.pop("x_client_id", None)
     if client_id is not None and not (isinstance(client_id, str) and 0 < len(client_id) <= 200):
         raise BadRequest("x_client_id must be a string of 1 to 200 characters", field="x_client_id")

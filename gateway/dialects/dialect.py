@@ -144,6 +144,12 @@ class ToKeep:
     labels: bytes = b""
     turn: ConversationTurn | None = None
 
+    @property
+    def writes(self) -> bool:
+        """Return whether the answer or new items of a conversation must be stored before the client
+        reads the end of the answer."""
+        return self.keep or self.turn is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Background:

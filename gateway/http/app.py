@@ -13,19 +13,12 @@ from falcon.asgi import App
 
 from bus.process.logs import stray_of_loop
 from gateway.http.diagnostics import answer_others
-from gateway.http.middleware import (
-    CUT,
-    LEAVE,
-    RECEIVE,
-    AccessControl,
-    Asgi,
-    ErrorHandlers,
-    Receive,
-    Send,
-)
+from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, Send
 from gateway.http.resources.figures import keep_history
 from gateway.http.routes import add_routes, check_calls, routed
+from gateway.http.scope import KEY, Receive, RequestScope
 from gateway.http.settings import answer_settings
+from gateway.records import JobRun
 from gateway.service import HttpService, ServiceHandle
 from gateway.view.options import Options
 
@@ -56,8 +49,8 @@ def _check_calls(service: HttpService) -> None:
 
 
 class ReceiveTap:
-    """The outermost ASGI application. It stores `receive` in the scope, so that a watcher can
-    listen for the client's disconnect.
+    """The outermost ASGI application. It completes the `RequestScope`, so that a watcher can listen
+    for the client's disconnect.
 
     A request counts as running for its API key until the last byte of the answer. The framework,
     falcon, reads a first piece of the body before its middleware runs, and would wait for a slow
@@ -69,10 +62,14 @@ class ReceiveTap:
     def __init__(self, app: Asgi) -> None:
         self._app = app
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Any) -> None:
+    async def __call__(
+        self, scope: dict[str, Any], receive: Receive, send: Any, run: JobRun | None = None
+    ) -> None:
+        """Answer a request. `run`: the run of a job that sends it."""
+        noted: RequestScope = scope.setdefault(KEY, RequestScope())
         if scope["type"] == "http":
-            scope[RECEIVE] = receive
-            receive = _Opened(scope, receive) if _has_body(scope) else receive
+            noted.receive, noted.run = receive, run
+            receive = _Opened(noted, receive) if _has_body(scope) else receive
             if not scope["path"].startswith("/"):
                 _make_relative(scope)
             if scope["method"] == "HEAD":
@@ -81,15 +78,16 @@ class ReceiveTap:
         try:
             await self._app(scope, receive, send)
         finally:
-            if (leave := scope.pop(LEAVE, None)) is not None:
-                leave()
+            for act in noted.at_end:
+                act()
 
 
 class _Opened:
-    """A `receive` that first returns an empty piece, and sets `CUT` if the client disconnects."""
+    """A `receive` that first returns an empty piece, and notes that the body was cut if the client
+    disconnects."""
 
-    def __init__(self, scope: dict[str, Any], receive: Receive) -> None:
-        self._scope = scope
+    def __init__(self, noted: RequestScope, receive: Receive) -> None:
+        self._noted = noted
         self._receive = receive
         self._is_open = False
 
@@ -99,7 +97,7 @@ class _Opened:
             return {"type": "http.request", "body": b"", "more_body": True}
         event = await self._receive()
         if event["type"] == "http.disconnect":
-            self._scope[CUT] = True
+            self._noted.is_cut = True
         return event
 
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import MutableMapping
-from typing import Any, cast
 from urllib.parse import urlsplit
 
 from falcon.asgi import Request
@@ -20,12 +18,10 @@ from falcon.asgi import Request
 from bus.wire.shares import Sharer
 from gateway.access import STRANGER, Caller, client_address
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.connection import CONNECTION
+from gateway.http.scope import scope_of
 from gateway.view.options import Options
 from gateway.view.own_peers import End, user_of_end
 
-CALLER = "shoal.caller"
-"""Scope key: the caller of a request."""
 _USER = "user"
 _PASSED_ON = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """Headers that proxies add to the requests they forward."""
@@ -34,7 +30,7 @@ _OWN_SITE = (None, "none", "same-origin")
 
 def caller_of(req: Request) -> Caller | None:
     """Return the caller; None if a key is required and the request has none."""
-    return req.scope.get(CALLER)
+    return scope_of(req).caller
 
 
 def key_id(req: Request) -> str | None:
@@ -109,7 +105,7 @@ def _is_own_page(req: Request) -> bool:
 async def _user_of(req: Request) -> int | None:
     """Return the user id of the process at the other end of the connection; looked up once per
     connection."""
-    noted = cast(MutableMapping[str, Any], req.scope.setdefault(CONNECTION, {}))
+    noted = scope_of(req).noted
     if _USER not in noted:
         client, server = _end(req, "client"), _end(req, "server")
         noted[_USER] = await asyncio.to_thread(user_of_end, client, server)

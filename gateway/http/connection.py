@@ -21,6 +21,7 @@ from typing import Any
 from gunicorn.asgi import protocol
 
 from bus.process.clock import now
+from gateway.http.scope import KEY, RequestScope
 from gateway.view.options import Options
 
 LINES = b"application/x-ndjson"
@@ -28,13 +29,6 @@ LAST_WORD_S = 1.0
 """How long the application may take to answer a client that has closed its sending side. Such a
 client may still read, or may be gone."""
 BODY_TAKEN_S = 0.02
-CAME_AT = "shoal.came_at"
-"""Scope key: the time when the request's first byte was read, by the clock
-`bus.process.clock.now`."""
-
-CONNECTION = "shoal.connection"
-"""Scope key: a dict of facts about the connection, which lives as long as the connection."""
-
 for _status in HTTPStatus:  # gunicorn names unlisted statuses "Unknown"
     protocol._REASON_PHRASES.setdefault(_status.value, _status.phrase)
 
@@ -155,8 +149,7 @@ class Connection(protocol.ASGIProtocol):
 
     def _build_http_scope(self, request: Any, sockname: Any, peername: Any) -> Any:
         scope = super()._build_http_scope(request, sockname, peername)
-        scope[CAME_AT] = self._began_at
-        scope[CONNECTION] = self._noted
+        scope[KEY] = RequestScope(came_at=self._began_at, noted=self._noted)
         return scope
 
     def _on_headers_complete(self) -> Any:

@@ -9,7 +9,8 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from functools import lru_cache, partial
+from typing import Any, cast
 
 import falcon
 from falcon.asgi import App, Request, Response
@@ -30,41 +31,29 @@ from gateway.access import (
     unknown_caller,
 )
 from gateway.dialects import body as bodies
-from gateway.dialects import faults, unknown_fields
+from gateway.dialects import faults
 from gateway.dialects.body import Model
 from gateway.dialects.dialect import Limits
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
-from gateway.http.callers import CALLER, caller_of, check_owner
+from gateway.exchange import one_line
+from gateway.http.callers import caller_of, check_owner
 from gateway.http.openapi import Route
-from gateway.records import job_run_of
+from gateway.http.scope import Receive, scope_of
 from gateway.requests.body_budget import BodyBudget
 from gateway.service import HttpService, ServiceHandle
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[..., Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
-_T = TypeVar("_T")
 BODY_SILENCE_S = 30.0
 COMMAND_BYTES = 1 << 20
 """Size limit for the bodies of commands. Bodies of generation requests can be larger."""
-TRUNCATED_HEADER = "x-shoal-truncated"
-NOT_KEPT_HEADER = "x-shoal-not-kept"
-TRUNCATED_TOLD = 128
-RECEIVE, LEAVE, READ_AHEAD = "shoal.receive", "shoal.leave", "shoal.read_ahead"
-"""Scope keys: the connection's `receive`; a function to call after the answer; a body that was
-already read."""
-CUT = "shoal.cut"
-"""Scope key: true if the client disconnected before its body was complete."""
-_READ = "shoal.read"
 _PULLS = (
     "; with `http_anyone_pulls = true` in that user's shoal.toml every user of "
     "this machine can pull"
 )
-ASIDE_BYTES = 128 << 10
-"""Bodies of at least this size are parsed in a thread, so that the event loop stays free."""
 LEFT_BYTES = 16 << 10
 """A shorter body usually arrives together with its headers, so the connection stays open even if
 the body was not read."""
@@ -73,12 +62,6 @@ _CORS = (
     ("access-control-max-age", "600"),
     ("access-control-expose-headers", EXPOSED_HEADERS),
 )
-
-
-def receive_of(req: Request) -> Receive:
-    """Return the `receive` of the connection. Call the returned function only after the body was
-    read."""
-    return req.scope[RECEIVE]
 
 
 @dataclass(frozen=True)
@@ -111,39 +94,10 @@ def answer_json(resp: Response, value: Any) -> None:
     resp.data = json_bytes(value)
 
 
-def tell_ignored(
-    service: HttpService, resp: Response, dialect: str, ignored: Sequence[str]
-) -> None:
-    """Add ignored request fields to `x-shoal-ignored`, the log and the metrics."""
-    if ignored:
-        service.ignored(dialect, ignored)
-        resp.append_header(unknown_fields.HEADER, unknown_fields.header_of(ignored))
-
-
-def tell_truncated(resp: Response, numbers: Sequence[int]) -> None:
-    """List the indexes of truncated inputs in `x-shoal-truncated`: at most `TRUNCATED_TOLD` of
-    them, then `+more`."""
-    if numbers:
-        more = ["+more"] if len(numbers) > TRUNCATED_TOLD else []
-        indexes = [*map(str, numbers[:TRUNCATED_TOLD]), *more]
-        resp.set_header(TRUNCATED_HEADER, ", ".join(indexes))
-
-
-def tell_not_kept(resp: Response, why: str) -> None:
-    """Put the reason why an answer was not stored into `x-shoal-not-kept` ("": it was stored)."""
-    if why:
-        resp.set_header(NOT_KEPT_HEADER, one_line(why))
-
-
 def tell_missing(resp: Response, nodes: Sequence[str]) -> None:
     """List the nodes missing from an answer, with reasons, in `x-shoal-missing-nodes`."""
     if nodes:
         resp.set_header("x-shoal-missing-nodes", one_line(", ".join(nodes)))
-
-
-def one_line(text: str) -> str:
-    """Return a text as a header value: one line of ASCII, with `?` for every other character."""
-    return " ".join(text.encode("ascii", "replace").decode().split())
 
 
 async def read_body(
@@ -155,8 +109,6 @@ async def read_body(
     after `whole_s` in all; 400 if the client disconnected early; 503 if the budget is full. After
     an error, no bytes stay reserved.
     """
-    if (ahead := req.scope.pop(READ_AHEAD, None)) is not None:
-        return ahead
     packed = (req.get_header("content-encoding") or "identity").strip().casefold()
     if packed != "identity":
         raise HttpFaultRaised(faults.packed_body(packed))
@@ -179,7 +131,7 @@ async def read_body(
                 if patience.expired():  # Python 3.11 may deliver a piece after the timeout
                     raise TimeoutError
                 patience.reschedule(min(loop.time() + BODY_SILENCE_S, end_at))
-        if CUT in req.scope:
+        if scope_of(req).is_cut:
             text = "the connection ended before the request body was complete"
             raise HttpFaultRaised(HttpFault(400, "body_incomplete", text))
     except BaseException as error:
@@ -191,15 +143,8 @@ async def read_body(
         if loop.time() >= end_at:
             text = f"the request body was not complete within {whole_s:.0f} s"
         raise HttpFaultRaised(HttpFault(408, "body_incomplete", text)) from None
-    req.scope[_READ] = True
+    scope_of(req).is_read = True
     return b"".join(pieces)
-
-
-async def read_aside(size_bytes: int, read: Callable[[], _T]) -> _T:
-    """Call `read` and return its result; for at least `ASIDE_BYTES`, call `read` in a thread."""
-    if size_bytes < ASIDE_BYTES:
-        return read()
-    return await asyncio.get_running_loop().run_in_executor(None, read)
 
 
 class AccessControl:
@@ -212,6 +157,11 @@ class AccessControl:
     def __init__(self, handle: ServiceHandle, rows: Mapping[tuple[str, str], Route]) -> None:
         self._handle = handle
         self._rows = rows
+        options = handle.options
+        pulls = options.anyone_pulls
+        self._open_to_all = {key for key, row in rows.items() if row.is_open_to_all(pulls)}
+        self._asks_for_keys = options.asks_for_keys
+        self._host_allowed = lru_cache(256)(partial(host_allowed, names=options.names))
         self._count = itertools.count(1)
 
     async def process_startup(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
@@ -234,11 +184,11 @@ class AccessControl:
         foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
         if foreign and (req.method != "GET" or not is_open(req.path)):
             raise HttpFaultRaised(faults.forbidden("pages of other sites are not allowed"))
-        if not host_allowed(host, options.names):
+        if not self._host_allowed(host):
             raise HttpFaultRaised(
                 faults.forbidden(f"the Host name {host!r} is not allowed; add it to http_names")
             )
-        if not page_allowed(origin, host, options):
+        if origin is not None and not page_allowed(origin, host, options):
             raise page_refused(origin)
         if origin is not None:
             resp.set_header("access-control-allow-origin", origin)
@@ -278,10 +228,11 @@ class AccessControl:
         The body has not been read yet. A path without a row is only for the node's owner.
         """
         caller = caller_of(req)
-        row = self._rows.get((req.method, req.uri_template or ""))
+        key = (req.method, req.uri_template or "")
+        row = self._rows.get(key)
         if caller is not None and not caller.has_key:
-            options = self._handle.options
-            if row is None or not row.is_open_to_all(options.anyone_pulls):
+            if key not in self._open_to_all:
+                options = self._handle.options
                 also = _PULLS if row is not None and row.who == "pulls" else ""
                 await check_owner(req, options, f"{req.method} {req.path}", also)
             return
@@ -291,24 +242,26 @@ class AccessControl:
         check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
             keys = self._handle.service.api_keys
-            run = job_run_of(req.scope)
+            scope = scope_of(req)
+            run = scope.run
             counted = run is not None and run.counted
             if (over := keys.over_budget(caller.key_id, counted=counted)) is not None:
                 raise spent(over)
-            req.scope[LEAVE] = keys.come(caller.key_id, counted=counted)
+            scope.at_end.append(keys.come(caller.key_id, counted=counted))
 
     async def _identify(self, req: Request) -> None:
         """Store the caller in the scope. Raises HttpFaultRaised (401) for a missing or unknown key,
         except on open paths."""
         options, keys = self._handle.options, self._handle.service.api_keys
-        if (run := job_run_of(req.scope)) is not None:
+        scope = scope_of(req)
+        if (run := scope.run) is not None:
             if run.owner and (refusal := await keys.wait_known()) is not None:
                 raise HttpFaultRaised(of_refusal(refusal))
-            req.scope[CALLER] = caller_of_run(run.owner, keys.book.keys)
+            scope.caller = caller_of_run(run.owner, keys.book.keys)
             return
         opens = is_open(req.path)
         key = offered_key(req.get_header("authorization"), req.get_header("x-api-key"))
-        asked_for = options.asks_for_keys or not keys.known or bool(keys.book.keys)
+        asked_for = self._asks_for_keys or not keys.known or bool(keys.book.keys)
         caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
         may_be_known = not keys.known and (key is not None or not options.asks_for_keys)
         if caller is None and not opens and may_be_known:
@@ -316,7 +269,7 @@ class AccessControl:
                 raise HttpFaultRaised(of_refusal(refusal))
             asked_for = options.asks_for_keys or bool(keys.book.keys)
             caller = caller_of_key(key, options, keys.find, asked_for=asked_for)
-        req.scope[CALLER] = caller
+        scope.caller = caller
         if caller is None and not opens:
             raise unknown_caller(key)
 
@@ -327,7 +280,7 @@ def _leaves_body(req: Request) -> bool:
     length = req.content_length
     chunked = req.get_header("transfer-encoding") is not None
     is_long = chunked if length is None else length > LEFT_BYTES
-    return is_long and _READ not in req.scope
+    return is_long and not scope_of(req).is_read
 
 
 class ErrorHandlers:

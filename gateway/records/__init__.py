@@ -35,7 +35,7 @@ from gateway.records.conversations import (
 from gateway.records.file import RecordsFile, RecordsUnavailable
 from gateway.records.jobs import (
     JOB_PREFIX,
-    Asgi,
+    Application,
     Job,
     JobRecords,
     JobRun,
@@ -48,9 +48,8 @@ from gateway.records.jobs import (
     job_bounds,
     job_of_run,
     job_request,
-    job_run_of,
     job_told,
-    mark_of,
+    run_of,
     runner_name,
 )
 from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bounds
@@ -69,7 +68,7 @@ __all__ = [
     "AnswerRecords",
     "AnswersListed",
     "AnswersSilent",
-    "Asgi",
+    "Application",
     "ClientFigures",
     "ClientTotals",
     "ClientUse",
@@ -105,12 +104,11 @@ __all__ = [
     "job_bounds",
     "job_of_run",
     "job_request",
-    "job_run_of",
     "job_told",
     "kept_clients",
-    "mark_of",
     "no_such_item",
     "open_records",
+    "run_of",
     "runner_name",
     "seen_now",
     "summed_clients",

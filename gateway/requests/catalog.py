@@ -56,7 +56,7 @@ class ModelCatalog:
         self._bus = bus
         self.readings = readings
         self._clients = clients
-        self.adapters = AdapterBook(lambda: readings.cards(self._now()))
+        self.adapters = AdapterBook(lambda: readings.cards(self._bus.reactor.now()))
         self._pull_names = pull_names or {}
         self._pull_on_demand = pull_on_demand
 
@@ -77,7 +77,7 @@ class ModelCatalog:
                 while not self.known:
                     await asyncio.sleep(KNOWN_LOOK_S)
         except TimeoutError:
-            if self._bus.mirror.live or self.readings.cards(self._now()):
+            if self._bus.mirror.live or self.readings.cards(self._bus.reactor.now()):
                 return
             refusal = Refusal(
                 reason="pending",
@@ -88,12 +88,20 @@ class ModelCatalog:
 
     def cards(self) -> dict[ModelId, ModelCard]:
         """Return the model cards of all models that any node has on disk."""
-        return self.readings.models(self._now())
+        return self.readings.models(self._bus.reactor.now())
 
     def names(self) -> set[ModelId]:
         """Return all models that are on the disk of a node or that an instance serves."""
         instances = self._bus.state.instances.values()
         return {instance.model for instance in instances if instance.serves} | set(self.cards())
+
+    def plain(self, name: str) -> ModelCard | None:
+        """Return the card of the model with exactly this name. None if there is none, or if the
+        cluster has derived models or aliases, which `name` may mean."""
+        cards = self.cards()
+        if self._bus.state.derived or any(card.aliases for card in cards.values()):
+            return None
+        return cards.get(ModelId(name))
 
     def named(self, name: str, *, or_pulled: bool = False) -> ModelId:
         """Return the model that a client's name means. An adapter's name means its model, and a
@@ -116,7 +124,7 @@ class ModelCatalog:
         )
         if wanted is not None and adapted is None:
             return wanted
-        seen = passed_over_named(name, self.readings.passed_over(self._now()))
+        seen = passed_over_named(name, self.readings.passed_over(self._bus.reactor.now()))
         if adapted is not None and seen is None:
             raise HttpFaultRaised(
                 unknown_adapter(name, adapted.model, adapted.adapter, adapted.beside)
@@ -161,13 +169,13 @@ class ModelCatalog:
     def card_here(self, model: ModelId) -> ModelCard | None:
         """Return the card of a model on this node's own disk, or None."""
         own = self._bus.speaker.node
-        nodes = (card for card in self.readings.cards(self._now()) if card.node == own)
+        nodes = (card for card in self.readings.cards(self._bus.reactor.now()) if card.node == own)
         return next((card for node in nodes for card in node.models if card.model == model), None)
 
     def serving(self) -> list[RunnerReading]:
         """Return the readings of rank 0 of each instance, if the cluster state still has that
         instance in the same generation."""
-        return self.readings.serving(self._bus.state.instances, self._now())
+        return self.readings.serving(self._bus.state.instances, self._bus.reactor.now())
 
     def ready(self, model: ModelId, tried: Tried = ()) -> list[Instance]:
         """Return the model's instances that accept requests now, except those in `tried`."""
@@ -180,6 +188,8 @@ class ModelCatalog:
         Requests with the same `affinity` get the same instance, unless that instance has too much
         work."""
         ready = self.ready(request.model, tried)
+        if len(ready) < 2:
+            return ready[0] if ready else None
         if request.adapter is not None:
             nodes = self.adapters.nodes_with(request.model, request.adapter)
             ready = [instance for instance in ready if instance.shards[0].node in nodes] or ready
@@ -211,9 +221,9 @@ class ModelCatalog:
         Raises HttpFaultRaised (503) if the model cannot be loaded, or if no instance is ready after
         `patience_s`.
         """
-        since_at = self._now()
+        since_at = self._bus.reactor.now()
         while not self.ready(model):
-            waited_s = self._now() - since_at
+            waited_s = self._bus.reactor.now() - since_at
             refusal = not_loaded(model, waited_s) if waited_s >= patience_s else None
             refusal = refusal or self.given_up(model)
             if refusal is not None:
@@ -221,13 +231,10 @@ class ModelCatalog:
             await asyncio.sleep(READY_LOOK_S)
 
     def _load(self, instance: Instance) -> routing.InstanceLoad:
-        reading = self.readings.runner_of(instance, self._now())
+        reading = self.readings.runner_of(instance, self._bus.reactor.now())
         rows = max(routing.reading_rows(reading), self._clients.open_at(instance.instance))
         suspect = self._clients.suspect(instance.instance)
         return routing.InstanceLoad(rows, suspect, not routing.has_place(reading, rows))
-
-    def _now(self) -> float:
-        return self._bus.reactor.now()
 
 
 def not_loaded(model: ModelId, waited_s: float, why: str = "") -> Refusal:

@@ -15,6 +15,7 @@ request's arrival and includes the time for loading.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ from bus.patience import LostTime
 from bus.replica.state import ClusterState
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
+from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
 from gateway.dialects.dialect import Parsed
@@ -115,17 +117,14 @@ class Dispatcher:
         template.
         """
         self._check_room(sharer)
-        model = self._catalog.named(parsed.model, or_pulled=True)
-        self._catalog.check_makes(model, parsed.requests)
-        card, derived = self._catalog.cards().get(model), self._catalog.derived(parsed.model)
-        own = None if card is None else card.defaults
-        check_templates(parsed.requests, derived, own)
-        adapters = self._catalog.adapters
-        adapter = adapters.meant(parsed.model, self._catalog.names(), derived)
-        if adapter is None and own is not None and own.adapter in adapters.beside(model):
-            adapter = own.adapter
-        updates = {"key_id": key_id, "adapter": adapter, "trace": traced}
-        whole = requests_of(parsed, model, derived, own)
+        card = self._catalog.plain(parsed.model)
+        kinds = {request.prompt.kind == "inputs" for request in parsed.requests}
+        is_plain = card is not None and card.defaults is None and not parsed.manner
+        if card is not None and is_plain and kinds == {card.makes == "embedding"}:
+            model, adapter, whole = card.model, None, parsed.requests
+        else:
+            model, adapter, whole = _made_out(self._catalog, parsed)
+        updates = {"model": model, "key_id": key_id, "adapter": adapter, "trace": traced}
         wires = tuple(request.model_copy(update=updates) for request in whole)
         inbox = EntryInbox(wires, on_sent=self._clients.sent_to_client)
         requests = tuple(
@@ -142,7 +141,10 @@ class Dispatcher:
             for wire in wires
         )
         self.requests.update((request.request_id, request) for request in requests)
-        self._own.start(requests, self._reactor.now())
+        if len(requests) == 1:
+            self._place(requests[0])
+        else:
+            self._own.start(requests, self._reactor.now())
         return Exchange(inbox, requests, model)
 
     def abandon(self, inbox: EntryInbox) -> None:
@@ -226,11 +228,12 @@ class Dispatcher:
         """Forget a request after its terminal entry. If the request failed, also drop the other
         requests of the same body."""
         self.requests.pop(request.request_id, None)
-        self._room.remove(request.request_id)
+        if request.has_waited or request.was_displaced or request.waited_for_own:
+            self._room.remove(request.request_id)
         self._clients.forget(request.request_id)
         if request.failed is not None:
             self._drop_all(request.inbox)
-        else:
+        elif len(request.inbox.requests) > 1:
             self._own.ended(request, self._reactor.now())
 
     # --- time and state ------------------------------------------------------------------------
@@ -346,3 +349,20 @@ class Dispatcher:
         else:
             return
         raise HttpFaultRaised(of_refusal(refusal))
+
+
+def _made_out(
+    catalog: ModelCatalog, parsed: Parsed
+) -> tuple[ModelId, str | None, Sequence[GenerationRequest]]:
+    """Return the model that a body's name means, its adapter, and the requests with the values
+    of the derived model and of the card. Raises HttpFaultRaised."""
+    model = catalog.named(parsed.model, or_pulled=True)
+    catalog.check_makes(model, parsed.requests)
+    card, derived = catalog.cards().get(model), catalog.derived(parsed.model)
+    own = None if card is None else card.defaults
+    check_templates(parsed.requests, derived, own)
+    adapters = catalog.adapters
+    adapter = adapters.meant(parsed.model, catalog.names(), derived)
+    if adapter is None and own is not None and own.adapter in adapters.beside(model):
+        adapter = own.adapter
+    return model, adapter, requests_of(parsed, model, derived, own)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from bus.wire.ids import RequestId
 from bus.wire.messages.requests import GenerationRequest
 from bus.wire.messages.tokens import (
+    CREDIT_WINDOW,
     Entry,
     Failed,
     Finished,
@@ -27,13 +28,19 @@ from bus.wire.messages.tokens import (
 )
 from gateway.dialects.faults import HttpFault, of_failed
 
+GATHERED = CREDIT_WINDOW // 4
+"""Entries that `take` may wait for, if the client gets the answer in one piece. The runner still
+has credit then."""
 _COSTS = frozenset((TokenDelta, PromptTokens, ToolCallDelta, Vectors))
 OnSent = Callable[[RequestId, int, int], None]
 
 
 class EntryInbox:
-    """The inbox of one HTTP exchange. `fault` is set if the exchange was refused before its first
-    entry. `load_s` is the time in seconds that its requests waited for a model to load."""
+    """The inbox of one HTTP exchange. `take` waits for `batch` entries or the end.
+
+    `fault` is set if the exchange was refused before its first entry. `load_s` is the time in
+    seconds that its requests waited for a model to load.
+    """
 
     def __init__(
         self,
@@ -57,6 +64,7 @@ class EntryInbox:
         self._on_abandoned = on_abandoned
         self._free: Counter[tuple[RequestId, int]] = Counter()
         self._single = len(requests) == 1 and requests[0].n == 1
+        self.batch = 1
 
     # --- the client's side ----------------------------------------------------------------
 
@@ -107,7 +115,7 @@ class EntryInbox:
         sent."""
         if self._taken:
             self._give_credit()
-        while not (self._queue or self._comments or self.ended):
+        while not (len(self._queue) >= self.batch or self._comments or self.ended):
             await self._wait()
         self._taken, self._queue = self._queue, []
         return self._taken
@@ -147,7 +155,8 @@ class EntryInbox:
             self._unended.clear()
         elif isinstance(last, Finished):
             self._unended.discard(request_id)
-        self._wake()
+        if len(self._queue) >= self.batch or not self._unended:
+            self._wake()
 
     def suspended(self, request_id: RequestId) -> None:
         """Note that a request resumes at another runner. Entries that the old runner sent and that

@@ -352,7 +352,7 @@ class RunnerConnection:
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
-        if isinstance(message, Submit):
+        if isinstance(message, Submit) and self._protocol < DATA_PROTOCOL_MAX:
             adapted = submit_for(message, self._protocol)
             if isinstance(adapted, Refusal):
                 self._open.pop(message.request.request_id).observer.refused(adapted)

@@ -7,6 +7,7 @@ node leaves.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
@@ -87,6 +88,9 @@ class ClusterReadings:
     def __init__(self) -> None:
         self._cards: dict[NodeId, tuple[NodeCard, float]] = {}
         self._left: set[NodeId] = set()
+        self._models: dict[ModelId, ModelCard] = {}
+        self._models_until = -math.inf
+        """Until then `_models` is what the cards say; a new card ends that."""
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
@@ -96,10 +100,12 @@ class ClusterReadings:
             latest, _ = self._cards.get(card.node, (None, now))
             if supersedes(card, latest):
                 self._cards[card.node] = (card, now)
+                self._models_until = -math.inf
         elif key_of := _KEYS.get(type(message)):
             self._readings[type(message)][key_of(message)] = (message, now)
             if isinstance(message, PeersReading):
                 self._left = left_in(self.peers(now))
+                self._models_until = -math.inf
 
     @property
     def has_cards(self) -> bool:
@@ -119,7 +125,11 @@ class ClusterReadings:
     def models(self, now: float) -> dict[ModelId, ModelCard]:
         """Return the models on the disks of all nodes. For each model, return the model card of the
         first node that has it, with the request settings of the newest `card.toml` of all nodes."""
-        return models_of(self.cards(now))
+        if now >= self._models_until:
+            self._models = models_of(self.cards(now))
+            arrivals = (at for _, at in self._cards.values() if now - at < CARD_TTL_S)
+            self._models_until = min(arrivals, default=now) + CARD_TTL_S
+        return dict(self._models)
 
     def passed_over(self, now: float) -> list[tuple[str, PassedOver]]:
         """Return the entries on disks that are not models, each with the name of its node."""

@@ -36,7 +36,7 @@ from gateway.dialects.openai.custom_tools import (
     custom_function,
     custom_tells,
 )
-from gateway.dialects.openai.formats import output_of
+from gateway.dialects.openai.formats import SETS_FORMAT, TEXT, output_of
 from gateway.dialects.openai.stored import to_keep_of
 from gateway.dialects.shared_fields import (
     ThinkingAsked,
@@ -54,6 +54,12 @@ OURS = frozenset(
 )  # fmt: skip
 """Template arguments that the request itself determines, or that no client may set."""
 
+SETS_TOOLS = frozenset(("tools", "tool_choice", "functions", "function_call"))
+SETS_THINKING = frozenset(
+    ("reasoning_effort", "reasoning", "thinking", "enable_thinking", "thinking_budget",
+     "thinking_budget_tokens", "thinking_token_budget", "chat_template_kwargs")
+)  # fmt: skip
+
 
 class OpenAIChat:
     """`POST /v1/chat/completions`."""
@@ -66,9 +72,12 @@ class OpenAIChat:
         parsed_body, extras = read_body(bodies.ChatCompletionsBody, body, context.limits)
         fields.check_offered(parsed_body)
         _check_offered(parsed_body)
-        older = parsed_body.functions is not None
-        tools, choice = (_functions_of if older else _tools_of)(parsed_body, context.limits)
-        thinking = _thinking_of(parsed_body)
+        sent, older = parsed_body.model_fields_set, parsed_body.functions is not None
+        tools, choice, tells = (), ToolChoice(mode="none"), frozenset[str]()
+        if not sent.isdisjoint(SETS_TOOLS):
+            tools, choice = (_functions_of if older else _tools_of)(parsed_body, context.limits)
+            tells = frozenset((FUNCTION_CALL,)) if older else custom_tells(parsed_body.tools)
+            extras = fields.report_tools(parsed_body.tools, extras, context.limits)
         request = GenerationRequest(
             request_id=next(context.ids),
             model=fields.model_of(parsed_body),
@@ -81,7 +90,7 @@ class OpenAIChat:
             max_tokens=_max_tokens_of(parsed_body),
             stop=stops_of("stop", parsed_body.stop, context.limits),
             sampling=fields.sampling_of(parsed_body),
-            output=output_of(parsed_body, context.limits),
+            output=TEXT if sent.isdisjoint(SETS_FORMAT) else output_of(parsed_body, context.limits),
             tool_choice=choice,
             parallel_tool_calls=parsed_body.parallel_tool_calls is not False and not older,
             top_logprobs=top_logprobs_of(parsed_body.logprobs, parsed_body.top_logprobs),
@@ -91,21 +100,24 @@ class OpenAIChat:
             priority=fields.priority_of(parsed_body.service_tier, extras),
             client_id=fields.client_of(parsed_body, extras),
         )
+        if not sent.isdisjoint(SETS_THINKING):
+            thinking = _thinking_of(parsed_body)
+            request = thinking.set_in(request)
+            extras = thinking.report_in(extras, context.limits)
         answer_id = f"chatcmpl-{request.request_id}"
+        stored = to_keep_of(parsed_body, answer_id, context.now_s) if parsed_body.store else None
         return Parsed(
-            requests=(thinking.set_in(request),),
+            requests=(request,),
             model=parsed_body.model,
             stream=bool(parsed_body.stream),
             answer_id=answer_id,
-            to_keep=to_keep_of(parsed_body, answer_id, context.now_s),
+            to_keep=stored,
             created_at_s=context.now_s,
             fingerprint=context.fingerprint,
             include_usage=fields.includes_usage(parsed_body),
-            extras=fields.report_tools(
-                parsed_body.tools, thinking.report_in(extras, context.limits), context.limits
-            ),
+            extras=extras,
             echoed_fields=fields.echoed_fields_of(parsed_body),
-            tells=frozenset((FUNCTION_CALL,)) if older else custom_tells(parsed_body.tools),
+            tells=tells,
             manner=fields.manner_of(parsed_body.verbosity),
             affinity=parsed_body.prompt_cache_key or "",
         )

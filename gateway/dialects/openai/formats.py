@@ -18,6 +18,12 @@ from gateway.dialects.dialect import Limits
 from gateway.dialects.openai import bodies
 
 LONGEST_SCHEMA_TEXT = 64 << 10
+SETS_FORMAT = frozenset(
+    ("response_format", "guided_json", "json_schema", "guided_regex", "regex", "guided_choice",
+     "guided_grammar", "grammar", "ebnf", "structured_outputs")
+)  # fmt: skip
+"""Fields that set the form of the text."""
+TEXT = OutputFormat()
 
 
 def output_of(body: bodies.SharedBody, limits: Limits) -> OutputFormat:
@@ -28,7 +34,7 @@ def output_of(body: bodies.SharedBody, limits: Limits) -> OutputFormat:
         first, second = formats[0].field, formats[1].field
         text = f"{first} and {second} both set the format of the answer; send one"
         raise BadRequest(text, field=second)
-    return formats[0] if formats else OutputFormat()
+    return formats[0] if formats else TEXT
 
 
 def _formats_of(body: bodies.SharedBody, limits: Limits) -> Iterator[OutputFormat]:

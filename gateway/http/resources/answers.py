@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -13,113 +11,20 @@ from falcon.asgi import Request, Response
 
 from bus.calls import CallFailed, missing_of
 from bus.wire.ids import RequestId
-from gateway.control.call_faults import call_failed
 from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import found_answer, record_faults
 from gateway.http.callers import owner_of_kept
-from gateway.http.middleware import Resource, read_aside, read_body
-from gateway.records import (
-    FAR_BYTES,
-    MOST_BYTES,
-    MOST_ITEMS,
-    AnswersSilent,
-    ListedQuery,
-    RecordsUnavailable,
-    conversation_full,
-    conversation_not_found,
-    conversation_too_far,
-    job_of_run,
-)
+from gateway.http.middleware import Resource, read_body
+from gateway.records import ListedQuery
 from gateway.service import HttpService
 
 STOPPED_S = 5.0
 """A stopped request ends within this time; its runner has 3 s to report the end."""
 LOOKED_S = 0.05
 LABELS_BYTES = 64 << 10
-
-
-async def recall(
-    service: HttpService, made_by: dialect.RecallingDialect, parsed: dialect.Parsed, owner: str
-) -> dialect.Parsed:
-    """Return a copy of the body, completed by the previous answer, the conversation and the stored
-    items that the body names by id. Raises HttpFaultRaised (400, 404, 413) if this owner has no
-    such answer, conversation or item, or if the conversation is full. Raises BadRequest if the
-    result is too long.
-    """
-    to_keep = parsed.to_keep
-    if to_keep is None or not (to_keep.previous or to_keep.named or to_keep.turn):
-        return parsed
-    previous = None
-    if to_keep.previous is not None:
-        previous = await found_answer(service, owner, request_id_of(to_keep.previous))
-        if previous is None or previous.listed:
-            raise HttpFaultRaised(await _continuation_fault(service, owner, to_keep.previous))
-    named = await named_items(service, made_by.item_named, to_keep.named, owner)
-    limits = service.parse_context().limits
-    before = () if previous is None else previous.items
-    if to_keep.turn is not None:
-        own = sum(map(len, (*to_keep.items, *named.values())))
-        before = await items_before(service, owner, parsed, to_keep.turn.conversation, own)
-    length = sum(map(len, (*named.values(), *before)))
-    conversation = () if to_keep.turn is None else before
-    return await read_aside(
-        length, lambda: made_by.continued(parsed, previous, limits, named, conversation)
-    )
-
-
-async def _continuation_fault(service: HttpService, owner: str, answer_id: str) -> HttpFault:
-    """Return the fault for an answer that cannot be continued, because it does not exist, is still
-    being made in the background, or failed."""
-    with record_faults():
-        job = await service.jobs.find(job_of_run(request_id_of(answer_id)), owner)
-    if job is None or job.kind != "response" or job.state == "done":
-        return faults.answer_not_found("Response", answer_id, "previous_response_id")
-    return faults.answer_not_made(answer_id, job.state, "previous_response_id", job.is_open)
-
-
-async def named_items(
-    service: HttpService,
-    item_named: Callable[[dialect.KeptAnswer, str], bytes | None],
-    wanted: Sequence[tuple[str, RequestId]],
-    owner: str,
-) -> dict[str, bytes]:
-    """Return the items of stored answers that have these ids. `item_named` finds an item in an
-    answer. Each answer is read only once. Raises HttpFaultRaised (404)."""
-    answers: dict[RequestId, dialect.KeptAnswer | None] = {}
-    items: dict[str, bytes] = {}
-    for item_id, request in wanted:
-        if request not in answers:
-            answers[request] = await found_answer(service, owner, request)
-        answer = answers[request]
-        has_items = answer is not None and not answer.listed
-        item = item_named(answer, item_id) if answer is not None and has_items else None
-        if item is None:
-            raise HttpFaultRaised(faults.item_not_found(item_id))
-        items[item_id] = item
-    return items
-
-
-async def items_before(
-    service: HttpService, owner: str, parsed: dialect.Parsed, conversation_id: str, own_bytes: int
-) -> tuple[bytes, ...]:
-    """Return the items of a conversation that a request continues, without the items that earlier
-    runs of the same job added. `own_bytes` is the size of the request's own items. Raises
-    HttpFaultRaised (400, 404, 413)."""
-    conversation = request_id_of(conversation_id)
-    job = job_of_run(parsed.requests[0].request_id)
-    with record_faults():
-        items = await service.conversations.items(owner, conversation, job)
-    if items is None:
-        fault = conversation_not_found(conversation_id, "conversation")
-        raise HttpFaultRaised(fault)
-    if len(items) >= MOST_ITEMS or sum(map(len, items)) + own_bytes > MOST_BYTES:
-        fault = conversation_full("conversation")
-        raise HttpFaultRaised(fault)
-    if own_bytes > FAR_BYTES and not service.conversations.is_here(conversation):
-        raise HttpFaultRaised(conversation_too_far("input"))
-    return tuple(items)
 
 
 @dataclass(frozen=True)
@@ -271,28 +176,6 @@ async def _answer_or_error(
         return await service.answers.find(owner, request)
     except CallFailed as error:
         return error
-
-
-async def found_answer(
-    service: HttpService, owner: str, request: RequestId
-) -> dialect.KeptAnswer | None:
-    """Return an answer of this owner, of any path; None if none is stored."""
-    with record_faults():
-        return await service.answers.find(owner, job_of_run(request))
-
-
-@contextmanager
-def record_faults() -> Generator[None]:
-    """Raise HttpFaultRaised (503, 504) if records cannot be read or changed."""
-    try:
-        yield
-    except AnswersSilent as error:
-        fault = faults.records_elsewhere("silent", str(error), error.waited_s)
-        raise HttpFaultRaised(fault) from None
-    except CallFailed as error:
-        raise HttpFaultRaised(call_failed(error)) from None
-    except RecordsUnavailable as error:
-        raise HttpFaultRaised(faults.records_unavailable(str(error))) from None
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from bus.wire.messages.derived import DerivedModel
 from gateway.control.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
-from gateway.http.middleware import COMMAND_BYTES, Resource, read_body, tell_ignored
-from gateway.http.tasks import listing_named, listings_of
+from gateway.exchange import tell_ignored
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
+from gateway.http.resources.task_listings import listing_named, listings_of
 from gateway.service import HttpService
 
 _OF_COPY = {"name": ModelId("copy"), "base": ModelId("copy"), "parent": "", "made_at_s": 0.0}

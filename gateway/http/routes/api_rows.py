@@ -28,12 +28,7 @@ from gateway.dialects.api_table import (
 from gateway.dialects.registry import APIS
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import answers, conversations, deletions, jobs, models, pages, pulls
-from gateway.http.resources.exchange import (
-    EmbedResource,
-    GenerateResource,
-    ListedAnswers,
-    ReadPromptResource,
-)
+from gateway.http.resources.exchange import ExchangeResource, ListedAnswers
 
 PULLS = (400, 401, 404, 409, 429, 500, 502, 504, 507)
 
@@ -63,7 +58,7 @@ def rows_of(api: Api) -> Iterator[Route]:
                 dialect=dialect, body=body, answer=answer, event=event, ends_with=ends_with
             ):
                 yield post(
-                    partial(GenerateResource, dialect=dialect),
+                    partial(ExchangeResource, dialect=dialect, kind="generate"),
                     body=body,
                     answer=answer,
                     event=event,
@@ -74,10 +69,16 @@ def rows_of(api: Api) -> Iterator[Route]:
                 )
             case ReadsPrompt(dialect=dialect, body=body, answer=answer):
                 asks = partial(post, errors=GENERATION_ERRORS, counts=True)
-                yield asks(partial(ReadPromptResource, dialect=dialect), body=body, answer=answer)
+                yield asks(
+                    partial(ExchangeResource, dialect=dialect, kind="ask"), body=body, answer=answer
+                )
             case Embeds(dialect=dialect, body=body, answer=answer):
                 asks = partial(post, errors=GENERATION_ERRORS, counts=True)
-                yield asks(partial(EmbedResource, dialect=dialect), body=body, answer=answer)
+                yield asks(
+                    partial(ExchangeResource, dialect=dialect, kind="embed"),
+                    body=body,
+                    answer=answer,
+                )
             case ListsModels() | PagesModels() | ShowsModel() | ShowsAsked():
                 yield _row_of_models(endpoint, get, post)
             case FetchesModel(body=body, streams=streams, shown=shown, event=event):
@@ -191,7 +192,9 @@ def _rows_of_listed(
 ) -> Iterator[Route]:
     path = endpoint.path
     generating = (row for row in api.endpoints if isinstance(row, Generates) and row.path == path)
-    both = partial(ListedAnswers, dialect=next(generating).dialect, endpoint=endpoint)
+    both = partial(
+        ListedAnswers, dialect=next(generating).dialect, kind="generate", endpoint=endpoint
+    )
     summary = f"List {endpoint.summary}s (?limit=, ?order=, ?after=, ?model=, ?metadata[name]=)"
     yield row("GET", path, summary, resource=both, answer=endpoint.shown.listing)
     yield row("POST", f"{path}/{{answer_id}}", f"Change the metadata of a {endpoint.summary}",

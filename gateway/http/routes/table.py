@@ -14,7 +14,7 @@ from gateway.dialects.openai.bodies import ChatCompletionsBody
 from gateway.dialects.openai.chat import OpenAIBench
 from gateway.dialects.registry import APIS, envelope_of
 from gateway.dialects.sse import LAST
-from gateway.http import diagnostics, page, tasks
+from gateway.http import diagnostics, page, settings
 from gateway.http.collectives import CollectiveAnswer
 from gateway.http.openapi import GENERATION_ERRORS, Route
 from gateway.http.resources import (
@@ -34,7 +34,6 @@ from gateway.http.resources import (
 from gateway.http.resources.deletions import CustomModel, DeletedAnswer
 from gateway.http.resources.tools import ExtractPage, OpenUrl, WebSearch
 from gateway.http.routes.api_rows import PULLS, rows_of
-from gateway.http.settings import SettingsAnswer, SettingsBody, SettingsOfAll, SettingsResource
 from gateway.records import JobTold
 from gateway.service import ServiceHandle
 from gateway.view.watch import EventTold, MemoryAnswer, SnapshotAnswer
@@ -74,8 +73,9 @@ ROUTES: tuple[Route, ...] = (
     *(row for api in APIS for row in rows_of(api)),
     Route("POST", "/bench/chat/completions",
           "Create a chat completion and measure its speed", CLUSTER,
-          partial(figures.BenchResource, dialect=OpenAIBench()), body=ChatCompletionsBody,
-          answer=BenchAnswer, errors=GENERATION_ERRORS, scope="inference", counts=True),
+          partial(figures.BenchResource, dialect=OpenAIBench(), kind="generate"),
+          body=ChatCompletionsBody, answer=BenchAnswer, errors=GENERATION_ERRORS,
+          scope="inference", counts=True),
     Route("POST", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
           cluster.CancelResource, answer=cluster.CancelAnswer, errors=(401, 404, 504)),
     Route("DELETE", "/v1/cancel/{request_id}", "Stop a request", CLUSTER,
@@ -122,25 +122,26 @@ ROUTES: tuple[Route, ...] = (
           errors=(400, 401, 404, 409, 503)),
     Route("GET", "/tasks",
           "The tasks and providers of this node's tasks.toml; which candidates are loaded",
-          CLUSTER, tasks.TaskList, answer=tasks.TasksAnswer, errors=(401, 503)),
+          CLUSTER, settings.TaskList, answer=settings.TasksAnswer, errors=(401, 503)),
     Route("GET", CONFIG, "Whether tasks may fall back to cloud providers", CLUSTER,
-          tasks.ConfigResource, answer=tasks.ConfigAnswer, errors=(401, 503),
+          settings.ConfigResource, answer=settings.ConfigAnswer, errors=(401, 503),
           envelope=envelope_of(CONFIG)),
     Route("PUT", CONFIG,
           "Allow or forbid cloud providers on all nodes: {\"allowCloudFallback\": false}", CLUSTER,
-          tasks.ConfigResource, body=tasks.ConfigBody, answer=tasks.ConfigAnswer,
+          settings.ConfigResource, body=settings.ConfigBody, answer=settings.ConfigAnswer,
           errors=(400, 401, 503), envelope=envelope_of(CONFIG)),
     Route("GET", "/settings",
           "The node's settings, their sources and values in use (?nodes=all: other nodes, too)",
-          ITSELF, SettingsResource, answer=SettingsAnswer, errors=(400, 401, 503)),
+          ITSELF, settings.SettingsResource, answer=settings.SettingsAnswer,
+          errors=(400, 401, 503)),
     Route("PUT", "/settings", "Change the node's shoal.toml (?nodes=all: of every node)", ITSELF,
-          SettingsResource, body=SettingsBody, answer=SettingsAnswer,
+          settings.SettingsResource, body=settings.SettingsBody, answer=settings.SettingsAnswer,
           errors=(400, 401, 403, 503, 507)),
     Route("GET", "/config", "The settings of all nodes, same as /settings?nodes=all", CLUSTER,
-          SettingsOfAll, answer=SettingsAnswer, errors=(401, 503)),
+          settings.SettingsOfAll, answer=settings.SettingsAnswer, errors=(401, 503)),
     Route("PUT", "/config",
           "Change the shoal.toml of every node, same as /settings?nodes=all", CLUSTER,
-          SettingsOfAll, body=SettingsBody, answer=SettingsAnswer,
+          settings.SettingsOfAll, body=settings.SettingsBody, answer=settings.SettingsAnswer,
           errors=(400, 401, 403, 503, 507)),
     Route("GET", "/clients",
           "Clients of this node, each with its usage, cooldown and profile",

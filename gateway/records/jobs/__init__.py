@@ -21,15 +21,15 @@ from gateway.records.jobs.job import (
 )
 from gateway.records.jobs.leases import runner_name
 from gateway.records.jobs.records import JobRecords, JobsFull
-from gateway.records.jobs.run_scope import JobRun, job_run_of, mark_of
-from gateway.records.jobs.runner import RESULT_BYTES, Asgi, JobRunner
+from gateway.records.jobs.run_scope import JobRun, run_of
+from gateway.records.jobs.runner import RESULT_BYTES, Application, JobRunner
 from gateway.records.jobs.table import JobBounds, job_bounds
 
 __all__ = [
     "JOB_PREFIX",
     "OPEN",
     "RESULT_BYTES",
-    "Asgi",
+    "Application",
     "Job",
     "JobBounds",
     "JobRecords",
@@ -44,8 +44,7 @@ __all__ = [
     "job_bounds",
     "job_of_run",
     "job_request",
-    "job_run_of",
     "job_told",
-    "mark_of",
+    "run_of",
     "runner_name",
 ]

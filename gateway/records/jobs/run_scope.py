@@ -1,15 +1,14 @@
 """Makes the ASGI scope in which the application of this process runs a job's request.
 
-Pure. A mark in the scope tells the application that the request is a run of a job. The API key of a
-job was checked at submission, so a run needs no key. The first request of a run has the run's
-request id, and its answer has the job's name. Clients cannot set the mark, because the server
-builds the scopes of their requests only from the bytes that they send.
+Pure. The application also gets a `JobRun`, which tells it that the request is a run of a job. The
+API key of a job was checked at submission, so a run needs no key. The first request of a run has
+the run's request id, and its answer has the job's name.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,7 +17,6 @@ from bus.wire.ids import RequestId
 from gateway.dialects.dialect import ParseContext, Parsed
 from gateway.records.jobs.job import Job
 
-MARK = "shoal.job"
 LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
 """Reasons of failure that mean that the model's runner or its node vanished."""
 
@@ -75,21 +73,15 @@ class JobRun:
         return replace(parsed, answer_id=parsed.answer_id.replace(self.run, self.request))
 
 
-def job_run_of(scope: Mapping[str, Any]) -> JobRun | None:
-    """Return the run in a request's scope; None for a client's own request."""
-    mark = scope.get(MARK)
-    return mark if isinstance(mark, JobRun) else None
-
-
-def mark_of(job: Job) -> JobRun:
-    """Return the mark that the scope of a job's latest run gets."""
+def run_of(job: Job) -> JobRun:
+    """Return a job's latest run."""
     # a background answer is submitted by its ordinary route, which counts it for the key
     return JobRun(
         job.owner, job.request, job.run_id, job.created_at_s, counted=job.kind == "response"
     )
 
 
-def scope_of(job: Job, mark: JobRun, body: bytes, port: int) -> dict[str, Any]:
+def scope_of(job: Job, body: bytes, port: int) -> dict[str, Any]:
     """Return the ASGI scope of a run."""
     return {
         "type": "http",
@@ -108,5 +100,4 @@ def scope_of(job: Job, mark: JobRun, body: bytes, port: int) -> dict[str, Any]:
         ],
         "client": (job.address, 0),
         "server": ("127.0.0.1", port),
-        MARK: mark,
     }

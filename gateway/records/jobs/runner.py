@@ -21,7 +21,7 @@ from gateway.records.jobs.events import Ending, EventCutter, ending_of, is_end_m
 from gateway.records.jobs.job import Job, error_text, run_id
 from gateway.records.jobs.leases import LeaseWatch
 from gateway.records.jobs.records import JobRecords, RunProgress
-from gateway.records.jobs.run_scope import mark_of, scope_of
+from gateway.records.jobs.run_scope import JobRun, run_of, scope_of
 from gateway.records.jobs.table import RunName
 
 ROUND_S = 0.25
@@ -42,7 +42,8 @@ UNWRITTEN_BYTES = 1 << 20
 STOPPED_S = 3.0
 """At shutdown, this process waits at most this long until its jobs are queued again."""
 
-Asgi = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+Application = Callable[[dict[str, Any], Any, Any, JobRun], Awaitable[None]]
+"""An ASGI application that also takes the run of a job that sends the request."""
 
 
 class OpenRequests(Protocol):
@@ -62,7 +63,7 @@ class RunUnderWay:
         self.name = RunName(job.request, job.attempts, runner)
         self.status: int | None = None
         self.content_type = ""
-        self.mark = mark_of(job)
+        self.computing = run_of(job)
         self.stopped = False
         self.too_large = False
         self.lost = False
@@ -124,7 +125,9 @@ class RunUnderWay:
     def unwritten(self) -> RunProgress:
         """Return the output that is not yet in the records file."""
         events = tuple(self._waiting)
-        return RunProgress(self.name, self._written, events, self.mark.tokens, self.mark.begun)
+        return RunProgress(
+            self.name, self._written, events, self.computing.tokens, self.computing.begun
+        )
 
     def wrote(self, progress: RunProgress) -> None:
         """Note that `progress` has been written to the file."""
@@ -152,7 +155,7 @@ class RunUnderWay:
             self.content_type,
             self.last,
             stopped=self.stopped,
-            lost=self.mark.lost,
+            lost=self.computing.lost,
         )
 
 
@@ -164,7 +167,7 @@ class JobRunner:
         jobs: JobRecords,
         name: str,
         *,
-        application: Asgi,
+        application: Application,
         requests: OpenRequests,
         log: Log,
         port: int,
@@ -292,8 +295,8 @@ class JobRunner:
 
     async def _run(self, run: RunUnderWay, body: bytes) -> None:
         try:
-            scope = scope_of(run.job, run.mark, body, self._port)
-            await self._application(scope, run.receive, run.send)
+            scope = scope_of(run.job, body, self._port)
+            await self._application(scope, run.receive, run.send, run.computing)
         except Exception as error:
             self._log.error("a job failed", job=run.job.request, error=story_of(error))
         finally:

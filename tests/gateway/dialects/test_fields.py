@@ -39,7 +39,7 @@ from gateway.http.resources.pulls import card, pull, store, sync, verify
 from gateway.http.resources.tools import web
 from gateway.http.settings import SettingsBody
 from gateway.http.settings import resource as settings_resource
-from gateway.http.tasks import settings
+from gateway.http.settings import tasks as settings
 from tests.gateway.dialects.field_bodies import BODIES, HINTS, SAME_EITHER_WAY
 from tests.harness.field_claims import Claim, bodies, claims_of, objects
 from tests.harness.field_samples import same, samples_of, schema_of

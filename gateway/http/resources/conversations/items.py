@@ -7,8 +7,8 @@ from falcon.asgi import Request, Response
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import record_faults
 from gateway.http.callers import owner_of_kept
-from gateway.http.resources.answers import record_faults
 from gateway.http.resources.conversations.one import ConversationResource, found_conversation
 from gateway.records import (
     FAR_BYTES,

@@ -12,13 +12,10 @@ from gateway.dialects import dialect
 from gateway.dialects.api_table import AskedItems, KeepsConversations
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import named_items, read_aside, record_faults, tell_ignored
 from gateway.http.callers import owner_of_kept
-from gateway.http.middleware import Resource, read_aside, read_body, tell_ignored
-from gateway.http.resources.answers import (
-    LABELS_BYTES,
-    named_items,
-    record_faults,
-)
+from gateway.http.middleware import Resource, read_body
+from gateway.http.resources.answers import LABELS_BYTES
 from gateway.records import MOST_BYTES, Conversation, conversation_not_found
 from gateway.service import HttpService
 

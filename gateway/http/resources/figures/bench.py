@@ -5,33 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import orjson
-from falcon.asgi import Response
+from falcon.asgi import Request, Response
 
 from bus.wire.ids import InstanceId
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.shapes import generation_stats
-from gateway.http.resources.exchange import Again, GenerateResource
-from gateway.http.running import RunningExchange
+from gateway.exchange import Flow
+from gateway.http.resources.exchange import ExchangeResource
 from gateway.service import HttpService
 
 
 @dataclass(frozen=True)
-class BenchResource(GenerateResource):
+class BenchResource(ExchangeResource):
     """`POST /bench/chat/completions`."""
 
-    async def _answer(self, running: RunningExchange, resp: Response, again: Again) -> None:
+    async def on_post(self, req: Request, resp: Response) -> Flow:
         """Answer in the dialect, with `generation_stats` added."""
-        await super()._answer(running, resp, again)
-        request = running.exchange.requests[0]
+        flow = await super().on_post(req, resp)
+        if flow.running is None or flow.running.exchange is None:
+            return flow
+        request = flow.exchange.requests[0]
         if request.usage is None or resp.data is None:  # it was cancelled before a runner had it
-            return
-        first_at, began_at = request.first_at, running.asked.started_at
+            return flow
+        first_at, began_at = request.first_at, flow.head.came_at
         stats = generation_stats(
             request.usage,
             ttft_s=None if first_at is None else first_at - began_at,
             peak_bytes=_peak_bytes(self.service, request.instance),
         )
         resp.data = json_bytes({**orjson.loads(resp.data), "generation_stats": stats})
+        return flow
 
 
 def _peak_bytes(service: HttpService, instance: InstanceId | None) -> int | None:

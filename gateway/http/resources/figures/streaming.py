@@ -10,8 +10,7 @@ from falcon.asgi import Request, Response
 
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.middleware import Receive, receive_of
-from gateway.http.running import hung_up
+from gateway.http.scope import Receive, hung_up, scope_of
 from gateway.view.watch import EventFeed, FeedFull, SnapshotFeed
 
 Gone = asyncio.Future[None]
@@ -30,7 +29,7 @@ def answer_streamed(
         raise HttpFaultRaised(fault) from None
     resp.content_type = sse.CONTENT_TYPE
     resp.set_headers(sse.HEADERS)
-    resp.stream = _streamed(receive_of(req), frames)
+    resp.stream = _streamed(scope_of(req).receive, frames)
 
 
 def answer_each_snapshot(

@@ -20,10 +20,10 @@ from bus.wire.messages.commands import SetTracing
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import record_faults
 from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
-from gateway.http.resources.answers import record_faults
 from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.service import HttpService
 from gateway.tracing import chrome_trace, trace_parts

@@ -16,16 +16,9 @@ from gateway.dialects import api_table, sse
 from gateway.dialects.dialect import KeptAnswer, Parsed, RecallingDialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import APIS, asked_at, request_id_of
+from gateway.exchange import found_answer, read_aside, recall
 from gateway.http.callers import owner_of_kept, sharer_of
-from gateway.http.middleware import read_aside
-from gateway.http.resources.answers import (
-    AnswerCancel,
-    AnswerItems,
-    AnswerResource,
-    found_answer,
-    items_query,
-    recall,
-)
+from gateway.http.resources.answers import AnswerCancel, AnswerItems, AnswerResource, items_query
 from gateway.http.resources.jobs.found import (
     JobReader,
     ask_records,
@@ -36,7 +29,7 @@ from gateway.http.resources.jobs.found import (
     stop_job,
     submit_job,
 )
-from gateway.records import Job, NewJob, mark_of
+from gateway.records import Job, NewJob, run_of
 from gateway.service import HttpService
 
 
@@ -173,7 +166,7 @@ async def _unfinished_input(service: HttpService, job: Job, body: bytes) -> Kept
     endpoint = asked_at(job.path)
     assert endpoint is not None
     dialect = endpoint.dialect
-    context = mark_of(job).context(service.parse_context())
+    context = run_of(job).context(service.parse_context())
     parsed = await read_aside(len(body), partial(dialect.parse, body, context))
     whole = await recall(service, cast(RecallingDialect, dialect), parsed, job.owner)
     assert whole.to_keep is not None

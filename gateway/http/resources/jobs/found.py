@@ -14,10 +14,9 @@ from bus.wire.ids import RequestId
 from gateway.access import check_scope
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
+from gateway.exchange import record_faults
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
-from gateway.http.middleware import receive_of
-from gateway.http.resources.answers import record_faults
-from gateway.http.running import hung_up
+from gateway.http.scope import hung_up, scope_of
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.service import HttpService
 
@@ -129,7 +128,7 @@ class JobReader:
         self._job = job
         self._first = first
         self._gone = asyncio.Event()
-        self._receive = receive_of(req)
+        self._receive = scope_of(req).receive
         is_here = service.jobs.is_here(job.request)
         self._look_s = LOOK_S if is_here else LOOK_ELSEWHERE_S
 

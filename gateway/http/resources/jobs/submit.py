@@ -25,17 +25,10 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, not_found
 from gateway.dialects.registry import asked_at
+from gateway.exchange import own_model, read_aside, tell_ignored
 from gateway.http.callers import owner_of_kept, sharer_of
-from gateway.http.middleware import (
-    Resource,
-    answer_json,
-    read_aside,
-    read_body,
-    tell_ignored,
-    tell_missing,
-)
+from gateway.http.middleware import Resource, answer_json, read_body, tell_missing
 from gateway.http.resources.jobs.found import ask_records, found_job, owner_of_jobs, submit_job
-from gateway.http.tasks import own_model
 from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
 from gateway.service import HttpService
 
@@ -149,7 +142,9 @@ async def _parse_submission(
         fields.get(name) in values for name, values in SAYS_PRIORITY.items()
     ):
         fields = {**fields, "x_priority": "batch"}
-    if (own := own_model(service, req, fields)) is not None:
+    if (
+        own := own_model(service.clients, sharer_of(req, service.options, None), fields)
+    ) is not None:
         fields = {**fields, "model": own}
     body = json_bytes(fields)
     context = service.parse_context()

@@ -25,9 +25,9 @@ from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_id
-from gateway.http.middleware import Resource, answer_json, receive_of
+from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement, known_nodes
-from gateway.http.running import hung_up
+from gateway.http.scope import hung_up, scope_of
 from gateway.service import HttpService
 from gateway.view.readings import pool_of, wait_of
 
@@ -111,7 +111,7 @@ class LeaseList(Resource):
             ttl_s=body.ttl_s,
             at_s=wall(),
         )
-        gone = asyncio.ensure_future(hung_up(receive_of(req)))
+        gone = asyncio.ensure_future(hung_up(scope_of(req).receive))
         try:
             answer = await _take(service, command, max(ROOM_S, body.wait_s), gone)
         finally:

@@ -23,12 +23,8 @@ from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.middleware import (
-    COMMAND_BYTES,
-    Resource,
-    read_body,
-    tell_ignored,
-)
+from gateway.exchange import tell_ignored
+from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named

@@ -20,8 +20,7 @@ from gateway.control.cancels import OwnerSilent
 from gateway.dialects import sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.middleware import receive_of
-from gateway.http.running import hung_up
+from gateway.http.scope import hung_up, scope_of
 
 QUICK_S = 5.0
 """A stream begins after this many seconds, even if the work has not begun. A refusal before the
@@ -63,7 +62,7 @@ class RunningWork(Generic[State]):
     ) -> None:
         self._states = states
         self._telling = telling
-        self._gone = asyncio.ensure_future(hung_up(receive_of(req)))
+        self._gone = asyncio.ensure_future(hung_up(scope_of(req).receive))
         self._next: asyncio.Future[State] | None = None
 
     async def whole(self) -> State:

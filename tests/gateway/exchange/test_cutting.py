@@ -11,7 +11,7 @@ from bus.wire.messages.requests import ChatMessage, ChatPrompt
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault
 from gateway.dialects.openai.responses import OpenAIResponses
-from gateway.requests.shortened import shortened
+from gateway.exchange.features import shortened
 from tests.gateway.dialects.conftest import Desk
 
 RESPONSES = OpenAIResponses()

@@ -1,6 +1,6 @@
-"""Drops the oldest turns of a conversation that does not fit into its model's context.
+"""Talks to the running exchange: cuts a conversation that does not fit into its model's context.
 
-Pure. A user's turn is dropped together with all turns up to the user's next turn, so that a tool's
+A user's turn is dropped together with all turns up to the user's next turn, so that a tool's
 result always follows its call. System prompts are kept, and so is everything from the user's last
 turn on. The gateway does not know how many tokens a turn has. It estimates them from the turn's
 characters and from the token count of the whole prompt, which the runner reported.
@@ -13,11 +13,27 @@ from dataclasses import replace
 
 from bus.wire.messages.requests import ChatMessage, ChatPrompt, GenerationRequest
 from gateway.dialects.dialect import Parsed
-from gateway.dialects.faults import HttpFault, overflow_of
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, overflow_of
+from gateway.exchange.flow import Flow
+from gateway.exchange.parts import Parts
 
 SHARE_OF_ANSWER = 4
 """If the request sets no `max_tokens`, the context divided by this number is reserved for the
 answer."""
+
+
+async def cut(_parts: Parts, flow: Flow) -> Flow:
+    """Put a shorter conversation in place of a too long one. Raise HttpFaultRaised with
+    any other fault; a stream that has begun renders the fault itself."""
+    fault, running = flow.fault, flow.running
+    assert fault is not None and running is not None
+    shorter = shortened(flow.parsed, fault)
+    if shorter is not None:
+        running.give_way()
+        return replace(flow, parsed=shorter, running=None, fault=None)
+    if not flow.is_streamed:
+        raise HttpFaultRaised(fault)
+    return replace(flow, fault=None)
 
 
 def shortened(parsed: Parsed, fault: HttpFault) -> Parsed | None:

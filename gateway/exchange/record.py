@@ -11,73 +11,26 @@ import asyncio
 from dataclasses import dataclass, field
 
 from bus.links.reactor import Reactor
-from bus.models.tasks import ClientName
 from bus.process.clock import wall
 from bus.process.logs import Log
 from bus.wire.ids import NodeId, RequestId, is_model_id
 from bus.wire.messages.requests import Usage
 from gateway.access import AskingClients
-from gateway.dialects.dialect import Extras, Parsed
+from gateway.dialects.dialect import Extras
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.records import ClientTotals, JobRun, Kind, NodeRecords, RequestRow, TraceRow
+from gateway.exchange.flow import FINISHED, UNPARSED, Flow
+from gateway.records import ClientTotals, NodeRecords, RequestRow, TraceRow
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.request import ClientRequest
-from gateway.requests.tasks import Attempt
-from gateway.tracing import (
-    GatewayTrace,
-    TraceChoice,
-    TracedRequest,
-    TraceParent,
-    TracePlace,
-    document_of,
-    place_of,
-)
+from gateway.tracing import GatewayTrace, TracedRequest, document_of
 from gateway.tracing.otlp import EndedTrace, asked_attributes, open_exporter
 from gateway.view.metrics import Metrics
 from gateway.view.options import Options
 
-FINISHED = "finished"
 RANKS_S = 1.0
 """A trace is stored after this time, even if some ranks have not reported their timings."""
-
-
-@dataclass(slots=True)
-class AskedOver:
-    """An HTTP request, from its first byte on. `parsed` is None until its body is parsed.
-
-    `key` is the id of its API key. `answer_id` is the answer's id until the request has one. `run`
-    is the run of a job, `attempt` the limits of a task's candidate. `read_at` is when the body was
-    complete. `traced` is why it is traced ("": it is not), `parent` the client's span. `client`
-    comes from the client id, once the body has one; its cooldown afterwards is `cooldown_s`.
-    `owner` is the owner id of a stored answer.
-    """
-
-    kind: Kind
-    dialect: str
-    started_at: float
-    key: str | None
-    answer_id: str
-    client: ClientName
-    parsed: Parsed | None = None
-    run: JobRun | None = None
-    attempt: Attempt | None = None
-    read_at: float | None = None
-    traced: TraceChoice = ""
-    parent: TraceParent | None = None
-    cooldown_s: float = 0.0
-    owner: str = ""
-
-    @property
-    def streamed(self) -> bool:
-        return self.parsed is not None and self.parsed.stream
-
-    def place(self, request: str) -> TracePlace:
-        """Return the trace and span ids for one of the runner requests of this HTTP request."""
-        parsed = self.parsed
-        first = request if parsed is None or not parsed.requests else parsed.requests[0].request_id
-        return place_of(request, first, self.parent)
 
 
 @dataclass(slots=True)
@@ -120,7 +73,7 @@ class EndedRequests:
         self._models = models
         self._exporter = open_exporter(options, log, metrics.exported)
 
-    def tell(self, exchange: Exchange, details: AskedOver, *, outcome: str, status: int) -> None:
+    def tell(self, exchange: Exchange, flow: Flow, outcome: str, status: int) -> None:
         """Report an exchange: update the metrics, write a log line and write a row for each of its
         requests. `outcome` is `FINISHED` or an error code."""
         now = self._reactor.now()
@@ -128,16 +81,16 @@ class EndedRequests:
         prompts = [request for request in requests if request.wire.question is None]
         read_tokens = sum(request.prompt_tokens for request in prompts)
         made_tokens = sum(request.answered_tokens for request in requests)
-        self._count(details, outcome, read_tokens, made_tokens)
+        self._count(flow, outcome, read_tokens, made_tokens)
         for request in requests:
-            row = _row_of(request, details, outcome, status, now)
+            row = _row_of(request, flow, outcome, status, now)
             read_once = request.prompt_tokens if request.wire.question is None else 0
             self._tell_row(row, str(exchange.model), read_once)
-            queued_s = _queued_s(request, details)
+            queued_s = _queued_s(request, flow)
             if queued_s is not None:
                 self._metrics.queued(str(exchange.model), queued_s)
             if request.trace is not None:
-                self._keep_trace(request, request.trace, details, row, now)
+                self._keep_trace(request, request.trace, flow, row, now)
 
     async def stop(self) -> None:
         """Export the remaining traces; the exporter limits how long this takes."""
@@ -145,53 +98,55 @@ class EndedRequests:
             await asyncio.get_running_loop().run_in_executor(None, self._exporter.close)
 
     def tell_provided(
-        self, details: AskedOver, provided: ProvidedAnswer, *, outcome: str, status: int
+        self, flow: Flow, provided: ProvidedAnswer, outcome: str, status: int
     ) -> None:
         """Report a request that a provider answered, as `tell` does."""
         now, usage = self._reactor.now(), provided.usage
-        self._count(details, outcome, usage.prompt_tokens, usage.completion_tokens)
+        self._count(flow, outcome, usage.prompt_tokens, usage.completion_tokens)
         row = RequestRow(
             request=provided.request,
             ended_at_s=wall(),
-            kind=details.kind,
-            dialect=details.dialect,
-            seconds=_rounded(now - details.started_at),
+            kind=flow.head.kind,
+            dialect=flow.head.dialect.name,
+            seconds=round(now - flow.head.came_at, 6),
             status=status,
             model=provided.model,
             client=provided.extras.client_id,
-            key=details.key,
+            key=flow.head.key,
             priority=provided.extras.priority,
             streamed=provided.streamed,
-            ttft_s=_since(details, provided.began_at),
+            ttft_s=_since(flow, provided.began_at),
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             completion_tokens=usage.completion_tokens,
             finish=provided.finish,
-            error=_error_of(outcome),
+            error=None if outcome == FINISHED else outcome,
         )
         self._tell_row(row, provided.counted_as, usage.prompt_tokens)
 
-    def tell_refused(self, details: AskedOver, fault: HttpFault) -> None:
+    def tell_refused(self, flow: Flow, fault: HttpFault) -> None:
         """Report a request that was refused before its exchange existed: count it and write its
         row."""
-        self._clients.ended(details.client, ClientTotals(refused=1))
+        self._clients.ended(flow.head.client, ClientTotals(refused=1))
         if not self._records.logs_requests:
             return
-        parsed = details.parsed
-        first = parsed.requests[0] if parsed is not None and parsed.requests else None
+        parsed, head = flow.parsed, flow.head
+        is_forwarded = flow.trial is not None and flow.trial.forwards
+        is_parsed = parsed is not UNPARSED and not is_forwarded
+        first = parsed.requests[0].request_id if parsed.requests else head.answer_id
         self._records.log_request(
             RequestRow(
-                request=details.answer_id if first is None else first.request_id,
+                request=first,
                 ended_at_s=wall(),
-                kind=details.kind,
-                dialect=details.dialect,
-                seconds=_rounded(self._reactor.now() - details.started_at),
+                kind=head.kind,
+                dialect=head.dialect.name,
+                seconds=round(self._reactor.now() - head.came_at, 6),
                 status=fault.status,
-                model=None if parsed is None else self._model_of(parsed.model),
-                client=None if parsed is None else parsed.extras.client_id,
-                key=details.key,
-                priority=None if parsed is None else parsed.extras.priority,
-                streamed=details.streamed,
+                model=self._model_of(parsed.model) if is_parsed else None,
+                client=parsed.extras.client_id if is_parsed else None,
+                key=head.key,
+                priority=parsed.extras.priority if is_parsed else None,
+                streamed=is_parsed and parsed.stream,
                 error=fault.code,
             )
         )
@@ -230,12 +185,12 @@ class EndedRequests:
         self,
         request: ClientRequest,
         trace: GatewayTrace,
-        details: AskedOver,
+        flow: Flow,
         row: RequestRow,
         now: float,
     ) -> None:
         """Store a trace once all ranks of its group have reported, or after `RANKS_S`."""
-        traced_request = _traced_request(self._options.node, request, details, row, now)
+        traced_request = _traced_request(self._options.node, request, flow, row, now)
 
         def keep() -> None:
             trace.when_whole(None)
@@ -252,14 +207,13 @@ class EndedRequests:
 
         trace.when_whole(keep_now)
 
-    def _count(
-        self, details: AskedOver, outcome: str, prompt_tokens: int, completion_tokens: int
-    ) -> None:
+    def _count(self, flow: Flow, outcome: str, prompt_tokens: int, completion_tokens: int) -> None:
         """Count an accepted request for its client, and start the client's cooldown."""
         failed = int(outcome != FINISHED)
         totals = ClientTotals(1, 0, failed, prompt_tokens, completion_tokens)
-        self._clients.ended(details.client, totals)
-        self._clients.rests(details.client, details.cooldown_s)
+        self._clients.ended(flow.head.client, totals)
+        if flow.cooldown_s:
+            self._clients.rests(flow.head.client, flow.cooldown_s)
 
     def _model_of(self, name: str) -> str | None:
         """Return the model that a name means. If no model matches, return the name itself if it has
@@ -270,77 +224,73 @@ class EndedRequests:
             return name if is_model_id(name) else None
 
 
-def _queued_s(request: ClientRequest, details: AskedOver) -> float | None:
+def _queued_s(request: ClientRequest, flow: Flow) -> float | None:
     """Return how long a request waited, in the gateway and at the runner, before the runner began
     it. None if the runner did not report its part."""
     usage, submitted_at = request.usage, request.submitted_at
     if usage is None or submitted_at is None or not usage.prefill_s + usage.decode_s:
         return None
-    return submitted_at - details.started_at + usage.queue_s
+    return submitted_at - flow.head.came_at + usage.queue_s
 
 
-def _since(details: AskedOver, at: float | None) -> float | None:
+def _since(flow: Flow, at: float | None) -> float | None:
     """Return the time from a request's start to `at`; None if `at` is None."""
-    return None if at is None else _rounded(at - details.started_at)
-
-
-def _error_of(outcome: str) -> str | None:
-    return None if outcome == FINISHED else outcome
+    return None if at is None else round(at - flow.head.came_at, 6)
 
 
 def _row_of(
-    request: ClientRequest, details: AskedOver, outcome: str, status: int, now: float
+    request: ClientRequest, flow: Flow, outcome: str, status: int, now: float
 ) -> RequestRow:
     wire, usage = request.wire, request.usage
     return RequestRow(
         request=request.request_id,
         ended_at_s=wall(),
-        kind=details.kind,
-        dialect=details.dialect,
-        seconds=_rounded(now - details.started_at),
+        kind=flow.head.kind,
+        dialect=flow.head.dialect.name,
+        seconds=round(now - flow.head.came_at, 6),
         status=status,
         model=wire.model,
         client=wire.client_id,
-        key=details.key,
+        key=flow.head.key,
         priority=wire.priority,
-        streamed=details.streamed,
+        streamed=flow.parsed.stream,
         instance=request.instance,
         node=request.node,
-        load_s=_rounded(request.inbox.load_s),
-        queue_s=None if usage is None else _rounded(usage.queue_s),
-        prefill_s=None if usage is None else _rounded(usage.prefill_s),
-        decode_s=None if usage is None else _rounded(usage.decode_s),
-        ttft_s=_since(details, request.first_at),
+        load_s=round(request.inbox.load_s, 6),
+        queue_s=None if usage is None else round(usage.queue_s, 6),
+        prefill_s=None if usage is None else round(usage.prefill_s, 6),
+        decode_s=None if usage is None else round(usage.decode_s, 6),
+        ttft_s=_since(flow, request.first_at),
         prompt_tokens=request.prompt_tokens,
         cached_tokens=0 if usage is None else usage.cached_tokens,
         completion_tokens=request.tokens if usage is None else usage.completion_tokens,
         finish=", ".join(sorted(request.finishes)) or None,
-        error=_error_of(outcome),
+        error=None if outcome == FINISHED else outcome,
     )
 
 
 def _traced_request(
-    node: NodeId, request: ClientRequest, details: AskedOver, row: RequestRow, now: float
+    node: NodeId, request: ClientRequest, flow: Flow, row: RequestRow, now: float
 ) -> TracedRequest:
     facts = {
         "model": str(request.model),
         "kind": row.kind,
         "dialect": row.dialect,
         "streamed": row.streamed,
-        "why": details.traced,
+        "why": flow.traced,
         "status": row.status,
         "error": row.error,
-        "answer": "" if details.parsed is None else details.parsed.answer_id,
+        "answer": flow.parsed.answer_id,
         "finishes": sorted(request.finishes),
         "first_token_s": row.ttft_s,
     }
     return TracedRequest(
         request=request.request_id,
-        place=details.place(request.request_id),
+        place=flow.place(request.request_id),
         node=node,
-        began_at_s=wall() - (now - details.started_at),
-        started_at=details.started_at,
-        read_at=details.read_at,
+        began_at_s=wall() - (now - flow.head.came_at),
+        started_at=flow.head.came_at,
+        read_at=flow.read_at,
         ended_at=now,
         facts=facts,
         usage=request.usage,
@@ -354,7 +304,7 @@ def _trace_of(trace: GatewayTrace, request: TracedRequest) -> TraceRow:
         request=request.request,
         ended_at_s=request.began_at_s + seconds,
         began_at_s=request.began_at_s,
-        seconds=_rounded(seconds),
+        seconds=round(seconds, 6),
         why=facts["why"],
         spans=document.spans,
         sums=json_bytes(document.sums),
@@ -363,7 +313,3 @@ def _trace_of(trace: GatewayTrace, request: TracedRequest) -> TraceRow:
         status=facts["status"],
         error=facts["error"],
     )
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)

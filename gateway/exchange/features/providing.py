@@ -1,18 +1,15 @@
-"""Talks to providers: forwards requests whose dialect the provider does not speak.
+"""Talks to providers: sends them the requests of a body.
 
-A parsed request is translated to the provider's dialect, and the provider is always asked for a
-stream. This module puts the answer into an inbox, as the same entries that runners send. So all
-code after the inbox (streams, whole answers, stored answers, jobs, records) does not depend on who
-answers.
+If a provider speaks the client's dialect, the body is forwarded (`forwarding`). Otherwise the
+parsed request is translated to the provider's dialect, and the provider is asked for a stream. The
+answer goes into an inbox, as the same entries that runners send. So all later stages do not depend
+on who answers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import replace
-
-from falcon.asgi import Request
 
 from bus.models.tasks import ProviderModel
 from bus.process.logs import story_of
@@ -20,72 +17,58 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.tokens import Entry
 from gateway.dialects import sse
-from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, internal, of_refusal
-from gateway.ended_requests import AskedOver
+from gateway.exchange.features.forwarding import (
+    ERROR_BYTES,
+    begins_s,
+    call_of,
+    counted_as,
+    forward,
+)
+from gateway.exchange.flow import Flow
+from gateway.exchange.parts import Parts
+from gateway.exchange.running import submitted
 from gateway.fetching import providers
-from gateway.http.callers import sharer_of
-from gateway.http.tasks.provided import BEGINS_S, ERROR_BYTES, counted_as
 from gateway.requests.derived import requests_of
 from gateway.requests.dispatcher import Exchange
 from gateway.requests.inbox import EntryInbox
 from gateway.requests.request import ClientRequest
-from gateway.service import HttpService
 
-PROVIDED = "shoal.provided"
-"""Scope key: the provider's model that answers. If it is None or missing, a model of the cluster
-answers."""
-UNNAMED = "a-provided-model"
-"""Stands for the model's name in a translated body, because the provider's name for a model may be
-no valid model id."""
 AHEAD = 64
 """If this many entries wait for a slow client, reading from the provider pauses."""
 _GONE = providers.ProviderFailed("client_gone", "the client went away")
 
 
-def named_as_asked(req: Request, parsed: Parsed) -> Parsed:
-    """Return a parsed body. If a provider's model answers, put the model name that the client
-    requested into the body."""
-    provided: ProviderModel | None = req.scope.get(PROVIDED)
-    return parsed if provided is None else replace(parsed, model=provided.name)
+async def provide(parts: Parts, flow: Flow) -> Flow:
+    """Submit the body to the provider of its model. Raises HttpFaultRaised."""
+    provided, trial = flow.provided, flow.trial
+    assert provided is not None and trial is not None
+    return (forward if trial.forwards else _translate)(parts, flow, provided)
 
 
-def submitted(
-    service: HttpService, req: Request, parsed: Parsed, details: AskedOver
-) -> tuple[Parsed, Exchange]:
-    """Submit the requests of a body to runners, or to the provider of its model. Return the body
-    without the fields that the provider ignores, and the exchange. Raises HttpFaultRaised."""
-    sharer = sharer_of(req, service.options, parsed.extras.client_id)
-    provided: ProviderModel | None = req.scope.get(PROVIDED)
-    if provided is None:
-        traced = True if details.traced else None
-        started = service.dispatcher.start(parsed, key_id=details.key, sharer=sharer, traced=traced)
-        return parsed, started
-    if service.dispatcher.draining:
-        leaves = providers.ProviderFailed("shutdown", "this gateway is shutting down")
-        raise HttpFaultRaised(leaves.fault)
+def _translate(parts: Parts, flow: Flow, provided: ProviderModel) -> Flow:
+    parsed = flow.parsed
     wire = requests_of(parsed, ModelId(provided.name), None, None)[0]
     body = providers.translated(provided, wire)  # refuses a request for several choices
-    call = providers.call_of(provided, json_bytes(body.fields), os.environ, {})
-    if isinstance(call, HttpFault):
-        raise HttpFaultRaised(call)
-    answer = _TranslatedAnswer(service, provided, call, details, parsed.extras.timeout_s)
+    call = call_of(parts, provided, json_bytes(body.fields), flow)
+    answer = _TranslatedAnswer(parts, flow, provided, call)
     inbox = EntryInbox((wire,), on_sent=answer.sent, on_abandoned=answer.leave)
     request = ClientRequest(
         wire=wire,
         inbox=inbox,
         owner=answer,
-        counters=service.counters,
-        now=service.reactor.now(),
+        counters=parts.counters,
+        now=parts.reactor.now(),
         timeout_s=None,
-        sharer=sharer,
+        sharer=flow.head.sharer,
     )
-    request.model = ModelId(counted_as(service, provided))
+    request.model = ModelId(counted_as(parts, provided))
     answer.begin(request, body.unheeded)
     # a provider's model is not in memory here, so keep-alive times have no effect
     extras = replace(parsed.extras, stay_warm_s=None, keep_alive_s=None)
-    return replace(parsed, extras=extras), Exchange(inbox, (request,), request.model)
+    flow = replace(flow, parsed=replace(parsed, extras=extras))
+    return submitted(parts, flow, Exchange(inbox, (request,), request.model))
 
 
 class _TranslatedAnswer:
@@ -93,29 +76,24 @@ class _TranslatedAnswer:
     requests, as the dispatcher does for runners."""
 
     def __init__(
-        self,
-        service: HttpService,
-        provided: ProviderModel,
-        call: providers.ProviderCall,
-        details: AskedOver,
-        timeout_s: float | None,
+        self, parts: Parts, flow: Flow, provided: ProviderModel, call: providers.ProviderCall
     ) -> None:
-        self._service = service
+        self._parts = parts
         self._provided = provided
         self._call = call
-        self._now = service.reactor.now
+        self._now = parts.reactor.now
         self._answer = providers.ProviderAnswer(call)
         self._tracker = providers.ToldInPassing(is_stream=True)
-        self._ends_at = None if timeout_s is None else details.started_at + timeout_s
-        budget_s = None if details.attempt is None else details.attempt.budget_s
-        self._begins_s = BEGINS_S if budget_s is None else budget_s
+        timeout_s = flow.parsed.extras.timeout_s
+        self._ends_at = None if timeout_s is None else flow.head.came_at + timeout_s
+        self._begins_s = begins_s(flow)
         self._ahead = 0
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, request: ClientRequest, unheeded: tuple[str, ...]) -> None:
         """Start a task that sends the request and passes on the answer."""
-        self._service.provided.add(self._answer)
+        self._parts.provided.add(self._answer)
         self._task = asyncio.create_task(self._run(request, unheeded))
 
     def sent(self, _request_id: RequestId, _choice: int, count: int) -> None:
@@ -156,12 +134,12 @@ class _TranslatedAnswer:
             inbox.refuse(raised.fault)
         except Exception as error:
             reference = str(request.request_id)
-            self._service.log.error(
+            self._parts.log.error(
                 "a provider's answer failed", request=reference, error=story_of(error)
             )
             inbox.refuse(internal(reference))
         finally:
-            self._service.provided.discard(self._answer)
+            self._parts.provided.discard(self._answer)
             await self._answer.close()
 
     async def _begun(self) -> None:
@@ -187,7 +165,7 @@ class _TranslatedAnswer:
     async def _pass_on(self, request: ClientRequest) -> None:
         """Pass on the whole answer. Raises ProviderFailed and HttpFaultRaised."""
         hearing = providers.hearing_of(self._provided, request.request_id)
-        silence_s = self._service.options.request_timeout_s or None
+        silence_s = self._parts.options.request_timeout_s or None
         within_s: float | None = self._begins_s
         while piece := await self._piece(within_s):
             within_s = silence_s

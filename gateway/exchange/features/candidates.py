@@ -1,0 +1,221 @@
+"""Talks to the other stages: answers a request that names a task or a provider's model, or no
+model at all.
+
+The candidates of a task are models. They are tried one after the other until one sends its first
+token. Headers of the answer name this candidate and the reason why it was tried. A fault that every
+candidate would cause, such as an invalid field, ends the request immediately. The body is parsed
+once; each candidate gets a copy with its own name and its own request ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import orjson
+
+from bus.wire.errors import BadRequest
+from bus.wire.shares import Sharer
+from gateway.access import AskingClients
+from gateway.dialects.body import read_object
+from gateway.dialects.dialect import Limits, Parsed, ToKeep
+from gateway.dialects.encode import json_bytes
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
+from gateway.dialects.unknown_fields import HEADER
+from gateway.exchange.features.forwarding import passed_on
+from gateway.exchange.flow import Attempts, Flow, TaskTry
+from gateway.exchange.headers import one_line
+from gateway.exchange.parts import Parts
+from gateway.exchange.reading import context_of, parsed_body, read_aside
+from gateway.fetching import providers
+from gateway.requests.tasks import Attempt, CandidateChoice, CandidateOrder, leads_on, order_of
+
+TASK, ANSWERED_BY, WHY = "x-shoal-task", "x-shoal-answered-by", "x-shoal-why"
+LEAST_S = 0.05
+"""If less than this is left of the client's timeout, no further candidate is tried."""
+ASKED_DIRECTLY = "requested by name"
+UNNAMED = "a-task"
+"""Stands for the model's name while a body is parsed for all candidates."""
+
+
+async def resolve(parts: Parts, flow: Flow) -> Flow:
+    """Find the candidates, if the body names a task or a provider's model. If it names no model, it
+    gets that of the client's profile."""
+    body, table = flow.body, parts.tasks.table
+    fields = await read_aside(len(body), partial(_fields, body, parts.options.body_depth))
+    if (own := own_model(parts.clients, flow.head.sharer, fields)) is not None:
+        fields["model"] = own
+        body = json_bytes(fields)
+        parts.bodies.take(len(body))
+        parts.bodies.give_back(len(flow.body))
+    flow = replace(flow, body=body)
+    name = fields.get("model")
+    in_background = fields.get("background") is True and flow.head.run is None
+    if not isinstance(name, str) or not table.means(name) or in_background:
+        return flow
+    task = table.task_named(name)
+    if task is None:
+        choice = CandidateChoice(name, ASKED_DIRECTLY, table.provided(name))
+        order = CandidateOrder((choice,))
+    else:
+        flow.http.reply.set_header(TASK, task)
+        keep_alive_s = table.tasks[task].keep_alive_s
+        if keep_alive_s is not None and "keep_alive" not in fields:
+            fields.setdefault("x_stay_warm", keep_alive_s)
+        is_warm = partial(_is_warm, parts)
+        allow_cloud = parts.bus.state.cloud_fallback
+        order = order_of(table, task, is_warm=is_warm, allow_cloud=allow_cloud)
+    parts.bodies.give_back(len(body))
+    return replace(flow, body=b"", fields=fields, task=task or "", order=order)
+
+
+def own_model(clients: AskingClients, sharer: Sharer, fields: Mapping[str, Any]) -> str | None:
+    """Return the model of the client's profile if the body names no model. None if the body names
+    one or the profile has none. `sharer` is the client without its client id."""
+    if not fields or fields.get("model"):
+        return None
+    client_id = fields.get("x_client_id")
+    key, _, *place = sharer
+    client = clients.named((key, client_id if isinstance(client_id, str) else "", *place))
+    return clients.profile(client).model
+
+
+async def try_in_order(parts: Parts, attempts: Attempts) -> None:
+    """Try the candidates one after the other until one answers. If all fail, raise the fault of the
+    last candidate; its message lists the failures of all candidates."""
+    base, failed, last = attempts.flow, list[str](), None
+    order, reply = base.order, base.http.reply
+    assert order is not None
+    budget_s = parts.tasks.table.tasks[base.task].budget_s if base.task else None
+    since_at = parts.reactor.now()
+    for number, choice in enumerate(order.choices):
+        left_s = _left_s(base.fields, parts.reactor.now() - since_at) if number else None
+        if left_s is not None and left_s < LEAST_S:
+            break
+        attempt = Attempt(base.task, budget_s) if base.task else None
+        trial = _trial_of(choice, base, attempt, left_s)
+        before = attempts.flow
+        try:
+            _check_kind(choice, base)
+            await attempts.attempt(
+                replace(
+                    base,
+                    trial=trial,
+                    provided=choice.provided,
+                    of_task=before.of_task,
+                    is_admitted=before.is_admitted,
+                )
+            )
+        except Exception as error:
+            fault = of_error(error)
+            began = attempt is None or attempt.began
+            if fault is None or began or base.http.watch.is_gone or not leads_on(fault):
+                raise
+            last = fault
+            failed.append(f"{choice.candidate}: {fault.message}")
+            reply.delete_header(HEADER)
+            parts.log.info(
+                "a candidate of a task did not answer",
+                task=base.task,
+                candidate=choice.candidate,
+                why=fault.code,
+            )
+            continue
+        why = choice.why
+        if last is not None:
+            why = f"{order.choices[number - 1].candidate} did not answer ({last.code})"
+        reply.set_header(ANSWERED_BY, one_line(choice.candidate))
+        reply.set_header(WHY, one_line(why))
+        return
+    assert last is not None, "a task has a candidate"
+    failed += [f"{name}: skipped (allowCloudFallback is false)" for name in order.left_out]
+    text = f"no candidate of the task '{base.task}' answered: {'; '.join(failed)}"
+    raise HttpFaultRaised(replace(last, message=text))
+
+
+async def make_out(parts: Parts, flow: Flow) -> Flow:
+    """Make out the body for the candidate that is asked. The first one has it parsed."""
+    trial, whole = flow.trial, flow.of_task
+    assert trial is not None
+    if trial.forwards:
+        return passed_on(parts, flow, trial)
+    if whole is not None:
+        ids = iter(context_of(parts, flow).ids)
+        whole = _with_new_ids(whole, {request.request_id: next(ids) for request in whole.requests})
+    else:
+        body = json_bytes({**flow.fields, "model": UNNAMED})
+        parts.bodies.take(len(body))
+        try:
+            whole = await parsed_body(parts, flow, body)
+        finally:
+            parts.bodies.give_back(len(body))
+    return replace(flow, of_task=whole, parsed=_named(whole, trial))
+
+
+def _trial_of(
+    choice: CandidateChoice, base: Flow, attempt: Attempt | None, left_s: float | None
+) -> TaskTry:
+    provided, dialect = choice.provided, base.head.dialect.name
+    forwards = provided is not None and providers.ASKS.get(dialect) == provided.settings.kind
+    return TaskTry(choice.candidate, forwards, attempt, left_s)
+
+
+def _left_s(fields: Mapping[str, Any], passed_s: float) -> float | None:
+    """Return the rest of the client's timeout; None if the body has none. The parser refuses an
+    invalid one."""
+    asked_s = fields.get("x_timeout_s")
+    if not isinstance(asked_s, int | float) or isinstance(asked_s, bool) or asked_s <= 0:
+        return None
+    return round(asked_s - passed_s, 3)
+
+
+def _check_kind(choice: CandidateChoice, base: Flow) -> None:
+    if choice.provided is not None and base.head.kind != "generate":
+        text = f"'{choice.provided.name}' is a provider's model, which only generates text"
+        raise HttpFaultRaised(HttpFault(400, "unsupported", text, field="model"))
+
+
+def _named(whole: Parsed, trial: TaskTry) -> Parsed:
+    """Return the body as if it had named the candidate."""
+    extras, to_keep = whole.extras, whole.to_keep
+    if trial.timeout_s is not None:
+        extras = replace(extras, timeout_s=trial.timeout_s)
+    if to_keep is not None and to_keep.listed:
+        listed = cast(dict[str, Any], orjson.loads(to_keep.listed))
+        to_keep = replace(to_keep, listed=json_bytes({**listed, "model": trial.name}))
+    return replace(whole, model=trial.name, extras=extras, to_keep=to_keep)
+
+
+def _with_new_ids(whole: Parsed, ids: Mapping[Any, Any]) -> Parsed:
+    """Return the body with other request ids: runners and records know the earlier candidate's. The
+    ids of the answer and of the stored items contain that of the first request."""
+    requests = tuple(
+        request.model_copy(update={"request_id": ids[request.request_id]})
+        for request in whole.requests
+    )
+    old, new = str(whole.requests[0].request_id), str(requests[0].request_id)
+    to_keep: ToKeep | None = whole.to_keep
+    if to_keep is not None:
+        items = tuple(item.replace(old.encode(), new.encode()) for item in to_keep.items)
+        listed = to_keep.listed.replace(old.encode(), new.encode())
+        to_keep = replace(to_keep, items=items, listed=listed)
+    answer_id = whole.answer_id.replace(old, new)
+    return replace(whole, requests=requests, answer_id=answer_id, to_keep=to_keep)
+
+
+def _fields(body: bytes, depth: int) -> dict[str, Any]:
+    """Return the fields of a body, or {} if the body is no JSON object; the dialect refuses such a
+    body later."""
+    try:
+        return read_object(body, Limits(depth=depth))
+    except BadRequest:
+        return {}
+
+
+def _is_warm(parts: Parts, candidate: str) -> bool:
+    try:
+        return bool(parts.catalog.ready(parts.catalog.named(candidate)))
+    except HttpFaultRaised:
+        return False

@@ -1,0 +1,58 @@
+"""Talks to the dispatcher: submits a request, and counts it as running until it ends.
+
+The process waits for running exchanges at shutdown. At its end an exchange cancels what is still
+open, and charges its tokens to the API key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from gateway.exchange.flow import Flow, Running
+from gateway.exchange.parts import Parts
+from gateway.requests.dispatcher import Exchange
+
+
+async def dispatch(parts: Parts, flow: Flow) -> Flow:
+    """Submit the requests of the body to runners. Raises HttpFaultRaised."""
+    head = flow.head
+    traced = True if flow.traced else None
+    exchange = parts.dispatcher.start(
+        flow.parsed, key_id=head.key, sharer=head.sharer, traced=traced
+    )
+    return submitted(parts, flow, exchange)
+
+
+def submitted(parts: Parts, flow: Flow, exchange: Exchange) -> Flow:
+    """Return the flow with a submitted exchange. Its client's cooldown begins. If the client
+    disconnects, the exchange is abandoned."""
+    abandon = partial(parts.dispatcher.abandon, exchange.inbox)
+    flow.http.watch.on_gone(abandon)
+    tell = partial(parts.ended_requests.tell, exchange, flow)
+    if flow.head.run is not None:
+        flow.head.run.computed = exchange.requests
+    return begun(parts, flow, Running(exchange, tell, [abandon]), partial(_spent, exchange))
+
+
+def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) -> Flow:
+    """Return the flow with an exchange that counts as running. `spent` returns the tokens that it
+    has used so far."""
+    head = flow.head
+    parts.running += 1
+    running.on_end.append(partial(_leave, parts))
+    if flow.cooldown_s:
+        parts.clients.rests(head.client, flow.cooldown_s)
+    if head.key is not None:
+        running.on_end.append(parts.api_keys.spends(head.key, spent))
+    return replace(flow, running=running)
+
+
+def _leave(parts: Parts) -> None:
+    parts.running -= 1
+
+
+def _spent(exchange: Exchange) -> int:
+    """Return how many tokens the requests of an exchange have used so far."""
+    return sum(request.spent_tokens for request in exchange.requests)

@@ -1,0 +1,113 @@
+"""Talks to clients, runners and records, through its stages: the table of stages, in order.
+
+A stage takes a `Flow` and returns it with more. `when` says whether the stage applies to a request;
+a stage without it always applies. A stage that does not apply is not entered. Each part of the
+table runs at its own time:
+
+- `request`: once.
+- `candidate`: once for each model that is asked. A task may have several.
+- `submission`, `answer`, `cut`: again with a shorter conversation, if it was too long.
+- `warm`, `keep`, `record`: when a model has answered. For a stream: before its first bytes, before
+  its last bytes, and at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Literal, get_args
+
+from gateway.exchange.answering import answer, begin
+from gateway.exchange.features import (
+    admit,
+    announce,
+    apply_profile,
+    choose_trace,
+    cut,
+    keep,
+    load_or_unload,
+    make_out,
+    provide,
+    recall_history,
+    relay,
+    resolve,
+    run_in_background,
+    stay_warm,
+)
+from gateway.exchange.flow import Flow
+from gateway.exchange.parts import Parts
+from gateway.exchange.reading import identify, parse, read, report_ignored, wait_for_models
+from gateway.exchange.running import dispatch
+
+Part = Literal["request", "candidate", "submission", "answer", "cut", "warm", "keep", "record"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """A row of the table. `is_recorded`: a request that fails in this stage is recorded."""
+
+    name: str
+    part: Part
+    run: Callable[[Parts, Flow], Awaitable[Flow]]
+    when: Callable[[Flow], object] | None = None
+    is_recorded: bool = True
+
+
+Table = Mapping[Part, Sequence[StageRow]]
+
+
+def _may_be_traced(flow: Flow) -> bool:
+    return flow.head.may_be_traced or flow.parsed.extras.trace
+
+
+def _is_empty(flow: Flow) -> bool:
+    """Return whether a body only loads or unloads a model."""
+    return flow.parsed.intent != "generate"
+
+
+def _has_unheeded(flow: Flow) -> bool:
+    extras = flow.parsed.extras
+    return bool(extras.ignored or extras.for_thinking or (extras.trace and not flow.traced))
+
+
+async def record(_parts: Parts, flow: Flow) -> Flow:
+    """Record the exchange and release what it holds. A refusal in mid-stream has no exchange."""
+    if flow.running is not None:
+        flow.running.end(flow.outcome)
+    return replace(flow, is_over=True)
+
+
+STAGES = (
+    StageRow("read", "request", read),
+    StageRow("resolve", "request", resolve, attrgetter("head.may_name")),
+    StageRow("parse", "candidate", parse, lambda flow: flow.order is None),
+    StageRow("make_out", "candidate", make_out, attrgetter("order")),
+    StageRow("identify", "candidate", identify),
+    StageRow("profile", "candidate", apply_profile, attrgetter("profile")),
+    StageRow("trace", "candidate", choose_trace, _may_be_traced),
+    StageRow("wait_for_models", "candidate", wait_for_models),
+    StageRow("report_ignored", "candidate", report_ignored, _has_unheeded),
+    StageRow("load", "candidate", load_or_unload, _is_empty, is_recorded=False),
+    StageRow("recall", "candidate", recall_history, attrgetter("parsed.to_keep")),
+    StageRow("admit", "candidate", admit, attrgetter("is_limited")),
+    StageRow("background", "candidate", run_in_background, attrgetter("parsed.background")),
+    StageRow("dispatch", "submission", dispatch, lambda flow: flow.provided is None),
+    StageRow("provide", "submission", provide, attrgetter("provided")),
+    StageRow("announce", "submission", announce, attrgetter("parsed.to_keep")),
+    StageRow("relay", "answer", relay, attrgetter("running.relay")),
+    StageRow("begin", "answer", begin, attrgetter("trial")),
+    StageRow("answer", "answer", answer),
+    StageRow("cut", "cut", cut, attrgetter("fault")),
+    StageRow("warm", "warm", stay_warm, lambda flow: flow.parsed.extras.wish_s is not None),
+    StageRow("keep", "keep", keep, attrgetter("parsed.to_keep")),
+    StageRow("record", "record", record),
+)  # fmt: skip
+
+
+def grouped(stages: Sequence[StageRow]) -> Table:
+    """Return the stages by part, in their order."""
+    return {part: [stage for stage in stages if stage.part == part] for part in get_args(Part)}
+
+
+TABLE = grouped(STAGES)
