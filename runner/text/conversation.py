@@ -59,18 +59,20 @@ class Conversations:
             )
         if not prompt.messages:
             raise BadRequest("messages must not be empty", field="messages")
-        tools = self._tools(request, prompt)
+        tools = () if request.tool_choice.mode == "none" else self._tools(request, prompt)
         thinking = self._thinking(request)
         # where thinking has no marks, the template may still know levels of it
         unmarked = self._family.think is None and request.thinking is not False
         levels, thinks = self._template.efforts, thinking or unmarked
+        about = (request.thinking, request.effort, request.variables, request.thinking_budget)
+        varies = bool(levels) or any(value is not None for value in about)
         rendered = render_chat(
             self._template,
             prompt,
             tools=tools,
             thinking=thinking,
             is_held=request.output.kind != "text",
-            variables=template_variables(request, levels, thinking=thinks),
+            variables=template_variables(request, levels, thinking=thinks) if varies else None,
             shape=self.shape,
         )
         return replace(rendered, thinking=thinking, tools=tools)
@@ -88,10 +90,8 @@ class Conversations:
         return False
 
     def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
-        """Return the tools shown to the model: none if it must not call any."""
+        """Return the tools shown to the model, which may call them."""
         choice, tools = request.tool_choice, prompt.tools
-        if choice.mode == "none":
-            return ()
         if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
             raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")
         if choice.mode == "required" and not tools:

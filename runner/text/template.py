@@ -129,7 +129,9 @@ def render_chat(
         text = template.render(
             messages, objects, thinking=thinking, continue_final=continues, variables=texts
         )
-    text, spelled = spans_in(text, marking.mark, template.markup)
+    spelled: tuple[Span, ...] = ()
+    if marking.mark:
+        text, spelled = spans_in(text, marking.mark, template.markup)
     unshown = _unshown(
         prompt,
         text,
@@ -141,7 +143,8 @@ def render_chat(
     family = template.family
     if final is None:
         text += family.prefill(thinking=thinking, is_held=is_held, has_tools=bool(tools))
-    return Rendered(text, family.opening(_without_markup(text, spelled), final), spelled, unshown)
+    plain = _without_markup(text, spelled) if spelled else text
+    return Rendered(text, family.opening(plain, final), spelled, unshown)
 
 
 def fill_in_tokens(token_id: Callable[[str], int | None]) -> tuple[int, int, int] | None:

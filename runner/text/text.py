@@ -205,11 +205,15 @@ class Text:
                 return ReadPrompt(count, context_tokens, text=text)
 
     def _prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest:
-        check_stops(request.stop)
-        check_bias(request.sampling.logit_bias, self._tokenizer.vocabulary)
-        check_scoring(request)
+        if request.stop:
+            check_stops(request.stop)
+        if request.sampling.logit_bias:
+            check_bias(request.sampling.logit_bias, self._tokenizer.vocabulary)
+        if request.prompt_logprobs is not None or request.max_tokens == 0:
+            check_scoring(request)
         prompt = self._prompt(request, context_tokens)
-        prompt = replace(prompt, tokens=behind_history(request, prompt.tokens, self._tokenizer))
+        if request.history is not None:
+            prompt = replace(prompt, tokens=behind_history(request, prompt.tokens, self._tokenizer))
         if not prompt.tokens:
             raise BadRequest("the prompt is empty", field="prompt")
         wanted = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
@@ -228,6 +232,8 @@ class Text:
             raise BadRequest(text, field="min_tokens")
         endless = request.ignore_eos and grammar is None
         reads_thinking = self._reads_thinking(request, prompt, grammar)
+        budget = request.thinking_budget if reads_thinking else None
+        tools = tool_objects(prompt.tools) if budget is not None else []
         return PreparedRequest(
             request=request,
             tokens=tuple(TokenId(token) for token in prompt.tokens),
@@ -242,13 +248,12 @@ class Text:
             opening=prompt.opening,
             reads_thinking=reads_thinking,
             reads_tools=bool(prompt.tools),
-            unheeded=(*unheld(prompt.tools, grammar), *prompt.unshown),
-            limit=thinking_limit(
-                self._tokenizer,
-                request.thinking_budget if reads_thinking else None,
-                tools=tool_objects(prompt.tools),
-                opening=prompt.opening,
-            ),
+            unheeded=(*unheld(prompt.tools, grammar), *prompt.unshown)
+            if prompt.tools
+            else prompt.unshown,
+            limit=None
+            if budget is None
+            else thinking_limit(self._tokenizer, budget, tools=tools, opening=prompt.opening),
         )
 
     def _reads_thinking(
@@ -269,7 +274,8 @@ class Text:
         prompt, longest = request.prompt, self._tokenizer.longest_token
         if isinstance(prompt, ChatPrompt):
             rendered = self._conversations.rendered(request, prompt)
-            check_length(rendered.text, context_tokens, longest)
+            if len(rendered.text) > longest * context_tokens:
+                check_length(rendered.text, context_tokens, longest)
             tokens = self._encode(rendered.text, field="messages", spelled=rendered.spelled)
             return _Prompt(
                 tokens,

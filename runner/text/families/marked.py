@@ -34,6 +34,10 @@ _LINES = "\r\n"
 _LAYOUT = " \t\r\n"
 
 
+_NO_CALL = CallText(0)
+"""Stands for the open call where none are read; nothing writes to it."""
+
+
 class SpanReader:
     """The reader of one choice. `think` or `calls` None: that kind of span is plain text.
 
@@ -75,7 +79,7 @@ class SpanReader:
         self._is_begun = False  # visible text was emitted
         self._trim = opening == "reasoning"  # leading white space is layout
         self._blank: str = ""  # trailing white space that may turn out to be layout
-        self._call = CallText(0)  # the open one
+        self._call = _NO_CALL if calls is None else CallText(0)  # the open one
         self._before = ""  # repeated markers before it
         self._closed: str = ""  # the last end marker, while no visible text follows it
         self._offset = 0  # of the raw text taken so far
