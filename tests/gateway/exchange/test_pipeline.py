@@ -222,3 +222,11 @@ def test_each_candidate_has_its_own_ids_and_its_name() -> None:
     assert flow.parsed.model == WARM and flow.parsed.answer_id == "resp_r-2"
     assert b"r-1" not in parts.stored[0] and b"r-2" in parts.stored[0]
     assert http.reply.headers["x-shoal-answered-by"] == WARM
+
+
+def test_a_stream_is_recorded_as_it_ended() -> None:
+    fields = {"model": WARM, "input": "hello", "store": False, "stream": True}
+    parts, *_ = asyncio.run(answered(Request(fields), Fault()))
+    assert parts.records == [("answer", "finished", 200)]
+    parts, *_ = asyncio.run(answered(Request(fields), Fault(at_piece=1)))
+    assert parts.records == [("answer", "client_closed", 200)]
