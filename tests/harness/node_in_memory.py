@@ -135,7 +135,11 @@ class NodeInMemory:
 
     def delete(self, instance: InstanceId, deadline_s: float = 0.0) -> None:
         """The holder has it drained."""
-        self.index(InstanceDraining(instance=instance, deadline_s=deadline_s, why="unloading was requested"))
+        self.index(
+            InstanceDraining(
+                instance=instance, deadline_s=deadline_s, why="unloading was requested"
+            )
+        )
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
         """Advance; stops early when `until` is true. Whether it was."""

@@ -69,8 +69,7 @@ IMPURE_MODULES: Mapping[str, Excused] = {
 }
 """Modules that do not say "Talks to" and read a clock or import what does; figure: how often."""
 
-DOCSTRINGS: Mapping[str, Excused] = {
-}
+DOCSTRINGS: Mapping[str, Excused] = {}
 """Public functions without a docstring, and docstrings in riddles."""
 
 PRIVATE_NAMES: Mapping[str, Excused] = {

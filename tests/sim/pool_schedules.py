@@ -99,7 +99,9 @@ class Schedule:
     def check_leaving(self, body: InstanceDraining | InstanceYields, before: ClusterState) -> None:
         known = before.instances[body.instance]
         is_replica = body.instance in self.watch.replicas(before)
-        asked = body.why == "unloading was requested" or body.why.endswith(("is drained", "which is ready again"))
+        asked = body.why == "unloading was requested" or body.why.endswith(
+            ("is drained", "which is ready again")
+        )
         if isinstance(body, InstanceYields) and not body.to:
             return
         if (known.model in before.pins or known.pinned) and not asked and not is_replica:
