@@ -43,8 +43,8 @@ from tests.house.trees import PACKAGES, ROOT
 
 CEILINGS = ROOT / "tests" / "house" / "walk_ceilings.toml"
 COMMAND = "python -m tests.house.walk --write"
-MARGIN = 1.12
-"""Over the figures of a quiet machine: beside four other processes 7.6 % more was counted."""
+MARGIN = 1.15
+"""Over the figures of a quiet machine: beside other processes up to 11 % more was counted."""
 AIMS: Mapping[str, int] = {
     "files": 100,
     "functions": 550,

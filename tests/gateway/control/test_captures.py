@@ -233,7 +233,7 @@ def test_only_so_many_captures_are_under_way(tmp_path: Path) -> None:
     kept = KeptCaptures(tmp_path)
     for count in range(AT_A_TIME):
         assert kept.claimed(f"capture-{count}")
-    with pytest.raises(CaptureRefused, match="other captures are running"):
+    with pytest.raises(CaptureRefused, match="this node is making other captures"):
         kept.claimed("another")
     assert not kept.claimed("capture-0")
     kept.write("capture-0", b"")

@@ -70,9 +70,9 @@ def test_what_is_wrong_with_a_manifest_is_said() -> None:
     backwards = manifest.model_copy(update={"files": tuple(reversed(files))})
     assert "not sorted" in str(problem_of(backwards, M))
     assert "lacks" in problem(files[0]) and "lacks" in problem(files[-1])
-    assert "one name" in problem(*files, entry("Config.json", b""))
-    assert "one name" in problem(*files, entry("config.json/a.json", b""))
-    assert "one name" in problem(*files, *files)
+    assert "same on a case-insensitive disk" in problem(*files, entry("Config.json", b""))
+    assert "same on a case-insensitive disk" in problem(*files, entry("config.json/a.json", b""))
+    assert "same on a case-insensitive disk" in problem(*files, *files)
     many = [entry(f"f{number:05}.json", b"") for number in range(5000)]
     assert "the limit is" in problem(*files, *many)
 

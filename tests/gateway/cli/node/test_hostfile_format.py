@@ -237,7 +237,7 @@ def test_a_device_that_is_down_or_not_there_is_named_with_its_machine() -> None:
     assert port_problems(host, rdma_ports(devinfo(("rdma_en4", "PORT_ACTIVE (4)")))) == []
     down = rdma_ports(devinfo(("rdma_en4", "PORT_DOWN (1)")))
     assert port_problems(host, down) == ["a: rdma_en4 is PORT_DOWN, not PORT_ACTIVE"]
-    assert port_problems(host, ()) == ["a: rdma_en4 is not there, not PORT_ACTIVE"]
+    assert port_problems(host, ()) == ["a: rdma_en4 is missing, not PORT_ACTIVE"]
 
 
 def run(*words: str) -> Any:
