@@ -12,8 +12,8 @@ from bus.wire.messages.wire import Message
 class OwnedRecord(Message):
     """Names a record by its owner and by the request that made it."""
 
-    owner: str = Field(max_length=256)
-    request: RequestId = Field(max_length=256)
+    owner: str
+    request: RequestId
 
 
 class Done(Message):
@@ -58,14 +58,14 @@ class StopAnswer(OwnedRecord):
 class StopRequest(Message):
     """Stop a request of the node, as if its client had disconnected."""
 
-    request: RequestId = Field(max_length=256)
+    request: RequestId
 
 
 class ListAnswers(Message):
     """List an owner's answers: at most `limit` that follow the row `after`, were made by `model`
     and have all of `labels`."""
 
-    owner: str = Field(max_length=256)
+    owner: str
     limit: int = Field(ge=0)
     descends: bool
     after: bytes | None = None

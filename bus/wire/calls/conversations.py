@@ -37,7 +37,7 @@ class ConversationFound(Message):
 class ReadItems(OwnedRecord):
     """Read all items, except items that runs of `job` added ("": except none)."""
 
-    job: str = Field(default="", max_length=256)
+    job: str = ""
 
 
 class ReadPage(OwnedRecord):

@@ -50,8 +50,8 @@ class StoredJob(Message):
 class FindJob(Message):
     """Find a job."""
 
-    owner: str | None = Field(max_length=256)
-    request: RequestId = Field(max_length=256)
+    owner: str | None
+    request: RequestId
 
 
 class JobFound(Message):
@@ -97,7 +97,7 @@ class ListJobs(Message):
     """List the latest jobs, at most `limit`, that follow the place `after` in the list: the time
     and the request of a job."""
 
-    owner: str | None = Field(max_length=256)
+    owner: str | None
     limit: int = Field(ge=0)
     after: tuple[float, RequestId] | None = None
 

@@ -37,7 +37,7 @@ class SettingsRead(Message):
 class RestartServices(Message):
     """Restart services of the node; `services` empty: all of them."""
 
-    services: tuple[str, ...] = Field(default=(), max_length=64)
+    services: tuple[str, ...] = ()
 
 
 class Restarting(Message):
@@ -78,14 +78,14 @@ class Examined(Message):
 class CancelAtRunner(Message):
     """Let a runner end a request, even if the gateway that sent it is gone."""
 
-    runner: str = Field(max_length=128)
-    request: RequestId = Field(max_length=256)
+    runner: str
+    request: RequestId
 
 
 class TakeCapture(Message):
     """Start the capture `name` of the node, or fetch it once it is ready."""
 
-    name: str = Field(max_length=64)
+    name: str
 
 
 class Capture(Message):
@@ -97,4 +97,4 @@ class Capture(Message):
 class ForgetCapture(Message):
     """Delete the capture `name`, because it has been fetched."""
 
-    name: str = Field(max_length=64)
+    name: str

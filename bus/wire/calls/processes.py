@@ -24,14 +24,14 @@ number of its waiting requests."""
 class StopHere(Message):
     """Stop a request of the process."""
 
-    request: RequestId = Field(max_length=256)
+    request: RequestId
 
 
 class StopAnswerHere(Message):
     """Stop a request of the process whose answer is stored for `owner`."""
 
-    owner: str = Field(max_length=256)
-    request: RequestId = Field(max_length=256)
+    owner: str
+    request: RequestId
 
 
 class ReadOpenRequests(Message):

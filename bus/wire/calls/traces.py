@@ -11,7 +11,7 @@ from bus.wire.messages.wire import Message
 class FindTrace(Message):
     """Find the trace of a request."""
 
-    request: RequestId = Field(max_length=256)
+    request: RequestId
 
 
 class TraceFound(Message):
@@ -23,7 +23,7 @@ class TraceFound(Message):
 class RemoveTrace(Message):
     """Delete the trace of a request."""
 
-    request: RequestId = Field(max_length=256)
+    request: RequestId
 
 
 class ListTraces(Message):

@@ -26,7 +26,7 @@ from bus.wire.messages.gateways import (
     CallAsked,
 )
 from tests.harness.seeds import seed_for
-from tests.recorded.specimens import full, specimens
+from tests.recorded.specimens import full, least, specimens
 
 ASKER = NodeId("n1")
 ASKED = CallAsked(call_id="call-1", name="capture.take", request=b"")
@@ -198,6 +198,19 @@ def test_each_message_of_a_call_is_closed_and_is_read_as_it_was_written(name: st
             assert unpack_body(cls, pack_body(message), limit_bytes=limit_bytes) == message
         assert cls.model_config.get("extra") == "forbid" and cls.model_config.get("frozen")
         assert "kind" not in cls.model_fields, "the call's name says what it is"
+
+
+def test_a_text_of_a_client_is_never_too_long_for_a_request() -> None:
+    """Ids, names and owners come from clients: a long one names nothing, and is no fault."""
+    long = "9" * 100_000
+    for name, call in CALLS.items():
+        request = least(call.request)
+        values = {field: getattr(request, field) for field in call.request.model_fields}
+        texts = {field: long for field, value in values.items() if type(value) is str}
+        fields = {**request.model_dump(), **texts}
+        packed = pack_body(call.request.model_validate(fields))
+        read = unpack_body(call.request, packed, limit_bytes=CALL_REQUEST_BYTES)
+        assert all(getattr(read, field) == long for field in texts), name
 
 
 def mangled(call: TypedCall[Any, Any], chance: random.Random) -> bytes:
