@@ -31,7 +31,19 @@ from bus.wire.calls.processes import (
     StopAnswerHere,
     StopHere,
 )
-from bus.wire.ids import RequestId
+from bus.wire.ids import NodeId, RequestId, owner_of
+
+MOST_DIGITS = 4
+"""A process number has fewer digits."""
+
+
+def process_of(request: RequestId, node: NodeId) -> int | None:
+    """Return the number of the HTTP process of `node` that made a request id; None if another node
+    made the id, or no gateway."""
+    owner = owner_of(request)
+    digits = owner[1][1:] if owner is not None and owner[0] == node else ""
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS
+    return int(digits) if is_number else None
 
 
 class OpenRequestTold(TypedDict):

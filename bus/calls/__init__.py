@@ -8,7 +8,7 @@ that did not answer. A new call is a row in the table, two messages, and a handl
 
 from typing import TYPE_CHECKING
 
-from bus.calls.failures import CallFailed, CallRefused
+from bus.calls.failures import CallFailed, plain_refusal
 from bus.calls.gathering import Gathered, missing_of
 from bus.calls.node_calls import Around, NodeCalls
 from bus.calls.pending import WHOLE_S
@@ -26,7 +26,6 @@ __all__ = [
     "WHOLE_S",
     "Around",
     "CallFailed",
-    "CallRefused",
     "Gathered",
     "NodeCalls",
     "ProcessCalls",
@@ -34,6 +33,7 @@ __all__ = [
     "TypedCall",
     "ask_service",
     "missing_of",
+    "plain_refusal",
     "refusal_of",
     "standing_of",
     "table",

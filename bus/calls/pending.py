@@ -57,10 +57,11 @@ class PendingCall:
             self._is_computed = True
             return False
         if answer.edition != self._edition:
-            if answer.offset:
-                return self._start_again(answer.edition)
+            # another process computes the reply now, and its bytes may differ
             self._edition = answer.edition
             self._content.clear()
+            if answer.offset:
+                return True
         if answer.offset != len(self._content):
             return False
         self._content += answer.content
@@ -86,11 +87,3 @@ class PendingCall:
         elif now >= self._patient_until:
             self.waited_s = ANSWER_S
         return self.waited_s > 0
-
-    def _start_again(self, edition: str) -> bool:
-        """Discard the bytes that have arrived, and fetch the reply from byte 0. The reply with this
-        `edition` comes from another process, so its bytes may differ. Return True: ask for byte 0
-        at once."""
-        self._edition = edition
-        self._content.clear()
-        return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bus.calls import CallFailed
+from bus.calls import CallFailed, plain_refusal
 from bus.wire.errors import ShoalError
 from bus.wire.messages.gateways import CallRefusal
 from gateway.dialects import faults
@@ -28,7 +28,7 @@ def call_refusal(error: ShoalError) -> CallRefusal:
     """Return the refusal of a call whose handler raised `error`. `call_failed` converts the refusal
     back to an HTTP error on the calling node."""
     if not isinstance(error, HttpFaultRaised):
-        return CallRefusal(message=str(error) or type(error).__name__)
+        return plain_refusal(error)
     fault = error.fault
     return CallRefusal(
         message=fault.message,

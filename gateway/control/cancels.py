@@ -13,8 +13,8 @@ from bus.calls import PROCESS_ANSWER_S, NodeCalls
 from bus.calls.table import STOP_REQUEST
 from bus.wire.calls.answers import Done, StopRequest
 from bus.wire.errors import ShoalError
-from bus.wire.ids import RequestId, owner_of
-from gateway.http_processes import HttpProcesses
+from bus.wire.ids import RequestId
+from gateway.http_processes import HttpProcesses, process_of
 
 REMEMBERED = 1024
 """How many stopped requests this process remembers."""
@@ -78,11 +78,8 @@ class CancelRouter:
 
     async def _stop_here(self, call: StopRequest) -> Done:
         """Stop a request of this node."""
-        owner = owner_of(call.request)
-        if owner is None or not (owner[1].isascii() and owner[1][1:].isdigit()):
-            return Done(done=False)
-        number = int(owner[1][1:])
-        if owner[0] != self._calls.node or number >= self._processes:
+        number = process_of(call.request, self._calls.node)
+        if number is None or number >= self._processes:
             return Done(done=False)
         is_stopped = await self._near.cancel(number, call.request)
         if is_stopped is None:

@@ -40,9 +40,8 @@ async def parse(parts: Parts, flow: Flow) -> Flow:
 
 async def parsed_body(parts: Parts, flow: Flow, body: bytes) -> Parsed:
     """Return a body as its dialect parses it."""
-    context = parts.parse_context() if flow.head.run is None else context_of(parts, flow)
-    read = partial(flow.head.dialect.parse, body, context)
-    return read() if len(body) < ASIDE_BYTES else await read_aside(len(body), read)
+    read = partial(flow.head.dialect.parse, body, context_of(parts, flow))
+    return await read_aside(len(body), read)
 
 
 def context_of(parts: Parts, flow: Flow) -> ParseContext:

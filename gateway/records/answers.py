@@ -28,9 +28,9 @@ from bus.wire.calls.answers import (
     StoredAnswer,
 )
 from bus.wire.errors import ShoalError
-from bus.wire.ids import NodeId, RequestId, owner_of
+from bus.wire.ids import NodeId, RequestId
 from gateway.dialects.dialect import KeptAnswer
-from gateway.http_processes import HttpProcesses
+from gateway.http_processes import HttpProcesses, process_of
 from gateway.records import kept_answers
 from gateway.records.file import RecordsUnavailable
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
@@ -234,14 +234,8 @@ class AnswerRecords:
         )
 
     async def _stopped(self, call: StopAnswer) -> Done:
-        made_by = owner_of(call.request)
-        digits = "" if made_by is None or made_by[0] != self._node else made_by[1][1:]
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 4):
-            return Done(done=False)
-        number = int(digits)
-        if number == self._near.number:
-            return Done(done=self.stop_here(call.request, call.owner))
-        if number >= self._processes:
+        number = process_of(call.request, self._node)
+        if number is None or number >= self._processes:
             return Done(done=False)
         stopped = await self._near.stop_answer(number, call.request, call.owner)
         if stopped is None:

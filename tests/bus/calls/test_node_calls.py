@@ -247,7 +247,7 @@ def test_a_node_that_is_down_or_unknown_is_reported_at_once() -> None:
     play(trace)
 
 
-def test_a_node_that_the_answering_node_does_not_know_is_refused_after_a_while() -> None:
+def test_a_node_that_the_answering_node_does_not_know_is_judged_after_some_attempts() -> None:
     """A new node may call before its card has arrived: the first attempts get no answer."""
 
     async def trace(site: Site) -> None:

@@ -9,8 +9,9 @@ import httpx
 import psutil
 import pytest
 
-from bus.wire.ids import RequestId
+from bus.wire.ids import NodeId, RequestId
 from gateway.control.cancels import REMEMBERED, RememberedCancels
+from gateway.http_processes import process_of
 from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
 from tests.harness.second_gateway import SecondGateway
@@ -106,3 +107,18 @@ def test_what_was_stopped_is_remembered_up_to_a_bound() -> None:
     assert all(stopped.cancel(name) for name in names)
     assert not stopped.cancel(names[0])
     assert all(stopped.cancel(name) for name in names[1:])
+
+
+def test_the_process_of_a_request_is_a_small_number_of_its_own_node() -> None:
+    def number(name: str) -> int | None:
+        return process_of(RequestId(name), NodeId("n1"))
+
+    assert number("req-n1-h12-b-1") == 12
+    for name in (
+        "req-n2-h0-b-1",
+        "req-n1-h-b-1",
+        "req-n1-h²-b-1",
+        "x",
+        f"req-n1-h{'9' * 5000}-b-1",
+    ):
+        assert number(name) is None, name[:40]
