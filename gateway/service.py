@@ -34,7 +34,6 @@ from bus.wire.messages.gateways import CallRefusal
 from bus.wire.messages.peers import PeersReading
 from gateway import records
 from gateway.access import ApiKeys, AskingClients
-from gateway.control.call_faults import call_refusal
 from gateway.control.cancels import CancelRouter, RememberedCancels
 from gateway.control.card_files import CardFiles
 from gateway.control.keep_alive import KeepAliveWishes
@@ -43,7 +42,7 @@ from gateway.dialects.dialect import Limits, ParseContext
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, of_refusal
 from gateway.dialects.unknown_fields import labels_of
-from gateway.exchange import EndedRequests
+from gateway.exchange import EndedRequests, call_refusal
 from gateway.fetching import open_tools, providers
 from gateway.http_processes import HttpProcesses, OpenRequestTold
 from gateway.requests.body_budget import BodyBudget

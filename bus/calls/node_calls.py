@@ -23,7 +23,7 @@ from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.process.logs import story_of
 from bus.wire.codec import Envelope, pack_body, unpack_body
-from bus.wire.errors import BadMessage, ShoalError
+from bus.wire.errors import BadMessage, BadRequest, ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
 from bus.wire.messages.gateways import (
     CALL_REPLY_BYTES,
@@ -106,7 +106,7 @@ class NodeCalls:
 
         `key` is required for a call with the right `admin`: the id of the cluster's API key behind
         the call, or "" for the owner of this node. `within_s` limits the whole call. Raises
-        CallFailed; for a call to this node, raises the errors of its handler. Raises ValueError if
+        CallFailed; for a call to this node, raises the errors of its handler. Raises BadRequest if
         the request is too large.
         """
         if key is None and call.right == "admin":
@@ -121,7 +121,8 @@ class NodeCalls:
             raise CallFailed(standing.name, "down", message)
         packed = pack_body(request)
         if len(packed) > CALL_REQUEST_BYTES:
-            raise ValueError(f"the request of {call.name} has {len(packed)} bytes")
+            limit = f"a call to another node holds at most {CALL_REQUEST_BYTES} bytes"
+            raise BadRequest(f"the request for {standing.name} has {len(packed)} bytes; {limit}")
         message = CallAsked(call_id=new_name("call"), name=call.name, key=key or "", request=packed)
         pending = PendingCall(message, self._bus.reactor.now(), within_s, is_slow=call.is_slow)
         content = await self._fetch(node, standing.name, message.call_id, pending)

@@ -94,6 +94,16 @@ class Unavailable(ShoalError):
     """A service can't be reached now. The text names the wait that timed out."""
 
 
+class OwnerSilent(ShoalError):
+    """The process that owns a request, an answer or a piece of work did not answer within
+    `waited_s` seconds. `owner` names it for people; `advice` says what to do."""
+
+    def __init__(self, owner: str, waited_s: float, advice: str = "") -> None:
+        text = f"{owner} did not answer within {waited_s:g} s"
+        super().__init__(f"{text}; {advice}" if advice else text)
+        self.waited_s = waited_s
+
+
 class ConfigError(ShoalError):
     """A setting is wrong. The text has the setting, its source and the accepted values."""
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.control import (
-        call_faults,
         cancels,
         captures,
         card_files,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "call_faults",
     "cancels",
     "captures",
     "card_files",

@@ -12,22 +12,13 @@ from typing import Protocol
 from bus.calls import PROCESS_ANSWER_S, NodeCalls
 from bus.calls.table import STOP_REQUEST
 from bus.wire.calls.answers import Done, StopRequest
-from bus.wire.errors import ShoalError
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import RequestId
 from gateway.http_processes import HttpProcesses, process_of
 
+LOST = "if it has died, the runners end its requests within 3 s"
 REMEMBERED = 1024
 """How many stopped requests this process remembers."""
-
-
-class OwnerSilent(ShoalError):
-    """The owner of a request did not answer within `waited_s` seconds. `owner` names it for
-    people."""
-
-    def __init__(self, owner: str, waited_s: float) -> None:
-        super().__init__(f"{owner} did not answer within {waited_s:g} s")
-        self.owner = owner
-        self.waited_s = waited_s
 
 
 class Cancellable(Protocol):
@@ -83,5 +74,5 @@ class CancelRouter:
             return Done(done=False)
         is_stopped = await self._near.cancel(number, call.request)
         if is_stopped is None:
-            raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S)
+            raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S, LOST)
         return Done(done=is_stopped)

@@ -263,25 +263,20 @@ def item_not_found(item_id: str) -> HttpFault:
     return HttpFault(404, "item_not_found", text, "input")
 
 
-def owner_silent(owner: str, waited_s: float) -> HttpFault:
-    """Return the 504 for a cancel to which the request's owner, a gateway, did not answer."""
+def owner_silent(message: str, waited_s: float) -> HttpFault:
+    """Return the 504 for a node or process that did not answer within `waited_s`."""
     return HttpFault(
         504,
         "owner_silent",
-        f"{owner}, which owns the request, did not answer within {waited_s:g} s; if that gateway "
-        "has died, the runners cancel its requests within 3 s",
+        message,
         retry_after_s=OVERLOADED_RETRY_S,
         facts={"waited_s": waited_s},
     )
 
 
-def records_elsewhere(why: str, message: str, waited_s: float) -> HttpFault:
-    """Return the fault for records that another node does not send. If `why` is `down` or
-    `refused`, the status is 503; if `why` is `silent`, 504."""
-    if why == "silent":
-        facts = {"waited_s": waited_s}
-        return HttpFault(504, "owner_silent", message, None, OVERLOADED_RETRY_S, facts)
-    code = "owner_down" if why == "down" else "records_unavailable"
+def records_elsewhere(is_down: bool, message: str) -> HttpFault:
+    """Return the 503 for a node that is down, or that refuses without an HTTP error."""
+    code = "owner_down" if is_down else "records_unavailable"
     return HttpFault(503, code, message, retry_after_s=UNAVAILABLE_RETRY_S)
 
 

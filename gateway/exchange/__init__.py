@@ -7,7 +7,8 @@ facts about the request, and returns it with more. A feature is a stage in a fil
 stages. Errors, cancellation and the record of the request each pass through one place there.
 """
 
-from gateway.exchange.features import found_answer, named_items, own_model, recall, record_faults
+from gateway.exchange.errors import call_refusal, fault_of
+from gateway.exchange.features import found_answer, named_items, own_model, recall
 from gateway.exchange.flow import Asked, ClientWatch, Flow, HttpSide, Running
 from gateway.exchange.headers import Reply, one_line, tell_ignored
 from gateway.exchange.parts import Parts
@@ -29,6 +30,8 @@ __all__ = [
     "Reply",
     "Running",
     "StageRow",
+    "call_refusal",
+    "fault_of",
     "found_answer",
     "grouped",
     "named_items",
@@ -36,6 +39,5 @@ __all__ = [
     "own_model",
     "read_aside",
     "recall",
-    "record_faults",
     "tell_ignored",
 ]

@@ -22,8 +22,9 @@ from gateway.dialects.dialect import (
     Parsed,
     StreamRenderer,
 )
-from gateway.dialects.faults import HttpFaultRaised, internal, of_error
+from gateway.dialects.faults import HttpFaultRaised, internal
 from gateway.exchange.answering import comments_before, outcome_of
+from gateway.exchange.errors import fault_of
 from gateway.exchange.features import try_in_order
 from gateway.exchange.flow import Flow
 from gateway.exchange.parts import Parts
@@ -88,7 +89,7 @@ class Pipeline:
 
     def _record_failure(self, error: BaseException) -> None:
         flow = self.flow
-        fault = of_error(error) if isinstance(error, Exception) else None
+        fault = fault_of(error) if isinstance(error, Exception) else None
         fault = fault or internal(flow.head.answer_id)
         if flow.running is None:
             self._parts.ended_requests.tell_refused(flow, fault)

@@ -38,7 +38,7 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
-from gateway.exchange import one_line
+from gateway.exchange import fault_of, one_line
 from gateway.http.callers import caller_of, check_owner
 from gateway.http.openapi import Route
 from gateway.http.scope import Receive, scope_of
@@ -311,7 +311,7 @@ class ErrorHandlers:
     def _fault_of(self, req: Request, error: Exception, request_id: str | None) -> HttpFault:
         if isinstance(error, falcon.HTTPError):
             return _fault_of_falcon(req, error)
-        fault = faults.of_error(error)
+        fault = fault_of(error)
         if fault is None:
             reference = new_name("err")
             self._handle.service.log.error(

@@ -8,7 +8,7 @@ conversations, which later requests with the same API key can continue. To read 
 node, a gateway asks that node's gateway.
 """
 
-from gateway.records.answers import AnswerRecords, AnswersListed, AnswersSilent
+from gateway.records.answers import AnswerRecords, AnswersListed
 from gateway.records.client_use import (
     ClientFigures,
     ClientTotals,
@@ -32,7 +32,7 @@ from gateway.records.conversations import (
     conversation_too_far,
     no_such_item,
 )
-from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.file import RecordsFile
 from gateway.records.jobs import (
     JOB_PREFIX,
     Application,
@@ -56,6 +56,7 @@ from gateway.records.kept_answers import AnswerBounds, ListedQuery, answer_bound
 from gateway.records.kept_traces import TraceRecords
 from gateway.records.node_records import NodeRecords, open_records
 from gateway.records.request_log import Kind, LogBounds, RecentQuery, RequestRow, StatsTold
+from gateway.records.statements import RecordsUnavailable
 from gateway.records.traces import TraceRow
 
 __all__ = [
@@ -67,7 +68,6 @@ __all__ = [
     "AnswerBounds",
     "AnswerRecords",
     "AnswersListed",
-    "AnswersSilent",
     "Application",
     "ClientFigures",
     "ClientTotals",

@@ -27,26 +27,14 @@ from bus.wire.calls.answers import (
     StopAnswer,
     StoredAnswer,
 )
-from bus.wire.errors import ShoalError
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import NodeId, RequestId
 from gateway.dialects.dialect import KeptAnswer
 from gateway.http_processes import HttpProcesses, process_of
 from gateway.records import kept_answers
-from gateway.records.file import RecordsUnavailable
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
 from gateway.records.node_records import Make, NodeRecords
-from gateway.records.statements import Statement
-
-
-class AnswersSilent(ShoalError):
-    """The HTTP process that makes an answer did not reply within `waited_s` to the request to
-    stop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(
-            f"HTTP process {number} of this node did not answer within {PROCESS_ANSWER_S:g} s"
-        )
-        self.waited_s = PROCESS_ANSWER_S
+from gateway.records.statements import RecordsUnavailable, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +165,7 @@ class AnswerRecords:
 
     async def stop(self, owner: str, request: RequestId) -> bool:
         """Stop an answer of this owner that is being made. Return False if none is in progress.
-        Raises AnswersSilent, CallFailed."""
+        Raises OwnerSilent, CallFailed."""
         stop = StopAnswer(owner=owner, request=request)
         return _is_done(await self._calls.ask_owner(request, table.STOP_ANSWER, stop))
 
@@ -239,7 +227,7 @@ class AnswerRecords:
             return Done(done=False)
         stopped = await self._near.stop_answer(number, call.request, call.owner)
         if stopped is None:
-            raise AnswersSilent(number)
+            raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S)
         return Done(done=stopped)
 
 

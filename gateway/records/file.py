@@ -23,9 +23,8 @@ from typing import Any, Literal, TypeVar
 
 from bus.process.clock import now
 from bus.process.logs import Log
-from bus.wire.errors import ShoalError
 from gateway.records.schema import VERSION, statements_from
-from gateway.records.statements import Statement
+from gateway.records.statements import RecordsUnavailable, Statement
 
 LOCK_S = 10.0
 """How long another process may take to check or migrate a file."""
@@ -59,10 +58,6 @@ renamed."""
 _UNREADABLE = (UnicodeDecodeError, SystemError)
 """Errors that Python raises if SQLite's message quotes a broken schema."""
 _T = TypeVar("_T")
-
-
-class RecordsUnavailable(ShoalError):
-    """The records cannot be read or written now; retrying may help."""
 
 
 class RecordsFile:

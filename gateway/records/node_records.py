@@ -22,9 +22,9 @@ from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log, story_of
 from gateway.records import age, kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
-from gateway.records.file import RecordsFile, RecordsUnavailable
+from gateway.records.file import RecordsFile
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
-from gateway.records.statements import Statement
+from gateway.records.statements import RecordsUnavailable, Statement
 from gateway.records.traces import TraceRow
 from gateway.view.options import Options
 

@@ -1,11 +1,13 @@
-"""The type of an SQL statement with its values. Pure modules return it, and the records thread runs
-it."""
+"""An SQL statement with its values, which pure modules return and the records thread runs; and the
+error if it cannot be run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from bus.wire.errors import ShoalError
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +17,7 @@ class Statement:
 
     text: str
     values: Sequence[Any] | Mapping[str, Any] = ()
+
+
+class RecordsUnavailable(ShoalError):
+    """The records cannot be read or written now; retrying may help."""

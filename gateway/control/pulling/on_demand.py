@@ -13,9 +13,9 @@ import math
 from collections.abc import Collection, Sequence
 
 from bus.client import BusClient
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
-from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling.fitting import Fitting
 from gateway.control.pulling.names import PullTarget, demanded_repository
 from gateway.view.readings import ClusterReadings
@@ -76,7 +76,7 @@ class PullsOnDemand:
             await asyncio.sleep(LISTED_S)
             text = f"{node} pulled {model} but does not list it; see `shoal ls`"
         except OwnerSilent as silent:
-            text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
+            text = str(silent)
         if (last := self._states.get(model)) is None or last.phase != "failed":
             self._states[model] = PullState(
                 model=model, phase="failed", reason="broken", message=text

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
 
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
-from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling.sync_plan import CopyAt
 
 AT_ONCE = 2
@@ -76,5 +76,4 @@ async def _states_of(ask: AskForCopy, copy: CopyAt) -> AsyncGenerator[PullState]
             async for state in states:
                 yield state
     except OwnerSilent as silent:
-        text = f"{silent.owner} did not answer within {silent.waited_s:g} s"
-        yield PullState(model=copy.model, phase="failed", reason="broken", message=text)
+        yield PullState(model=copy.model, phase="failed", reason="broken", message=str(silent))

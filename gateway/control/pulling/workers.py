@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 from bus.client import BusClient
 from bus.process.identity import new_name
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
 from bus.wire.messages.weights import (
@@ -25,7 +26,6 @@ from bus.wire.messages.weights import (
     VerifyReading,
     VerifyState,
 )
-from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling.names import PullTarget
 from gateway.view.readings import ClusterReadings, storage_of
 
@@ -134,7 +134,7 @@ class Workers:
                     if state.phase in ("done", "failed"):
                         return
                 elif now - received_at > SILENT_S:
-                    raise OwnerSilent(f"the worker of node {node}", SILENT_S)
+                    raise OwnerSilent(f"the worker of node {node}", SILENT_S, "see `shoal nodes`")
                 await asyncio.sleep(LOOK_S)
         finally:
             self._bus.publish(f"{topic}.{node}", question.model_copy(update={"leaves": True}))

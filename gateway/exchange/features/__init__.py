@@ -11,7 +11,6 @@ from gateway.exchange.features.history import (
     named_items,
     recall,
     recall_history,
-    record_faults,
 )
 from gateway.exchange.features.keeping import announce, keep
 from gateway.exchange.features.profiles import apply_profile
@@ -34,7 +33,6 @@ __all__ = [
     "provide",
     "recall",
     "recall_history",
-    "record_faults",
     "relay",
     "resolve",
     "run_in_background",

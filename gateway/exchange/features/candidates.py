@@ -22,8 +22,9 @@ from gateway.access import AskingClients
 from gateway.dialects.body import read_object
 from gateway.dialects.dialect import Limits, Parsed, ToKeep
 from gateway.dialects.encode import json_bytes
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_error
+from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.unknown_fields import HEADER
+from gateway.exchange.errors import fault_of
 from gateway.exchange.features.forwarding import passed_on
 from gateway.exchange.flow import Attempts, Flow, TaskTry
 from gateway.exchange.headers import one_line
@@ -109,7 +110,7 @@ async def try_in_order(parts: Parts, attempts: Attempts) -> None:
                 )
             )
         except Exception as error:
-            fault = of_error(error)
+            fault = fault_of(error)
             began = attempt is None or attempt.began
             if fault is None or began or base.http.watch.is_gone or not leads_on(fault):
                 raise

@@ -3,14 +3,11 @@ body names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from bus.calls import CallFailed
 from bus.wire.ids import RequestId
-from gateway.control.call_faults import call_failed
 from gateway.dialects import dialect, faults
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
@@ -21,8 +18,6 @@ from gateway.records import (
     FAR_BYTES,
     MOST_BYTES,
     MOST_ITEMS,
-    AnswersSilent,
-    RecordsUnavailable,
     conversation_full,
     conversation_not_found,
     conversation_too_far,
@@ -70,8 +65,7 @@ async def recall(
 async def _continuation_fault(parts: Parts, owner: str, answer_id: str) -> HttpFault:
     """Return the fault for an answer that cannot be continued, because it does not exist, is still
     being made in the background, or failed."""
-    with record_faults():
-        job = await parts.jobs.find(job_of_run(request_id_of(answer_id)), owner)
+    job = await parts.jobs.find(job_of_run(request_id_of(answer_id)), owner)
     if job is None or job.kind != "response" or job.state == "done":
         return faults.answer_not_found("Response", answer_id, "previous_response_id")
     return faults.answer_not_made(answer_id, job.state, "previous_response_id", job.is_open)
@@ -107,8 +101,7 @@ async def items_before(
     HttpFaultRaised (400, 404, 413)."""
     conversation = request_id_of(conversation_id)
     job = job_of_run(parsed.requests[0].request_id)
-    with record_faults():
-        items = await parts.conversations.items(owner, conversation, job)
+    items = await parts.conversations.items(owner, conversation, job)
     if items is None:
         fault = conversation_not_found(conversation_id, "conversation")
         raise HttpFaultRaised(fault)
@@ -122,19 +115,4 @@ async def items_before(
 
 async def found_answer(parts: Parts, owner: str, request: RequestId) -> dialect.KeptAnswer | None:
     """Return an answer of this owner, of any path; None if none is stored."""
-    with record_faults():
-        return await parts.answers.find(owner, job_of_run(request))
-
-
-@contextmanager
-def record_faults() -> Generator[None]:
-    """Raise HttpFaultRaised (503, 504) if records cannot be read or changed."""
-    try:
-        yield
-    except AnswersSilent as error:
-        fault = faults.records_elsewhere("silent", str(error), error.waited_s)
-        raise HttpFaultRaised(fault) from None
-    except CallFailed as error:
-        raise HttpFaultRaised(call_failed(error)) from None
-    except RecordsUnavailable as error:
-        raise HttpFaultRaised(faults.records_unavailable(str(error))) from None
+    return await parts.answers.find(owner, job_of_run(request))

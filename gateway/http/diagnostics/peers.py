@@ -7,11 +7,10 @@ from typing import TypeVar
 
 from falcon.asgi import Request
 
-from bus.calls import WHOLE_S, CallFailed, TypedCall
+from bus.calls import WHOLE_S, TypedCall
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.wire import Message
-from gateway.control.call_faults import call_failed
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_behind
@@ -63,7 +62,4 @@ async def ask_node(
 ) -> R:
     """Return a node's reply to a call that the client of `req` makes. Raises HttpFaultRaised with
     the error that the node sent, or if the node was not reached."""
-    try:
-        return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)
-    except CallFailed as error:
-        raise HttpFaultRaised(call_failed(error)) from error
+    return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)

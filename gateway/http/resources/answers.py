@@ -15,7 +15,7 @@ from gateway.dialects import api_table, dialect, faults, sse
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.exchange import found_answer, record_faults
+from gateway.exchange import found_answer
 from gateway.http.callers import owner_of_kept
 from gateway.http.middleware import Resource, read_body
 from gateway.records import ListedQuery
@@ -52,8 +52,7 @@ class AnswerResource(Resource):
         """Delete the answer. 404 if it is not stored."""
         owner = await owner_of_kept(req, self.service.options)
         await _stored_answer(self.service, req, self.endpoint, answer_id)
-        with record_faults():
-            was_removed = await self.service.answers.remove(owner, request_id_of(answer_id))
+        was_removed = await self.service.answers.remove(owner, request_id_of(answer_id))
         if not was_removed:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
@@ -62,8 +61,7 @@ class AnswerResource(Resource):
         """Replace the labels of a stored answer, and return it. Raises HttpFaultRaised (404)."""
         owner = await owner_of_kept(req, self.service.options)
         await _stored_answer(self.service, req, self.endpoint, answer_id)
-        with record_faults():
-            await self.service.answers.label(owner, request_id_of(answer_id), labels)
+        await self.service.answers.label(owner, request_id_of(answer_id), labels)
         return await _stored_answer(self.service, req, self.endpoint, answer_id)
 
 
@@ -108,8 +106,7 @@ class AnswerCancel(Resource):
 
     async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
         service = self.service
-        with record_faults():
-            stopped = await service.answers.stop(owner, request)
+        stopped = await service.answers.stop(owner, request)
         end_at = service.reactor.now() + STOPPED_S
         while stopped and service.reactor.now() < end_at:
             answer = await found_answer(service, owner, request)
@@ -156,10 +153,9 @@ async def listed_answers(
     query = ListedQuery(
         page.limit + 1, page.descends, after, page.model, tuple(page.labels.items())
     )
-    with record_faults():
-        listed = await service.answers.listed(owner, query)
-        shown = listed.requests[: page.limit]
-        replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
+    listed = await service.answers.listed(owner, query)
+    shown = listed.requests[: page.limit]
+    replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
     gone = {missing_of(reply): None for reply in replies if isinstance(reply, CallFailed)}
     return AnswersPage(
         tuple(reply for reply in replies if isinstance(reply, dialect.KeptAnswer)),

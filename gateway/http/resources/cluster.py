@@ -11,7 +11,6 @@ from falcon.asgi import Request, Response
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from bus.calls import CallFailed
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.stalls import StallCounts, read_stalls
 from bus.replica.state import ClusterState
@@ -30,8 +29,6 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
-from gateway.control.call_faults import call_failed
-from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised
@@ -346,14 +343,7 @@ class CancelResource(Resource):
         """Stop the request, also if another node's gateway owns it. The client of that request gets
         an ordinary end. A repeated call gets the same answer. 404: unknown; 504: silent owner."""
         request = request_id_of(request_id)
-        try:
-            was_open = await self.service.cancels.stop(request)
-        except OwnerSilent as silent:
-            fault = faults.owner_silent(silent.owner, silent.waited_s)
-            raise HttpFaultRaised(fault) from None
-        except CallFailed as error:
-            raise HttpFaultRaised(call_failed(error)) from None
-        if not was_open:
+        if not await self.service.cancels.stop(request):
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         stopped: CancelAnswer = {"id": request_id, "cancelled": True}
         answer_json(resp, stopped)

@@ -35,8 +35,8 @@ from gateway.records.answers import AnswerRecords
 from gateway.records.conversations import table
 from gateway.records.conversations.here import ConversationsHere
 from gateway.records.conversations.table import FAR_BYTES, OfOwner
-from gateway.records.file import RecordsUnavailable
 from gateway.records.node_records import NodeRecords
+from gateway.records.statements import RecordsUnavailable
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from bus.process.clock import now
 from bus.process.logs import Log, story_of
 from bus.wire.ids import RequestId
-from gateway.records.file import RecordsUnavailable
 from gateway.records.jobs.events import Ending, EventCutter, ending_of, is_end_mark
 from gateway.records.jobs.job import Job, error_text, run_id
 from gateway.records.jobs.leases import LeaseWatch
 from gateway.records.jobs.records import JobRecords, RunProgress
 from gateway.records.jobs.run_scope import JobRun, run_of, scope_of
 from gateway.records.jobs.table import RunName
+from gateway.records.statements import RecordsUnavailable
 
 ROUND_S = 0.25
 """Time between two rounds while jobs run."""

@@ -19,13 +19,13 @@ from bus.process.endpoints import Endpoints
 from bus.process.identity import new_boot
 from bus.process.logs import Log
 from bus.switchboard.switchboard import Switchboard
+from bus.wire.errors import OwnerSilent
 from bus.wire.ids import NodeId, RequestId
 from gateway.dialects.dialect import KeptAnswer
 from gateway.http_processes import HttpProcesses
 from gateway.records import (
     AnswerBounds,
     AnswerRecords,
-    AnswersSilent,
     LogBounds,
     NodeRecords,
     RecordsUnavailable,
@@ -168,7 +168,7 @@ def test_only_its_owner_stops_an_answer_and_only_while_it_is_made() -> None:
             assert second.stopped == [named(1)]
             second.answers.end(named(1))
             assert not await asker.answers.stop("a", named(1))
-        with pytest.raises(AnswersSilent, match="HTTP process 2"):
+        with pytest.raises(OwnerSilent, match="HTTP process 2"):
             await first.answers.stop("a", named(2))
 
     play(trace)

@@ -7,7 +7,6 @@ from falcon.asgi import Request, Response
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.exchange import record_faults
 from gateway.http.callers import owner_of_kept
 from gateway.http.resources.conversations.one import ConversationResource, found_conversation
 from gateway.records import (
@@ -33,8 +32,7 @@ class ConversationItems(ConversationResource):
         size_bytes = sum(len(content) for _, content in items)
         if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
             raise HttpFaultRaised(conversation_too_far("items"))
-        with record_faults():
-            became = await service.conversations.add(owner, request, items, addition.request)
+        became = await service.conversations.add(owner, request, items, addition.request)
         match became:
             case "gone":
                 raise HttpFaultRaised(conversation_not_found(conversation_id))
@@ -54,14 +52,13 @@ class ConversationItems(ConversationResource):
         query_page = shapes.page(query, _includes(req))
         conversation = await found_conversation(service, req, conversation_id)
         owner = await owner_of_kept(req, service.options)
-        with record_faults():
-            page = await service.conversations.page(
-                owner,
-                conversation.request,
-                query_page.limit,
-                query_page.after,
-                descends=query_page.descends,
-            )
+        page = await service.conversations.page(
+            owner,
+            conversation.request,
+            query_page.limit,
+            query_page.after,
+            descends=query_page.descends,
+        )
         if page is None:
             raise bad_field("after", f"no object with the id '{query_page.after[:80]}'")
         resp.data = shapes.items(page.items, page.has_more, query_page.includes)
@@ -77,8 +74,7 @@ class ConversationItem(ConversationResource):
         service, shapes = self.service, self.endpoint.shapes
         includes = shapes.page({}, _includes(req)).includes
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with record_faults():
-            item = await service.conversations.item(owner, request, item_id)
+        item = await service.conversations.item(owner, request, item_id)
         if item is None:
             await self._absent(req, conversation_id, item_id)
         else:
@@ -90,8 +86,7 @@ class ConversationItem(ConversationResource):
         """Delete the item, and answer with its conversation. 404 if the item does not exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with record_faults():
-            dropped = await service.conversations.drop(owner, request, item_id)
+        dropped = await service.conversations.drop(owner, request, item_id)
         if not dropped:
             await self._absent(req, conversation_id, item_id)
         conversation = await found_conversation(service, req, conversation_id)

@@ -12,7 +12,7 @@ from gateway.dialects import dialect
 from gateway.dialects.api_table import AskedItems, KeepsConversations
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.exchange import named_items, read_aside, record_faults, tell_ignored
+from gateway.exchange import named_items, read_aside, tell_ignored
 from gateway.http.callers import owner_of_kept
 from gateway.http.middleware import Resource, read_body
 from gateway.http.resources.answers import LABELS_BYTES
@@ -55,10 +55,9 @@ class ConversationList(ConversationResource):
         """Create a conversation. It is on disk before the answer is sent."""
         content, items = await self.asked_items(req, resp, self.endpoint.shapes.begun)
         owner = await owner_of_kept(req, self.service.options)
-        with record_faults():
-            begun = await self.service.conversations.begin(
-                owner, content.request, content.labels, items
-            )
+        begun = await self.service.conversations.begin(
+            owner, content.request, content.labels, items
+        )
         resp.data = self.endpoint.shapes.told(begun.request, begun.created_at_s, begun.labels)
 
 
@@ -78,8 +77,7 @@ class OneConversation(ConversationResource):
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
         labels = self.endpoint.shapes.labels(body, service.parse_context().limits)
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with record_faults():
-            await service.conversations.label(owner, request, labels)
+        await service.conversations.label(owner, request, labels)
         await self.on_get(req, resp, conversation_id)
 
     async def on_delete(self, req: Request, resp: Response, conversation_id: str) -> None:
@@ -87,8 +85,7 @@ class OneConversation(ConversationResource):
         if it does not exist."""
         service = self.service
         owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        with record_faults():
-            removed = await service.conversations.remove(owner, request)
+        removed = await service.conversations.remove(owner, request)
         if not removed:
             raise HttpFaultRaised(conversation_not_found(conversation_id))
         resp.data = self.endpoint.shapes.removed(conversation_id)
@@ -99,8 +96,7 @@ async def found_conversation(
 ) -> Conversation:
     """Return a conversation of the client. Raises HttpFaultRaised (404, 503, 504)."""
     owner = await owner_of_kept(req, service.options)
-    with record_faults():
-        conversation = await service.conversations.find(owner, request_id_of(conversation_id))
+    conversation = await service.conversations.find(owner, request_id_of(conversation_id))
     if conversation is None:
         raise HttpFaultRaised(conversation_not_found(conversation_id))
     return conversation

@@ -20,7 +20,6 @@ from bus.wire.messages.commands import SetTracing
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
-from gateway.exchange import record_faults
 from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
@@ -193,8 +192,7 @@ class TraceList(Resource):
         """Answer with the traces of this node, newest first. 503 if they cannot be read."""
         service = self.service
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        with record_faults():
-            traces = await service.traces.latest(limit, req.get_param("model"))
+        traces = await service.traces.latest(limit, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, **traces})
 
 
@@ -204,10 +202,9 @@ class ClusterTraces(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the traces of all nodes, newest first, and the nodes that did not reply."""
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        with record_faults():
-            latest = await self.service.traces.latest_of_all(
-                limit, req.get_param("model"), key_behind(req)
-            )
+        latest = await self.service.traces.latest_of_all(
+            limit, req.get_param("model"), key_behind(req)
+        )
         tell_missing(resp, latest.missing)
         answer_json(resp, {"traces": latest.traces, "missing": latest.missing})
 
@@ -220,8 +217,7 @@ class TraceStats(Resource):
         503 if they cannot be read."""
         service = self.service
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
-        with record_faults():
-            stats = await service.traces.stats(window_s, req.get_param("model"))
+        stats = await service.traces.stats(window_s, req.get_param("model"))
         answer_json(resp, {"node": service.options.node, "window_s": window_s, **stats})
 
 
@@ -237,8 +233,7 @@ class TraceResource(Resource):
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
         """Delete a trace. 404 if it does not exist."""
         name = request_id_of(request)
-        with record_faults():
-            is_gone = await self.service.traces.remove(name, key_behind(req))
+        is_gone = await self.service.traces.remove(name, key_behind(req))
         if not is_gone:
             raise _no_trace(name)
         gone: TraceRemovedAnswer = {"request": name, "removed": True}
@@ -270,9 +265,8 @@ class TraceRemoval(Resource):
         """Delete traces on all nodes, and answer with the deleted ones and those not found."""
         body = await self.read(req, TracesRemovedBody, empty=b"")
         names = dict.fromkeys(map(request_id_of, body.requests))
-        with record_faults():
-            key, traces = key_behind(req), self.service.traces
-            removed = [name for name in names if await traces.remove(name, key)]
+        key, traces = key_behind(req), self.service.traces
+        removed = [name for name in names if await traces.remove(name, key)]
         answer: TracesRemovedAnswer = {
             "removed": [*removed],
             "not_found": [name for name in names if name not in removed],
@@ -295,8 +289,7 @@ def _tracing_answer(service: HttpService) -> TracingAnswer:
 async def _stored_trace(service: HttpService, req: Request, request: str) -> bytes:
     """Return the stored trace of a request. Raises HttpFaultRaised (404, 503, 504)."""
     name = request_id_of(request)
-    with record_faults():
-        trace = await service.traces.find(name, key_behind(req))
+    trace = await service.traces.find(name, key_behind(req))
     if trace is None:
         raise _no_trace(name)
     return trace

@@ -21,7 +21,6 @@ from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.resources.answers import AnswerCancel, AnswerItems, AnswerResource, items_query
 from gateway.http.resources.jobs.found import (
     JobReader,
-    ask_records,
     check_readers,
     error_of,
     found_job,
@@ -120,8 +119,8 @@ class BackgroundAnswer(AnswerResource):
             return
         if job.is_open:
             job = await stop_job(service, job)
-        await ask_records(service.jobs.remove(job.request, job.owner))
-        await ask_records(service.answers.remove(job.owner, job.request))
+        await service.jobs.remove(job.request, job.owner)
+        await service.answers.remove(job.owner, job.request)
         resp.data = self.endpoint.deleted(answer_id)
 
 
@@ -152,7 +151,7 @@ class BackgroundItems(AnswerItems):
         service = self.service
         job = await _job(service, req, answer_id)
         if job is not None and await found_answer(service, job.owner, job.request) is None:
-            body = await ask_records(service.jobs.body(job.request, job.owner))
+            body = await service.jobs.body(job.request, job.owner)
             if body is not None:
                 made_from = await _unfinished_input(service, job, body)
                 resp.data = self.endpoint.items(made_from, items_query(req))

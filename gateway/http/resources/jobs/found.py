@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar, cast
 
 import orjson
@@ -14,7 +14,6 @@ from bus.wire.ids import RequestId
 from gateway.access import check_scope
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
-from gateway.exchange import record_faults
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
 from gateway.http.scope import hung_up, scope_of
 from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
@@ -34,18 +33,12 @@ RenderEvent = Callable[[int, bytes], bytes]
 """Renders an event, given its number and its data."""
 
 
-async def ask_records(question: Awaitable[_T]) -> _T:
-    """Return the answer of the records. Raises HttpFaultRaised (503, 504) if they do not answer."""
-    with record_faults():
-        return await question
-
-
 async def submit_job(service: HttpService, new: NewJob) -> Job:
     """Submit a job, and return it once it is stored durably. Raises HttpFaultRaised (429 at a
     limit, 503 without records)."""
     if not service.options.records_file:
         raise HttpFaultRaised(records_unavailable("this node stores no records and no jobs"))
-    outcome = await ask_records(service.jobs.here.submit(new))
+    outcome = await service.jobs.here.submit(new)
     if isinstance(outcome, JobsFull):
         bounds = service.jobs.here.bounds
         if outcome.open_of_client >= bounds.per_client:
@@ -82,13 +75,13 @@ async def found_job(service: HttpService, owner: str | None, request: RequestId)
     HttpFaultRaised (503, 504)."""
     if not service.options.records_file and service.jobs.is_here(request):
         return None
-    return await ask_records(service.jobs.find(request, owner))
+    return await service.jobs.find(request, owner)
 
 
 async def stop_job(service: HttpService, job: Job) -> Job:
     """Stop an open job. Return the job once it has ended, but after `STOPPED_S` at the latest.
     Raises HttpFaultRaised (404, 503, 504)."""
-    await ask_records(service.jobs.stop(job.request, job.owner))
+    await service.jobs.stop(job.request, job.owner)
     service.job_runner.wake()
     give_up_at = service.reactor.now() + STOPPED_S
     while True:

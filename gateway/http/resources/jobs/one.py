@@ -14,7 +14,6 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.jobs.found import (
     JobReader,
-    ask_records,
     check_readers,
     found_job,
     owner_of_jobs,
@@ -56,7 +55,7 @@ class JobResource(Resource):
         if stored.is_open:
             text = f"the job is {stored.state}; cancel it first (POST /v1/jobs/{job}/cancel)"
             raise HttpFaultRaised(HttpFault(409, "conflict", text))
-        await ask_records(service.jobs.remove(stored.request, stored.owner))
+        await service.jobs.remove(stored.request, stored.owner)
         removed: RemovedJob = {
             "id": f"{JOB_PREFIX}{stored.request}",
             "object": "job",
@@ -116,7 +115,7 @@ async def _stored_job(service: HttpService, req: Request, name: str) -> Job:
 
 async def _job_json(service: HttpService, job: Job) -> bytes:
     """Return a job with its result, as JSON."""
-    fields = job_told(job, await ask_records(service.jobs.position(job)))
+    fields = job_told(job, await service.jobs.position(job))
     whole: JobAnswer = {**fields, "result": await _result(service, job)}
     return json_bytes(whole)
 
@@ -128,5 +127,5 @@ async def _result(service: HttpService, job: Job) -> dict[str, Any] | None:
         return orjson.loads(job.shown)
     if not job.content_type.startswith("application/json") or not job.events:
         return None
-    _, events = await ask_records(service.jobs.more(job.request, job.owner, job.events - 1))
+    _, events = await service.jobs.more(job.request, job.owner, job.events - 1)
     return event_payload(events[-1][1]) if events and job.state != "failed" else None

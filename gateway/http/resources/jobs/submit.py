@@ -28,7 +28,7 @@ from gateway.dialects.registry import asked_at
 from gateway.exchange import own_model, read_aside, tell_ignored
 from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.middleware import Resource, answer_json, read_body, tell_missing
-from gateway.http.resources.jobs.found import ask_records, found_job, owner_of_jobs, submit_job
+from gateway.http.resources.jobs.found import found_job, owner_of_jobs, submit_job
 from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
 from gateway.service import HttpService
 
@@ -102,7 +102,7 @@ class JobList(Resource):
         tell_ignored(service, resp, "jobs", [f"body.{name}" for name in parsed.extras.ignored])
         resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
-        answer_json(resp, job_told(job, await ask_records(service.jobs.position(job))))
+        answer_json(resp, job_told(job, await service.jobs.position(job)))
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the client's jobs on all nodes, newest first, without results.
@@ -115,7 +115,7 @@ class JobList(Resource):
             job = await found_job(service, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-        listed = await ask_records(service.jobs.listed(owner, limit + 1, job))
+        listed = await service.jobs.listed(owner, limit + 1, job)
         tell_missing(resp, listed.missing)
         data = [job_told(job) for job in listed.jobs[:limit]]
         page: JobsAnswer = {

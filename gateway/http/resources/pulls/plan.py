@@ -11,12 +11,10 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullForecast
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http.resources.pulls.running import owner_silent
 
 
 class PullDisk(Closed):
@@ -86,10 +84,7 @@ class PullPlan(Closed):
 
 async def plan_of(fitting: Fitting, node: NodeId, target: PullTarget) -> PullPlan:
     """Return the plan of a pull to a node. Raises HttpFaultRaised if the pull would fail."""
-    try:
-        held = await fitting.forecast(node, target)
-    except OwnerSilent as silent:
-        raise HttpFaultRaised(owner_silent(silent)) from None
+    held = await fitting.forecast(node, target)
     if held.state.phase == "failed":
         raise HttpFaultRaised(faults.of_pull(held.state))
     return _plan(held, node, target)

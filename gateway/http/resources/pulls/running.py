@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from falcon.asgi import Request, Response
 
-from gateway.control.cancels import OwnerSilent
-from gateway.dialects import sse
+from bus.wire.errors import OwnerSilent
+from gateway.dialects import faults, sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.scope import hung_up, scope_of
@@ -134,15 +134,9 @@ class RunningWork(Generic[State]):
                         await self._telling.listed()
                     yield state
         except OwnerSilent as silent:
-            raise HttpFaultRaised(owner_silent(silent)) from None
+            raise HttpFaultRaised(faults.owner_silent(str(silent), silent.waited_s)) from None
         finally:
             self._gone.cancel()
-
-
-def owner_silent(silent: OwnerSilent) -> HttpFault:
-    """Return the HTTP error for a worker that does not answer."""
-    text = f"{silent.owner} did not answer within {silent.waited_s:g} s; see `shoal nodes`"
-    return HttpFault(504, "owner_silent", text)
 
 
 def error_line(fault: HttpFault) -> bytes:

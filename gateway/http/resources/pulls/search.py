@@ -7,7 +7,7 @@ from typing import Any, Literal
 from falcon.asgi import Request, Response
 
 from bus.calls import ask_service
-from bus.wire.errors import BadMessage, Unavailable
+from bus.wire.errors import BadMessage, OwnerSilent, Unavailable
 from bus.wire.messages.gateways import (
     MOST_FOUND,
     WORDS_CHARACTERS,
@@ -16,13 +16,11 @@ from bus.wire.messages.gateways import (
     SearchFound,
     SearchRefused,
 )
-from gateway.control.cancels import OwnerSilent
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
-from gateway.http.resources.pulls.running import owner_silent
 from gateway.service import HttpService
 
 ANSWER_S = 90.0
@@ -93,8 +91,8 @@ async def _search(service: HttpService, question: AskSearch) -> SearchFound:
     try:
         answer = await ask_service(service.bus, address, question, ANSWER_S)
     except Unavailable:
-        silent = OwnerSilent(f"the worker of node {service.options.node}", ANSWER_S)
-        raise HttpFaultRaised(owner_silent(silent)) from None
+        owner = f"the worker of node {service.options.node}"
+        raise OwnerSilent(owner, ANSWER_S, "see `shoal nodes`") from None
     except BadMessage as error:
         text = f"the worker of this node sent an unknown answer: {error}"
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text)) from None

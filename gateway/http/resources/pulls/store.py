@@ -18,11 +18,10 @@ from pydantic import Field
 from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
-from gateway.control.cancels import OwnerSilent
 from gateway.control.model_files import files_on_disk
 from gateway.control.pulling import Workers
 from gateway.dialects.body import Closed
-from gateway.dialects.faults import HttpFault, HttpFaultRaised, owner_silent, unknown_model
+from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_model
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.deletions import ModelEverywhere
 from gateway.http.resources.pulls.pull import NAME_CHARACTERS, PullBody, answer_pull
@@ -208,11 +207,8 @@ class PurgeStaging(Resource):
     async def _purged(self, node: NodeId) -> PurgeState:
         """Purge a node, and return its final state. Raises HttpFaultRaised (504)."""
         service, state = self.service, PurgeState(phase="waiting")
-        try:
-            async for latest in Workers(service.bus, service.readings).purge(node):
-                state = latest
-        except OwnerSilent as silent:
-            raise HttpFaultRaised(owner_silent(silent.owner, silent.waited_s)) from None
+        async for latest in Workers(service.bus, service.readings).purge(node):
+            state = latest
         return state
 
 

@@ -7,10 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from bus.wire.cards import ModelCard, NodeCard
-from bus.wire.errors import Refusal
+from bus.wire.errors import OwnerSilent, Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullState
-from gateway.control.cancels import OwnerSilent
 from gateway.control.pulling import CopyAt, CopyState, SyncPlan, copied, sync_plan
 from gateway.control.pulling.syncing import AT_ONCE
 from tests.recorded.specimens import least
