@@ -16,11 +16,20 @@ from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Any, cast
 
+from bus.calls import ProcessCalls, table
 from bus.links.reactor import Reactor
 from bus.models.tasks import ClientName, ClientProfile, capped
 from bus.process.clock import wall
 from bus.process.logs import Log
-from bus.wire.calls.processes import ClientsRead, ClientUseRow, RestRow, WaitingRow
+from bus.wire.calls.jobs import Noted
+from bus.wire.calls.processes import (
+    ClientsRead,
+    ClientUseRow,
+    NoteRests,
+    ReadClients,
+    RestRow,
+    WaitingRow,
+)
 from bus.wire.cards import ModelCard
 from bus.wire.shares import Sharer
 from gateway import records
@@ -28,7 +37,6 @@ from gateway.access.api_keys import ApiKeys
 from gateway.access.cooldowns import ClientRests
 from gateway.access.profiles import asked_too_soon, too_many_waiting
 from gateway.dialects.faults import HttpFaultRaised
-from gateway.http_processes import HttpProcesses
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import open_profiles
 from gateway.view.options import Options
@@ -58,7 +66,7 @@ class AskingClients:
         options: Options,
         *,
         reactor: Reactor,
-        near: HttpProcesses,
+        near: ProcessCalls,
         node_records: records.NodeRecords,
         keys: ApiKeys,
         dispatcher: Dispatcher,
@@ -68,6 +76,8 @@ class AskingClients:
         self._options = options
         self._now = reactor.now
         self._near = near
+        near.answer(table.READ_CLIENTS, lambda _: self.report())
+        near.answer(table.NOTE_RESTS, self._note_rests)
         self._records = node_records
         self._keys = keys
         self._dispatcher = dispatcher
@@ -138,14 +148,12 @@ class AskingClients:
             waiting=cast(tuple[WaitingRow, ...], tuple(waiting)),
         )
 
-    def heard(self, process: int, rows: Sequence[RestRow]) -> None:
-        """Apply another process's report of its cooldowns and waiting requests."""
-        self.cooldowns.heard(process, rows, self._now())
-
     async def told(self) -> list[ClientTold]:
         """Return all clients of this gateway, the latest request first. Clients that have a profile
         but have sent no request come last."""
-        parts = await self._near.clients(self._options.processes)
+        parts = await self._near.ask_each(
+            self._options.processes, table.READ_CLIENTS, ReadClients()
+        )
         totals_by_client = await self._summed(parts)
         now, waiting = self._now(), Counter[ClientName]()
         for kind, name, count in (row for part in parts.values() for row in part.waiting):
@@ -213,16 +221,22 @@ class AskingClients:
         return Counter(map(self.named, waits.values()))
 
     def _tell(self) -> None:
-        table, now = self.book.table, self._now()
-        bounded = any(client.max_waiting is not None for client in table.clients.values())
+        profiles, now = self.book.table, self._now()
+        bounded = any(client.max_waiting is not None for client in profiles.clients.values())
         waiting = self._waiting() if bounded else Counter[ClientName]()
         rows = self.cooldowns.rows(
-            {name: count for name, count in waiting.items() if table.profile(name).max_waiting}, now
+            {name: count for name, count in waiting.items() if profiles.profile(name).max_waiting},
+            now,
         )
         if rows == self._sent and not (rows and now - self._sent_at >= REPEAT_S):
             return
         self._sent, self._sent_at = rows, now
-        self._near.tell_rests(self._options.processes, rows)
+        rests = NoteRests(number=self._near.number, rows=tuple(rows))
+        self._near.tell_others(self._options.processes, table.NOTE_RESTS, rests)
+
+    def _note_rests(self, call: NoteRests) -> Noted:
+        self.cooldowns.heard(call.number, call.rows, self._now())
+        return Noted()
 
     def _flush(self) -> None:
         if self._writing.done():

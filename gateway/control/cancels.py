@@ -9,16 +9,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
-from bus.calls import PROCESS_ANSWER_S, NodeCalls
-from bus.calls.table import STOP_REQUEST
+from bus.calls import PROCESS_ANSWER_S, NodeCalls, ProcessCalls
+from bus.calls.table import STOP_HERE, STOP_REQUEST
 from bus.wire.calls.answers import Done, StopRequest
+from bus.wire.calls.processes import StopHere
 from bus.wire.errors import OwnerSilent
-from bus.wire.ids import RequestId
-from gateway.http_processes import HttpProcesses, process_of
+from bus.wire.ids import NodeId, RequestId, owner_of
 
 LOST = "if it has died, the runners end its requests within 3 s"
+MOST_DIGITS = 4
+"""A process number has fewer digits."""
 REMEMBERED = 1024
 """How many stopped requests this process remembers."""
+
+
+def process_of(request: RequestId, node: NodeId) -> int | None:
+    """Return the number of the HTTP process of `node` that made a request id; None if another node
+    made the id, or no gateway."""
+    owner = owner_of(request)
+    digits = owner[1][1:] if owner is not None and owner[0] == node else ""
+    is_number = digits.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS
+    return int(digits) if is_number else None
 
 
 class Cancellable(Protocol):
@@ -53,11 +64,21 @@ class CancelRouter:
     `processes` is the number of HTTP processes of this node; `near` reaches these processes.
     """
 
-    def __init__(self, *, processes: int, near: HttpProcesses, calls: NodeCalls) -> None:
+    def __init__(self, *, processes: int, near: ProcessCalls, calls: NodeCalls) -> None:
         self._processes = processes
         self._near = near
         self._calls = calls
+        self._own: RememberedCancels | None = None
         calls.answer(STOP_REQUEST, self._stop_here)
+
+    def answer_for(self, owner: Cancellable) -> None:
+        """Stop this process's own requests with `owner`, for this process and for the others."""
+        self._own = RememberedCancels(owner)
+        self._near.answer(STOP_HERE, lambda call: Done(done=self.cancel_here(call.request)))
+
+    def cancel_here(self, request_id: RequestId) -> bool:
+        """Stop a request of this process. Return False if this process does not know it."""
+        return self._own is not None and self._own.cancel(request_id)
 
     async def stop(self, request_id: RequestId) -> bool:
         """Stop a request on the node and process where it is open. Return False if no process has
@@ -72,7 +93,7 @@ class CancelRouter:
         number = process_of(call.request, self._calls.node)
         if number is None or number >= self._processes:
             return Done(done=False)
-        is_stopped = await self._near.cancel(number, call.request)
-        if is_stopped is None:
+        reply = await self._near.ask(number, STOP_HERE, StopHere(request=call.request))
+        if reply is None:
             raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S, LOST)
-        return Done(done=is_stopped)
+        return reply

@@ -1,72 +1,80 @@
-"""Talks to an HTTP process through a protocol: the parts of it that stages use.
+"""Talks to the other parts of an HTTP process: what answers requests.
 
-`HttpService` has all of them. Tests have fewer.
+`Parts` is the facade that the stages of a request use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
-from bus.client import BusClient
 from bus.links.reactor import AsyncioReactor
 from bus.models.tasks import ClientName
+from bus.process.clock import wall
 from bus.process.logs import Log
-from bus.wire.ids import CommandId, ModelId
-from bus.wire.messages.commands import Acknowledged, Command
-from gateway.access import ApiKeys, AskingClients
-from gateway.dialects.dialect import ParseContext
+from bus.wire.ids import ModelId, RequestId
+from gateway.access import AskingClients
+from gateway.cluster import Cluster
+from gateway.dialects.dialect import Limits, ParseContext
+from gateway.dialects.unknown_fields import labels_of
 from gateway.exchange.record import EndedRequests
-from gateway.fetching import providers
-from gateway.records import AnswerRecords, ConversationRecords, JobsAnywhere
+from gateway.fetching import WebTools, providers
+from gateway.records import AllRecords
 from gateway.requests.body_budget import BodyBudget
-from gateway.requests.catalog import ModelCatalog
 from gateway.requests.dispatcher import Dispatcher
 from gateway.requests.tasks import TaskBook
 from gateway.tracing import TraceSampler
 from gateway.view.counters import Counters
+from gateway.view.metrics import Metrics
 from gateway.view.options import Options
 
 
-class Parts(Protocol):
-    """The parts of one HTTP process that stages use. `running` counts exchanges whose last byte is
-    not sent yet; `provided` has the open answers of providers."""
+@dataclass
+class Parts:
+    """The parts of one HTTP process that answer requests. `ids` makes the ids of requests;
+    `running` counts exchanges whose last byte is not sent yet; `provided` has the open answers of
+    providers."""
 
     options: Options
     reactor: AsyncioReactor
     log: Log
-    bus: BusClient
-    bodies: BodyBudget
-    clients: AskingClients
-    api_keys: ApiKeys
-    tasks: TaskBook
-    catalog: ModelCatalog
+    cluster: Cluster
+    records: AllRecords
+    ids: Iterator[RequestId]
     dispatcher: Dispatcher
-    counters: Counters
+    clients: AskingClients
+    tasks: TaskBook
+    tools: WebTools
     tracing: TraceSampler
-    answers: AnswerRecords
-    conversations: ConversationRecords
-    jobs: JobsAnywhere
+    counters: Counters
+    metrics: Metrics
     ended_requests: EndedRequests
-    provided: set[providers.ProviderAnswer]
-    running: int
+    bodies: BodyBudget = field(default_factory=BodyBudget)
+    provided: set[providers.ProviderAnswer] = field(default_factory=set[providers.ProviderAnswer])
+    running: int = 0
 
     def parse_context(self) -> ParseContext:
-        """Return the context for parsing a body."""
-        ...
+        """Return the context for parsing a body: ids, time, context lengths, limits."""
+        return ParseContext(
+            ids=self.ids,
+            now_s=wall(),
+            context_tokens={
+                str(card.model): card.context_tokens
+                for card in self.cluster.catalog.cards().values()
+                if card.makes == "text"
+            },
+            fingerprint=f"shoal-{self.options.version}",
+            limits=Limits(depth=self.options.body_depth, strict_fields=self.options.strict_fields),
+        )
 
     def ignored(self, dialect: str, fields: Sequence[str]) -> None:
-        """Count the ignored fields of a body."""
-        ...
+        """Count the ignored fields of a body. Names that no API publishes count as `other`."""
+        self.metrics.ignored(dialect, labels_of(fields))
+        self.log.debug("fields without effect", dialect=dialect, fields=len(fields))
 
     def keep_alive(self, model: ModelId, seconds: float | None, client: ClientName) -> None:
-        """Request a keep-alive time for a model's instances; None requests nothing."""
-        ...
-
-    def command_id(self) -> CommandId:
-        """Return the id of a new command."""
-        ...
-
-    async def command(self, command: Command, *, deadline_s: float = 15.0) -> Acknowledged:
-        """Send a command to the leader and wait for the answer. Raises HttpFaultRaised."""
-        ...
+        """Request a keep-alive time for a model's instances, at most the client's limit; do nothing
+        if `seconds` is None. Does not wait."""
+        if seconds is not None:
+            card = self.cluster.catalog.cards().get(model)
+            self.cluster.keep_alive(model, self.clients.stays_s(client, card, seconds))

@@ -77,15 +77,15 @@ async def identify(parts: Parts, flow: Flow) -> Flow:
 
 async def wait_for_models(parts: Parts, flow: Flow) -> Flow:
     """Wait until the models of the cluster are known. Only a process that just started waits."""
-    if not parts.catalog.known:
-        await parts.catalog.wait_known()
+    if not parts.cluster.catalog.known:
+        await parts.cluster.catalog.wait_known()
     return flow
 
 
 async def report_ignored(parts: Parts, flow: Flow) -> Flow:
     """Report the fields of the body that have no effect."""
     parsed, extras = flow.parsed, flow.parsed.extras
-    thinks = not extras.for_thinking or parts.catalog.may_think(parsed.model)
+    thinks = not extras.for_thinking or parts.cluster.catalog.may_think(parsed.model)
     unheeded = () if thinks else extras.for_thinking
     untraced = ("x_trace",) if extras.trace and not flow.traced else ()
     names = (*extras.ignored, *unheeded, *untraced)

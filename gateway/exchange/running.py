@@ -45,7 +45,7 @@ def begun(parts: Parts, flow: Flow, running: Running, spent: Callable[[], int]) 
     if flow.cooldown_s:
         parts.clients.rests(head.client, flow.cooldown_s)
     if head.key is not None:
-        running.on_end.append(parts.api_keys.spends(head.key, spent))
+        running.on_end.append(parts.cluster.api_keys.spends(head.key, spent))
     return replace(flow, running=running)
 
 

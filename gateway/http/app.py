@@ -32,20 +32,20 @@ def build_app(options: Options) -> ReceiveTap:
     app.req_options.strip_url_path_trailing_slash = True
     ErrorHandlers(handle).install(app)
     add_routes(app, handle)
-    handle.on_start += [_log_strays, answer_others, answer_settings, keep_history, _check_calls]
+    handle.on_start = _started
     handle.application = tapped = ReceiveTap(cast(Asgi, app))
     return tapped
 
 
-def _log_strays(service: HttpService) -> None:
-    """Log unhandled exceptions of tasks and callbacks of this process."""
-    asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
-
-
-def _check_calls(service: HttpService) -> None:
-    """Raise LookupError if this process answers a call of other nodes that has no row in the access
+def _started(service: HttpService) -> None:
+    """Answer calls of other nodes, log unhandled exceptions of tasks and callbacks, and keep the
+    history. Raises LookupError if this process answers a call that has no row in the access
     table."""
-    check_calls(service.calls.names)
+    asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
+    answer_others(service.parts)
+    answer_settings(service.cluster)
+    keep_history(service.cluster, service.watch)
+    check_calls(service.cluster.calls.names)
 
 
 class ReceiveTap:

@@ -30,6 +30,7 @@ from gateway.access import (
     spent,
     unknown_caller,
 )
+from gateway.cluster import Cluster
 from gateway.dialects import body as bodies
 from gateway.dialects import faults
 from gateway.dialects.body import Model
@@ -38,12 +39,14 @@ from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
 from gateway.dialects.registry import api_of, envelope_of
 from gateway.dialects.to_come import absence
-from gateway.exchange import fault_of, one_line
+from gateway.exchange import Parts, fault_of, one_line
 from gateway.http.callers import caller_of, check_owner
 from gateway.http.openapi import Route
 from gateway.http.scope import Receive, scope_of
+from gateway.records import AllRecords
 from gateway.requests.body_budget import BodyBudget
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import ServiceHandle
+from gateway.view.watching import Watch
 
 Send = Callable[..., Awaitable[None]]
 Asgi = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
@@ -66,14 +69,29 @@ _CORS = (
 
 @dataclass(frozen=True)
 class Resource:
-    """Base class of the falcon resources; gives them the service of this process."""
+    """Base class of the falcon resources; gives each the facades of this process."""
 
     handle: ServiceHandle
 
     @property
-    def service(self) -> HttpService:
-        """Return the service of this process, once it has started."""
-        return self.handle.service
+    def cluster(self) -> Cluster:
+        """Return the facade for nodes, models and commands of the cluster."""
+        return self.handle.service.cluster
+
+    @property
+    def parts(self) -> Parts:
+        """Return the facade for what answers requests."""
+        return self.handle.service.parts
+
+    @property
+    def records(self) -> AllRecords:
+        """Return the facade for stored records."""
+        return self.handle.service.records
+
+    @property
+    def watch(self) -> Watch:
+        """Return the facade for streams of what happens in the cluster."""
+        return self.handle.service.watch
 
     async def read(self, req: Request, body: type[Model], *, empty: bytes = b"{}") -> Model:
         """Return the request's body (at most `COMMAND_BYTES`), parsed as the model `body`.
@@ -82,7 +100,7 @@ class Resource:
         unknown field is refused, because the command may mean something else without it. Raises
         HttpFaultRaised (408, 413) and BadRequest.
         """
-        options = self.service.options
+        options = self.cluster.options
         read = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         limits = Limits(depth=options.body_depth, strict_fields=True)
         parsed, _ = bodies.read_body(body, read or empty, limits)
@@ -170,7 +188,7 @@ class AccessControl:
         if isinstance(state := scope.get("state"), dict):
             state["on_drain"] = service.drain
             state["on_end"] = service.end_all
-            state["is_busy"] = lambda: bool(service.running)
+            state["is_busy"] = lambda: bool(service.parts.running)
 
     async def process_shutdown(self, scope: dict[str, Any], event: dict[str, Any]) -> None:
         """Close the service at lifespan shutdown."""
@@ -179,7 +197,10 @@ class AccessControl:
     async def process_request(self, req: Request, resp: Response) -> None:
         """Refuse pages of other sites and unknown callers before the body; answer preflights."""
         options = self._handle.options
-        resp.set_header("x-request-id", f"http-{self._handle.service.boot}-{next(self._count):x}")
+        resp.set_header(
+            "x-request-id",
+            f"http-{self._handle.service.cluster.bus.speaker.boot}-{next(self._count):x}",
+        )
         host, origin = req.get_header("host"), req.get_header("origin")
         foreign = origin is None and req.get_header("sec-fetch-site") == "cross-site"
         if foreign and (req.method != "GET" or not is_open(req.path)):
@@ -204,7 +225,7 @@ class AccessControl:
             resp.complete = True
             return
         await self._identify(req)
-        if self._handle.service.dispatcher.draining:
+        if self._handle.service.parts.dispatcher.draining:
             resp.set_header("connection", "close")
         if (req.get_header("upgrade") or "").strip().casefold() == "websocket":
             # the next bytes of this connection are not HTTP
@@ -241,7 +262,7 @@ class AccessControl:
         needed = "admin" if row is None else row.scope
         check_scope(caller, needed, f"{req.method} {req.path}")
         if row is not None and row.counts:
-            keys = self._handle.service.api_keys
+            keys = self._handle.service.cluster.api_keys
             scope = scope_of(req)
             run = scope.run
             counted = run is not None and run.counted
@@ -252,7 +273,7 @@ class AccessControl:
     async def _identify(self, req: Request) -> None:
         """Store the caller in the scope. Raises HttpFaultRaised (401) for a missing or unknown key,
         except on open paths."""
-        options, keys = self._handle.options, self._handle.service.api_keys
+        options, keys = self._handle.options, self._handle.service.cluster.api_keys
         scope = scope_of(req)
         if (run := scope.run) is not None:
             if run.owner and (refusal := await keys.wait_known()) is not None:
@@ -299,7 +320,7 @@ class ErrorHandlers:
         fault = self._fault_of(req, error, request_id)
         envelope = envelope_of(req.path, lambda header: req.get_header(header) is not None)
         answer = envelope.answer(fault, request_id or "")
-        self._handle.service.metrics.fault(answer.status)
+        self._handle.service.parts.metrics.fault(answer.status)
         resp.status = answer.status
         resp.stream = None
         for name, value in answer.headers:

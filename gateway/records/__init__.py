@@ -8,6 +8,7 @@ conversations, which later requests with the same API key can continue. To read 
 node, a gateway asks that node's gateway.
 """
 
+from gateway.records.all_records import AllRecords, open_all
 from gateway.records.answers import AnswerRecords, AnswersListed
 from gateway.records.client_use import (
     ClientFigures,
@@ -65,6 +66,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_ITEMS",
     "Added",
+    "AllRecords",
     "AnswerBounds",
     "AnswerRecords",
     "AnswersListed",
@@ -107,6 +109,7 @@ __all__ = [
     "job_told",
     "kept_clients",
     "no_such_item",
+    "open_all",
     "open_records",
     "run_of",
     "runner_name",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bus.calls import PROCESS_ANSWER_S, NodeCalls, table
+from bus.calls import PROCESS_ANSWER_S, NodeCalls, ProcessCalls, table
 from bus.process.clock import wall
 from bus.process.logs import CountedWarning, Log
 from bus.wire.calls.answers import (
@@ -27,10 +27,11 @@ from bus.wire.calls.answers import (
     StopAnswer,
     StoredAnswer,
 )
+from bus.wire.calls.processes import StopAnswerHere
 from bus.wire.errors import OwnerSilent
 from bus.wire.ids import NodeId, RequestId
+from gateway.control.cancels import process_of
 from gateway.dialects.dialect import KeptAnswer
-from gateway.http_processes import HttpProcesses, process_of
 from gateway.records import kept_answers
 from gateway.records.kept_answers import LARGEST_BYTES, AnswerBounds, ListedQuery
 from gateway.records.node_records import Make, NodeRecords
@@ -69,7 +70,7 @@ class AnswerRecords:
         *,
         records: NodeRecords,
         bounds: AnswerBounds,
-        near: HttpProcesses,
+        near: ProcessCalls,
         calls: NodeCalls,
         node: NodeId,
         processes: int,
@@ -90,6 +91,7 @@ class AnswerRecords:
         calls.answer(table.REMOVE_ANSWER, self._remove)
         calls.answer(table.STOP_ANSWER, self._stopped)
         calls.answer(table.LIST_ANSWERS, self._list)
+        near.answer(table.STOP_ANSWER_HERE, self._stop_here)
 
     # --- answers of this process -----------------------------------------------------------------
 
@@ -133,11 +135,6 @@ class AnswerRecords:
         """Log the reason why an answer or a part of it is not stored, and return this reason."""
         self._lost.add(request=request, why=why)
         return why
-
-    def stop_here(self, request: RequestId, owner: str) -> bool:
-        """Stop an answer that this process is making. Return False if this process makes no such
-        answer."""
-        return self._open.get(request) == owner and self._stop(request)
 
     # --- answers of any node ---------------------------------------------------------------------
 
@@ -221,14 +218,19 @@ class AnswerRecords:
             )
         )
 
+    def _stop_here(self, call: StopAnswerHere) -> Done:
+        is_open = self._open.get(call.request) == call.owner
+        return Done(done=is_open and self._stop(call.request))
+
     async def _stopped(self, call: StopAnswer) -> Done:
         number = process_of(call.request, self._node)
         if number is None or number >= self._processes:
             return Done(done=False)
-        stopped = await self._near.stop_answer(number, call.request, call.owner)
-        if stopped is None:
+        stop = StopAnswerHere(owner=call.owner, request=call.request)
+        reply = await self._near.ask(number, table.STOP_ANSWER_HERE, stop)
+        if reply is None:
             raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S)
-        return Done(done=stopped)
+        return reply
 
 
 def _is_done(reply: Done | None) -> bool:

@@ -18,8 +18,7 @@ from typing import Any
 from bus.wire.ids import RequestId
 from gateway.dialects.dialect import KeptAnswer
 from gateway.dialects.encode import json_bytes
-from gateway.records import age
-from gateway.records.statements import Statement
+from gateway.records.statements import AGE_NOW, Statement
 from gateway.view.options import Options
 
 LARGEST_BYTES = 8 << 20
@@ -115,7 +114,7 @@ def added(owner: str, request: RequestId, answer: KeptAnswer, now_s: float) -> l
 def pruned(bounds: AnswerBounds, now_s: float) -> list[Statement]:
     """Return the statements that delete answers and conversations beyond the limits. Each run
     deletes only some of them."""
-    before, values = f"{age.NOW.format(now=':now')} - :age", {"now": now_s, "age": bounds.age_s}
+    before, values = f"{AGE_NOW.format(now=':now')} - :age", {"now": now_s, "age": bounds.age_s}
     rows = f"(SELECT max(0, min({PRUNED_ROWS}, total - :rows, lead)) FROM {_lead('rows')})"
     some = f"(SELECT iif(total > :bytes, {PRUNED_ROWS}, 0) FROM {_lead('bytes')})"
     sized = (

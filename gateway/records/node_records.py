@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 
 from bus.process.clock import now, wall
 from bus.process.logs import CountedWarning, Log, story_of
-from gateway.records import age, kept_answers, request_log, traces
+from gateway.records import kept_answers, request_log, traces
 from gateway.records.condition import RecordsCondition
 from gateway.records.file import RecordsFile
 from gateway.records.request_log import LogBounds, RecentQuery, RequestRow
-from gateway.records.statements import RecordsUnavailable, Statement
+from gateway.records.statements import RecordsUnavailable, Statement, age_followed
 from gateway.records.traces import TraceRow
 from gateway.view.options import Options
 
@@ -111,7 +111,7 @@ class NodeRecords:
         self._bounds = bounds
         self._log = log
         self._upkeep: Callable[[float], Sequence[Statement]] = lambda wall_s: [
-            age.followed(wall_s, now()),
+            age_followed(wall_s, now()),
             *upkeep(wall_s),
         ]
         self._retry_s = retry_s
@@ -329,7 +329,7 @@ class NodeRecords:
         try:
             now_s = self._wall_s()
             removals: list[Statement] = [
-                age.followed(now_s, now()),
+                age_followed(now_s, now()),
                 *request_log.pruned(self._bounds, now_s),
             ]
             if any(isinstance(row, TraceRow) for row in rows):

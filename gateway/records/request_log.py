@@ -15,8 +15,7 @@ from typing import Any, Literal, cast
 
 from typing_extensions import TypedDict
 
-from gateway.records import age
-from gateway.records.statements import Statement
+from gateway.records.statements import AGE_NOW, Statement
 
 NAME_CHARS = 200
 ROW_BYTES = 200
@@ -117,7 +116,7 @@ def pruned_from(table: str, bounds: LogBounds, now_s: float) -> tuple[Statement,
     return (
         Statement(
             f"DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE ended_at_s < "
-            f"{age.NOW.format(now=':now')} - :age ORDER BY ended_at_s LIMIT {PRUNED_ROWS})",
+            f"{AGE_NOW.format(now=':now')} - :age ORDER BY ended_at_s LIMIT {PRUNED_ROWS})",
             {"now": now_s, "age": bounds.age_s},
         ),
         Statement(
@@ -140,7 +139,7 @@ def beyond(bounds: LogBounds, now_s: float) -> Statement:
     """Return a query that yields 1 if the log still exceeds its limits, else 0."""
     return Statement(
         "SELECT rows > :rows OR bytes > :bytes OR EXISTS (SELECT 1 FROM request "
-        f"WHERE ended_at_s < {age.NOW.format(now=':now')} - :age) FROM request_tally",
+        f"WHERE ended_at_s < {AGE_NOW.format(now=':now')} - :age) FROM request_tally",
         {"rows": bounds.rows, "bytes": bounds.bytes, "now": now_s, "age": bounds.age_s},
     )
 

@@ -22,6 +22,7 @@ from typing import Literal
 from bus.client import BusClient
 from bus.patience import LostTime
 from bus.replica.state import ClusterState
+from bus.wire.calls.processes import OpenRequestRow
 from bus.wire.errors import FailReason, Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.messages.requests import GenerationRequest
@@ -29,7 +30,6 @@ from bus.wire.messages.tokens import Cancel
 from bus.wire.shares import Sharer, has_share
 from gateway.dialects.dialect import Parsed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, of_refusal
-from gateway.http_processes import OpenRequestTold
 from gateway.requests.catalog import ModelCatalog
 from gateway.requests.derived import check_templates, requests_of
 from gateway.requests.inbox import EntryInbox
@@ -172,22 +172,22 @@ class Dispatcher:
         for request in list(self.requests.values()):
             self._fail(request, reason, message, "shutdown")
 
-    def records(self) -> list[OpenRequestTold]:
-        """Return a plain record of each open request of this process."""
+    def rows(self) -> tuple[OpenRequestRow, ...]:
+        """Return a row for each open request of this process."""
         now = self._reactor.now()
-        return [
-            {
-                "request": str(request.request_id),
-                "model": str(request.model),
-                "client": request.wire.client_id,
-                "priority": request.wire.priority,
-                "instance": request.instance,
-                "waiting": not request.begun,
-                "tokens": request.tokens,
-                "seconds": round(now - request.since_at, 3),
-            }
+        return tuple(
+            OpenRequestRow(
+                request=str(request.request_id),
+                model=str(request.model),
+                client=request.wire.client_id,
+                priority=request.wire.priority,
+                instance=request.instance,
+                waiting=not request.begun,
+                tokens=request.tokens,
+                seconds=round(now - request.since_at, 3),
+            )
             for request in self.requests.values()
-        ]
+        )
 
     def close(self) -> None:
         """Stop the timer of the deadlines, and stop waiting for models that are being pulled."""

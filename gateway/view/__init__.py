@@ -17,6 +17,16 @@ if TYPE_CHECKING:
         own_peers,
         readings,
         watch,
+        watching,
     )
 
-__all__ = ["counters", "earlier_counts", "metrics", "options", "own_peers", "readings", "watch"]
+__all__ = [
+    "counters",
+    "earlier_counts",
+    "metrics",
+    "options",
+    "own_peers",
+    "readings",
+    "watch",
+    "watching",
+]

@@ -38,8 +38,11 @@ class Process:
         self.now = 100.0
         near = SimpleNamespace(
             number=number,
-            tell_rests=lambda _processes, rows: self.told.append(json.loads(json.dumps(rows))),
-            clients=self._rows,
+            answer=lambda *_: None,
+            tell_others=lambda _processes, _call, rests: self.told.append(
+                json.loads(json.dumps(rests.rows))
+            ),
+            ask_each=self._rows,
         )
         file = folder / "clients.toml"
         file.write_text("[clients.ann]\nkeep_alive_most_s = 60\n")
@@ -59,7 +62,7 @@ class Process:
             log=self.log,
         )
 
-    async def _rows(self, _processes: int) -> dict[int, ClientsRead]:
+    async def _rows(self, *_: Any) -> dict[int, ClientsRead]:
         return {0: self.clients.report(), **self.others}
 
     async def settled(self) -> None:

@@ -101,19 +101,19 @@ class Desk:
             options = SimpleNamespace(
                 body_s=5.0, body_limit_bytes=1 << 20, body_depth=16, node=NODE
             )
-            service: Any = SimpleNamespace(
+            cluster: Any = SimpleNamespace(
                 bus=bus,
                 readings=readings,
                 reactor=reactor,
                 options=options,
                 calls=CalledNodes(NODE)[NODE],
             )
-            answer_cancels(service)
-            answer_examined(service)
+            answer_cancels(cluster)
+            answer_examined(cluster)
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
-            handle: Any = SimpleNamespace(service=service)
+            handle: Any = SimpleNamespace(service=SimpleNamespace(cluster=cluster))
             for route in ROUTES:
                 if route.path.startswith(diagnostics.ROOT):
                     make: Any = route.resource

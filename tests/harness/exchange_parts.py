@@ -107,7 +107,7 @@ class Script:
 
 
 class ScriptedParts:
-    """The parts; `records` has a line for each recorded request."""
+    """The parts; `recorded` has a line for each recorded request."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class ScriptedParts:
         tasks: TaskTable | None = None,
     ) -> None:
         self.script = script
-        self.records: list[tuple[str, str, int]] = []
+        self.recorded: list[tuple[str, str, int]] = []
         self.spent: list[str] = []
         self.warm: list[float | None] = []
         self.announced: set[str] = set()
@@ -133,7 +133,7 @@ class ScriptedParts:
         self.reactor: Any = SimpleNamespace(now=lambda: asyncio.get_running_loop().time())
         quiet: Callable[..., None] = lambda *_, **__: None  # noqa: E731
         self.log: Any = SimpleNamespace(info=quiet, error=quiet)
-        self.bus: Any = SimpleNamespace(state=SimpleNamespace(cloud_fallback=True))
+        bus = SimpleNamespace(state=SimpleNamespace(cloud_fallback=True))
         clients = {} if profile is None else {ADDRESS.name: profile}
         self.clients: Any = SimpleNamespace(
             book=SimpleNamespace(table=SimpleNamespace(clients=clients)),
@@ -143,11 +143,11 @@ class ScriptedParts:
             check=self._check,
             rests=lambda _client, cooldown_s: self.rested.append(cooldown_s),
         )
-        self.api_keys: Any = SimpleNamespace(
+        api_keys = SimpleNamespace(
             spends=lambda key, spent: lambda: self.spent.append(f"{key}: {spent()}")
         )
         self.tasks: Any = SimpleNamespace(table=tasks or TaskTable())
-        self.catalog: Any = SimpleNamespace(
+        catalog = SimpleNamespace(
             known=script.models_known,
             wait_known=turn,
             may_think=lambda _name: False,
@@ -160,14 +160,14 @@ class ScriptedParts:
         self.tracing: Any = SimpleNamespace(
             choose=lambda *, asked, parent: "asked" if asked else ""
         )
-        self.answers: Any = SimpleNamespace(
+        answers = SimpleNamespace(
             begin=lambda _owner, request: self.announced.add(request),
             end=self.announced.discard,
             keep=self._keep,
             find=self._find,
         )
-        self.conversations: Any = None
-        self.jobs: Any = None
+        self.cluster: Any = SimpleNamespace(bus=bus, catalog=catalog, api_keys=api_keys)
+        self.records: Any = SimpleNamespace(answers=answers, conversations=None, jobs=None)
         self.ended_requests: Any = SimpleNamespace(
             tell=lambda _exchange, flow, outcome, status: self._record("answer", outcome, status),
             tell_refused=lambda flow, fault: self._record("refusal", fault.code, fault.status),
@@ -189,7 +189,7 @@ class ScriptedParts:
         await asyncio.gather(*self._feeding, return_exceptions=True)
 
     def _record(self, kind: str, outcome: str, status: int) -> None:
-        self.records.append((kind, outcome, status))
+        self.recorded.append((kind, outcome, status))
 
     def _check(self, _client: ClientName) -> None:
         if self.script.resting:

@@ -124,21 +124,21 @@ def of_no_machine(sample: str) -> str:
 
 def tell(service: HttpService) -> None:
     """Have a gateway know the cluster of the story, its readings, and some requests."""
-    mirror = service.bus.mirror
+    mirror = service.cluster.bus.mirror
     mirror.state, mirror.live, mirror.holder = folded(ClusterState(), story()[:UNTIL]), True, N1
     for seq, (topic, reading) in enumerate(readings(), 1):
         envelope = Envelope(N1, "worker", Boot("b00f0001"), seq, reading)
-        service.bus._receive([topic.encode(), encode(envelope)])
-    service.counters.tokens("model-0", 1, None)
-    service.counters.tokens("model-0", 4, 0.125)
+        service.cluster.bus._receive([topic.encode(), encode(envelope)])
+    service.parts.counters.tokens("model-0", 1, None)
+    service.parts.counters.tokens("model-0", 4, 0.125)
     for outcome, first_s in (("ok", 0.5), ("failed", None)):
-        service.metrics.ended("model-0", outcome, 17, first_s, 2.5)
-        service.metrics.queued("model-0", 0.25)
-    service.counters.loaded("model-0", 3.0)
-    service.metrics.fault(429)
-    service.metrics.ignored("openai", {"other": 1})
-    service.metrics.exported("taken", 1)
-    if (way := service.bus.traffic.way(N2, "data")) is not None:
+        service.parts.metrics.ended("model-0", outcome, 17, first_s, 2.5)
+        service.parts.metrics.queued("model-0", 0.25)
+    service.parts.counters.loaded("model-0", 3.0)
+    service.parts.metrics.fault(429)
+    service.parts.metrics.ignored("openai", {"other": 1})
+    service.parts.metrics.exported("taken", 1)
+    if (way := service.cluster.bus.traffic.way(N2, "data")) is not None:
         way.sent([b"entries"])
         way.received([b"hello", b"submit"])
 

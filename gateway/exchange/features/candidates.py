@@ -66,7 +66,7 @@ async def resolve(parts: Parts, flow: Flow) -> Flow:
         if keep_alive_s is not None and "keep_alive" not in fields:
             fields.setdefault("x_stay_warm", keep_alive_s)
         is_warm = partial(_is_warm, parts)
-        allow_cloud = parts.bus.state.cloud_fallback
+        allow_cloud = parts.cluster.bus.state.cloud_fallback
         order = order_of(table, task, is_warm=is_warm, allow_cloud=allow_cloud)
     parts.bodies.give_back(len(body))
     return replace(flow, body=b"", fields=fields, task=task or "", order=order)
@@ -217,6 +217,6 @@ def _fields(body: bytes, depth: int) -> dict[str, Any]:
 
 def _is_warm(parts: Parts, candidate: str) -> bool:
     try:
-        return bool(parts.catalog.ready(parts.catalog.named(candidate)))
+        return bool(parts.cluster.catalog.ready(parts.cluster.catalog.named(candidate)))
     except HttpFaultRaised:
         return False

@@ -18,6 +18,7 @@ from gateway.records import (
     FAR_BYTES,
     MOST_BYTES,
     MOST_ITEMS,
+    AnswerRecords,
     conversation_full,
     conversation_not_found,
     conversation_too_far,
@@ -46,7 +47,7 @@ async def recall(
         return parsed
     previous = None
     if to_keep.previous is not None:
-        previous = await found_answer(parts, owner, request_id_of(to_keep.previous))
+        previous = await found_answer(parts.records.answers, owner, request_id_of(to_keep.previous))
         if previous is None or previous.listed:
             raise HttpFaultRaised(await _continuation_fault(parts, owner, to_keep.previous))
     named = await named_items(parts, made_by.item_named, to_keep.named, owner)
@@ -65,7 +66,7 @@ async def recall(
 async def _continuation_fault(parts: Parts, owner: str, answer_id: str) -> HttpFault:
     """Return the fault for an answer that cannot be continued, because it does not exist, is still
     being made in the background, or failed."""
-    job = await parts.jobs.find(job_of_run(request_id_of(answer_id)), owner)
+    job = await parts.records.jobs.find(job_of_run(request_id_of(answer_id)), owner)
     if job is None or job.kind != "response" or job.state == "done":
         return faults.answer_not_found("Response", answer_id, "previous_response_id")
     return faults.answer_not_made(answer_id, job.state, "previous_response_id", job.is_open)
@@ -83,7 +84,7 @@ async def named_items(
     items: dict[str, bytes] = {}
     for item_id, request in wanted:
         if request not in answers:
-            answers[request] = await found_answer(parts, owner, request)
+            answers[request] = await found_answer(parts.records.answers, owner, request)
         answer = answers[request]
         has_items = answer is not None and not answer.listed
         item = item_named(answer, item_id) if answer is not None and has_items else None
@@ -101,18 +102,20 @@ async def items_before(
     HttpFaultRaised (400, 404, 413)."""
     conversation = request_id_of(conversation_id)
     job = job_of_run(parsed.requests[0].request_id)
-    items = await parts.conversations.items(owner, conversation, job)
+    items = await parts.records.conversations.items(owner, conversation, job)
     if items is None:
         fault = conversation_not_found(conversation_id, "conversation")
         raise HttpFaultRaised(fault)
     if len(items) >= MOST_ITEMS or sum(map(len, items)) + own_bytes > MOST_BYTES:
         fault = conversation_full("conversation")
         raise HttpFaultRaised(fault)
-    if own_bytes > FAR_BYTES and not parts.conversations.is_here(conversation):
+    if own_bytes > FAR_BYTES and not parts.records.conversations.is_here(conversation):
         raise HttpFaultRaised(conversation_too_far("input"))
     return tuple(items)
 
 
-async def found_answer(parts: Parts, owner: str, request: RequestId) -> dialect.KeptAnswer | None:
+async def found_answer(
+    answers: AnswerRecords, owner: str, request: RequestId
+) -> dialect.KeptAnswer | None:
     """Return an answer of this owner, of any path; None if none is stored."""
-    return await parts.answers.find(owner, job_of_run(request))
+    return await answers.find(owner, job_of_run(request))

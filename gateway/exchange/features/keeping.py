@@ -22,8 +22,8 @@ async def announce(parts: Parts, flow: Flow) -> Flow:
     if flow.parsed.to_keep is not None and flow.parsed.to_keep.keep:
         assert flow.running is not None
         request = flow.parsed.requests[0].request_id
-        parts.answers.begin(flow.owner, request)
-        flow.running.on_end.append(partial(parts.answers.end, request))
+        parts.records.answers.begin(flow.owner, request)
+        flow.running.on_end.append(partial(parts.records.answers.end, request))
     return flow
 
 
@@ -47,8 +47,8 @@ async def _store(parts: Parts, flow: Flow, to_keep: ToKeep, answer: bytes) -> st
     if turn is None or items is None:
         if not to_keep.keep:
             return ""
-        return await parts.answers.keep(flow.owner, job_of_run(run), stored)
-    return await parts.conversations.end(
+        return await parts.records.answers.keep(flow.owner, job_of_run(run), stored)
+    return await parts.records.conversations.end(
         EndedTurn(
             owner=flow.owner,
             conversation=request_id_of(turn.conversation),

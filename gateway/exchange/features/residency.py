@@ -42,21 +42,21 @@ async def _moved(parts: Parts, flow: Flow) -> float:
     parsed: Parsed = flow.parsed
     if parts.tasks.table.provided(parsed.model) is not None:
         return 0.0
-    model = parts.catalog.named(parsed.model)
-    state = parts.bus.state
+    model = parts.cluster.catalog.named(parsed.model)
+    state = parts.cluster.bus.state
     if parsed.intent == "load":
         started_at = parts.reactor.now()
-        await parts.command(PlaceModel(command_id=parts.command_id(), model=model))
-        await parts.catalog.wait_ready(model, parts.options.load_timeout_s)
+        await parts.cluster.command(PlaceModel(command_id=parts.cluster.command_id(), model=model))
+        await parts.cluster.catalog.wait_ready(model, parts.options.load_timeout_s)
         parts.keep_alive(model, parsed.extras.wish_s, flow.head.client)
         return parts.reactor.now() - started_at
     for instance in list(state.instances.values()):
         if instance.pinned or model in state.pins:
             continue
         if instance.model == model and instance.status in ("placed", "ready"):
-            await parts.command(
+            await parts.cluster.command(
                 DeleteInstance(
-                    command_id=parts.command_id(),
+                    command_id=parts.cluster.command_id(),
                     instance=instance.instance,
                     drain_s=DRAIN_S,
                     why="a client asked to unload it",

@@ -26,6 +26,7 @@ from bus.wire.calls.jobs import Noted
 from bus.wire.calls.nodes import Capture, ForgetCapture, TakeCapture
 from bus.wire.errors import BadMessage, ShoalError
 from bus.wire.ids import NodeId
+from gateway.cluster import Cluster
 from gateway.control.captures import (
     Captured,
     KeptCaptures,
@@ -37,6 +38,7 @@ from gateway.control.captures import (
     remover_of,
 )
 from gateway.dialects.body import Closed
+from gateway.exchange import Parts
 from gateway.http.callers import key_behind
 from gateway.http.diagnostics.cluster import answer_node
 from gateway.http.diagnostics.gathering import CaptureTiming, gathered
@@ -46,7 +48,6 @@ from gateway.http.diagnostics.restart import answer_restarts
 from gateway.http.diagnostics.runners import answer_cancels
 from gateway.http.diagnostics.timeline import answer_runners
 from gateway.http.middleware import Resource, tell_missing
-from gateway.service import HttpService
 
 TIMING = CaptureTiming()
 FORMAT = 1
@@ -69,8 +70,8 @@ class ClusterCapture(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with a tar.gz: a folder for each reached node, and `manifest.json`."""
         body = await self.read(req, CaptureBody)
-        names = names_of(self.service)
-        await _answer(self.service, req, resp, names, chosen(names, body.nodes, "nodes"))
+        names = names_of(self.cluster)
+        await _answer(self.parts, req, resp, names, chosen(names, body.nodes, "nodes"))
 
 
 class CaptureOfNode(Resource):
@@ -80,55 +81,56 @@ class CaptureOfNode(Resource):
     async def on_post(self, req: Request, resp: Response, node: str = "") -> None:
         """Answer with the capture of one node, as a tar.gz with one folder and `manifest.json`. 404
         for an unknown node."""
-        where = node_named(self.service, node)
-        await _answer(self.service, req, resp, names_of(self.service), [where])
+        where = node_named(self.cluster, node)
+        await _answer(self.parts, req, resp, names_of(self.cluster), [where])
 
 
 async def _answer(
-    service: HttpService,
+    parts: Parts,
     req: Request,
     resp: Response,
     names: Mapping[NodeId, str],
     nodes: Sequence[NodeId],
 ) -> None:
-    within_s = TIMING.whole_s + SLACK_S
+    within_s, cluster = TIMING.whole_s + SLACK_S, parts.cluster
     capture = new_name("capture")
     key = key_behind(req)
     captured = await asyncio.gather(
-        *(_captured(service, key, node, names[node], capture, within_s) for node in nodes)
+        *(_captured(cluster, key, node, names[node], capture, within_s) for node in nodes)
     )
     at_s = wall()
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
     head = {
         "format": FORMAT,
         "made_at": stamp,
-        "asked_node": service.options.node,
-        "shoal": service.options.version,
+        "asked_node": cluster.options.node,
+        "shoal": cluster.options.version,
     }
-    resp.data = await asyncio.to_thread(_archive, service, captured, head, at_s)
+    resp.data = await asyncio.to_thread(_archive, parts, captured, head, at_s)
     resp.content_type = "application/gzip"
     resp.set_header("content-disposition", f'attachment; filename="shoal-capture-{stamp}.tar.gz"')
     missing = [node for node in captured if isinstance(node, NotReached)]
     tell_missing(resp, [f"{node.name} ({node.why})" for node in missing])
 
 
-def answer_others(service: HttpService) -> None:
+def answer_others(parts: Parts) -> None:
     """Let the gateways of all nodes, including our own, diagnose, capture and restart this
     node."""
     answering = (answer_node, answer_runners, answer_examined, answer_cancels, answer_restarts)
+    cluster = parts.cluster
     for register in answering:
-        register(service)
-    captures = KeptCaptures(Path(service.options.endpoints.folder) / "captures")
+        register(cluster)
+    captures = KeptCaptures(Path(cluster.options.endpoints.folder) / "captures")
     under_way: set[asyncio.Task[None]] = set()
 
     async def make(name: str) -> None:
         """Capture this node and store the capture."""
         try:
-            capture = await gathered(service, TIMING)
+            capture = await gathered(parts, TIMING)
             await asyncio.to_thread(lambda: captures.write(name, packed_capture(capture)))
         except Exception as error:
             # The asking node only sees its own timeout; the reason is in this log.
-            service.log.error("a capture failed", error=story_of(error))
+            cluster.log.error("a capture failed", error=story_of(error))
 
     async def take(call: TakeCapture) -> Capture:
         """On the first call with a name, start a capture. Return the capture, or no bytes while it
@@ -145,20 +147,20 @@ def answer_others(service: HttpService) -> None:
         await asyncio.to_thread(captures.forget, call.name)
         return Noted()
 
-    service.calls.answer(table.TAKE_CAPTURE, take)
-    service.calls.answer(table.FORGET_CAPTURE, forget)
+    cluster.calls.answer(table.TAKE_CAPTURE, take)
+    cluster.calls.answer(table.FORGET_CAPTURE, forget)
 
 
 async def _captured(
-    service: HttpService, key: str, node: NodeId, name: str, capture: str, within_s: float
+    cluster: Cluster, key: str, node: NodeId, name: str, capture: str, within_s: float
 ) -> Captured:
     """Return the capture of a node, or the reason why the node has none."""
     take = TakeCapture(name=capture)
-    until = service.reactor.now() + within_s
+    until = cluster.reactor.now() + within_s
     silences = 0
-    while service.reactor.now() < until:
+    while cluster.reactor.now() < until:
         try:
-            reply = await service.calls.ask(node, table.TAKE_CAPTURE, take, key=key)
+            reply = await cluster.calls.ask(node, table.TAKE_CAPTURE, take, key=key)
         except CallFailed as error:
             silences += 1
             if error.why != "silent" or silences >= SILENCES:
@@ -168,17 +170,17 @@ async def _captured(
             return NotReached(node, name, "refused", f"node {name}: {error}")
         silences = 0
         if reply.content:
-            return await _read(service, key, node, name, capture, reply.content)
+            return await _read(cluster, key, node, name, capture, reply.content)
         await asyncio.sleep(LOOK_S)
     return NotReached(node, name, "silent", f"node {name} did not finish within {within_s:g} s")
 
 
 async def _read(
-    service: HttpService, key: str, node: NodeId, name: str, capture: str, packed: bytes
+    cluster: Cluster, key: str, node: NodeId, name: str, capture: str, packed: bytes
 ) -> Captured:
     with contextlib.suppress(ShoalError):
         forget = ForgetCapture(name=capture)
-        await service.calls.ask(node, table.FORGET_CAPTURE, forget, key=key)
+        await cluster.calls.ask(node, table.FORGET_CAPTURE, forget, key=key)
     try:
         read = await asyncio.to_thread(capture_of, packed)
     except BadMessage as error:
@@ -187,10 +189,10 @@ async def _read(
 
 
 def _archive(
-    service: HttpService, captured: Sequence[Captured], head: dict[str, Any], at_s: float
+    parts: Parts, captured: Sequence[Captured], head: dict[str, Any], at_s: float
 ) -> bytes:
     """Return the archive; this node's secrets are removed from all nodes' files."""
-    remover = remover_of(service.options.secret_files, service.tasks.variables())
+    remover = remover_of(parts.options.secret_files, parts.tasks.variables())
     for node in captured:
         if isinstance(node, NodeCapture):
             node.files = {name: remover.cleaned(content) for name, content in node.files.items()}

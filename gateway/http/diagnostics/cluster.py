@@ -15,12 +15,12 @@ from falcon.asgi import Request, Response
 from bus.calls import Gathered, table
 from bus.wire.calls.nodes import Document, ReadNode
 from bus.wire.ids import NodeId
+from gateway.cluster import Cluster
 from gateway.dialects.encode import json_bytes
 from gateway.http.callers import key_behind
 from gateway.http.diagnostics.node import DiagnosticsTiming, node_document
 from gateway.http.diagnostics.peers import ask_node, chosen, names_of, node_named
 from gateway.http.middleware import Resource, answer_json, tell_missing
-from gateway.service import HttpService
 
 
 class ClusterDiagnostics(Resource):
@@ -29,16 +29,16 @@ class ClusterDiagnostics(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with an entry for each node, by id: its document, or the reason why the node was
         not reached."""
-        service = self.service
+        cluster = self.cluster
         wanted = req.get_param_as_list("node", default=[])
-        nodes = chosen(names_of(service), [word for word in wanted if word], "node")
-        gathered = await service.calls.ask_each(
+        nodes = chosen(names_of(cluster), [word for word in wanted if word], "node")
+        gathered = await cluster.calls.ask_each(
             table.READ_NODE, ReadNode(), nodes=nodes, key=key_behind(req)
         )
-        entries = [_entry(node, names_of(service).get(node, node), gathered) for node in nodes]
+        entries = [_entry(node, names_of(cluster).get(node, node), gathered) for node in nodes]
         missing = [entry for entry in entries if not entry["reached"]]
         tell_missing(resp, [f"{entry['name']} ({entry['why']})" for entry in missing])
-        answer_json(resp, {"asked": service.options.node, "nodes": entries})
+        answer_json(resp, {"asked": cluster.options.node, "nodes": entries})
 
 
 class PeerDiagnostics(Resource):
@@ -46,18 +46,18 @@ class PeerDiagnostics(Resource):
 
     async def on_get(self, req: Request, resp: Response, node: str) -> None:
         """Answer with the document of `GET /v1/diagnostics/node` of a node, by id or name."""
-        where = node_named(self.service, node)
-        reply = await ask_node(self.service, req, where, table.READ_NODE, ReadNode())
+        where = node_named(self.cluster, node)
+        reply = await ask_node(self.cluster, req, where, table.READ_NODE, ReadNode())
         resp.data = reply.content
 
 
-def answer_node(service: HttpService) -> None:
+def answer_node(cluster: Cluster) -> None:
     """Let the gateways of all nodes read this node's document."""
 
     async def read(_call: ReadNode) -> Document:
-        return Document(content=json_bytes(await node_document(service, DiagnosticsTiming())))
+        return Document(content=json_bytes(await node_document(cluster, DiagnosticsTiming())))
 
-    service.calls.answer(table.READ_NODE, read)
+    cluster.calls.answer(table.READ_NODE, read)
 
 
 def _entry(node: NodeId, name: str, gathered: Gathered[Document]) -> dict[str, Any]:

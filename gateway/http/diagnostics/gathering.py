@@ -27,6 +27,7 @@ from gateway.control.captures import (
     remover_of,
 )
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.exchange import Parts
 from gateway.http.diagnostics.node import (
     DiagnosticsTiming,
     diagnosis_of,
@@ -34,7 +35,6 @@ from gateway.http.diagnostics.node import (
     runtime,
 )
 from gateway.http.diagnostics.processes import stacks_text
-from gateway.service import HttpService
 
 BUSY = 429
 STOPPED = "stopped"
@@ -53,9 +53,9 @@ class CaptureTiming:
     """Pause before a retry, while telemetry serves another client."""
 
 
-async def gathered(service: HttpService, timing: CaptureTiming) -> NodeCapture:
+async def gathered(parts: Parts, timing: CaptureTiming) -> NodeCapture:
     """Return a capture of this node, without secrets; failed parts are listed as missing."""
-    taking = _Gathering(service, timing)
+    taking = _Gathering(parts, timing)
     await taking.documents()
     await taking.logs()
     processes = await taking.processes()
@@ -67,11 +67,11 @@ async def gathered(service: HttpService, timing: CaptureTiming) -> NodeCapture:
 class _Gathering:
     """A capture that is being made."""
 
-    def __init__(self, service: HttpService, timing: CaptureTiming) -> None:
-        options = service.options
-        self._service = service
+    def __init__(self, parts: Parts, timing: CaptureTiming) -> None:
+        options, cluster = parts.options, parts.cluster
+        self._parts, self._cluster = parts, cluster
         self._timing = timing
-        self._until = service.reactor.now() + timing.whole_s
+        self._until = cluster.reactor.now() + timing.whole_s
         self._capture = NodeCapture(options.node, options.node_name)
         self._machine = Machine(options.endpoints.supervisor, options.logs_folder)
 
@@ -79,7 +79,7 @@ class _Gathering:
         """Add the node document (with the flight recorders, that is the latest steps, of running
         and ended runners), versions and settings."""
         document = await self._step(
-            "node.json", lambda: node_document(self._service, DiagnosticsTiming())
+            "node.json", lambda: node_document(self._cluster, DiagnosticsTiming())
         )
         if document is not None:
             self._capture.add("node.json", await asyncio.to_thread(json_text, document))
@@ -87,7 +87,7 @@ class _Gathering:
                 if str(warning.get("code", "")).endswith("_silent"):
                     self._capture.lack("node.json", str(warning["message"]))
         self._capture.add("versions.json", json_text(runtime()))
-        self._capture.add("config.json", json_text(self._service.options.settings_shown))
+        self._capture.add("config.json", json_text(self._cluster.options.settings_shown))
 
     async def logs(self) -> None:
         """Add the last lines of the logs."""
@@ -100,8 +100,8 @@ class _Gathering:
             "processes.json", lambda: asyncio.to_thread(self._machine.processes)
         )
         if processes is None:
-            node, now = self._service.options.node, self._service.reactor.now()
-            readings = [r for r, _ in self._service.readings.nodes(now) if r.node == node]
+            node, now = self._cluster.options.node, self._cluster.reactor.now()
+            readings = [r for r, _ in self._cluster.readings.nodes(now) if r.node == node]
             listed = readings[0].processes if readings else ()
             processes = [
                 SeenProcess(p.name, p.pid, p.status, "unknown", p.description) for p in listed
@@ -142,8 +142,8 @@ class _Gathering:
 
     def cleaned(self) -> NodeCapture:
         """Return the capture without this node's secrets. Blocks on the disk."""
-        service, taken = self._service, self._capture
-        remover = remover_of(service.options.secret_files, service.tasks.variables())
+        taken, tasks = self._capture, self._parts.tasks
+        remover = remover_of(self._cluster.options.secret_files, tasks.variables())
 
         def clean(text: str) -> str:
             return remover.cleaned(text.encode()).decode(errors="replace")
@@ -155,13 +155,13 @@ class _Gathering:
     async def _stacks_of(self, process: str) -> str:
         """Return a process's stacks as text. Raises HttpFaultRaised, also after the deadline."""
         question = AskDiagnosis(want="stacks", process=process)
-        until = min(self._until, self._service.reactor.now() + self._timing.step_s)
+        until = min(self._until, self._cluster.reactor.now() + self._timing.step_s)
         while True:
-            left_s = max(0.1, until - self._service.reactor.now())
+            left_s = max(0.1, until - self._cluster.reactor.now())
             try:
-                diagnosis = await diagnosis_of(self._service, question, left_s)
+                diagnosis = await diagnosis_of(self._cluster, question, left_s)
             except HttpFaultRaised as error:
-                now = self._service.reactor.now()
+                now = self._cluster.reactor.now()
                 if error.fault.status != BUSY or now + self._timing.again_s >= until:
                     raise
                 await asyncio.sleep(self._timing.again_s)
@@ -181,7 +181,7 @@ class _Gathering:
     async def _step(self, what: str, find: Callable[[], Awaitable[_T]]) -> _T | None:
         """Run `find` and return its result. If `find` fails, list `what` as missing and return
         None."""
-        left_s = min(self._timing.step_s, self._until - self._service.reactor.now())
+        left_s = min(self._timing.step_s, self._until - self._cluster.reactor.now())
         if left_s <= 0:
             why = f"the time limit of the capture ({self._timing.whole_s:g} s) was reached"
             self._capture.lack(what, why)

@@ -33,11 +33,11 @@ from bus.wire.messages.control import (
 )
 from bus.wire.messages.readings import NodeReading, RunnerReading
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
+from gateway.cluster import Cluster
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.diagnostics.runners import known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
-from gateway.service import HttpService
 from gateway.view.watch import MOST_LINES, log_tail, logged_processes
 
 ROOT = "/v1/diagnostics/node"
@@ -77,7 +77,7 @@ class NodeDiagnostics(Diagnosing):
 
     async def on_get(self, _req: Request, resp: Response) -> None:
         """Answer with versions, processes, running and recently ended runners, memory, warnings."""
-        answer_json(resp, await node_document(self.service, self.timing))
+        answer_json(resp, await node_document(self.cluster, self.timing))
 
 
 class ProcessLog(Diagnosing):
@@ -87,29 +87,29 @@ class ProcessLog(Diagnosing):
         """Answer with the last lines of the process's log, oldest first, and the names of all
         processes with a log. 404 without a log."""
         lines = round(number_of(req, "lines", LOG_LINES, least=1, most=MOST_LINES))
-        folder = self.service.options.logs_folder
+        folder = self.cluster.options.logs_folder
         names, log_lines = await asyncio.to_thread(_logged, folder, name, lines)
         if log_lines is None:
             there = ", ".join(names) or "none"
             text = f"no log of a process {name[:100]!r} on this node; the logs are: {there}"
             raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
-        log = {"node": self.service.options.node, "process": name, "lines": log_lines}
+        log = {"node": self.cluster.options.node, "process": name, "lines": log_lines}
         answer_json(resp, {**log, "processes": names})
         resp.set_header("cache-control", "no-store")
 
 
-async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict[str, Any]:
+async def node_document(cluster: Cluster, timing: DiagnosticsTiming) -> dict[str, Any]:
     """Return the document of `GET /v1/diagnostics/node`, within `timing.report_s`."""
-    node, state = service.bus.speaker.node, service.bus.state
-    now = service.reactor.now()
-    fresh = [r for r, age_s in service.readings.nodes(now) if _is_fresh(r, age_s, node)]
+    node, state = cluster.bus.speaker.node, cluster.bus.state
+    now = cluster.reactor.now()
+    fresh = [r for r, age_s in cluster.readings.nodes(now) if _is_fresh(r, age_s, node)]
     reading = fresh[0] if fresh else None
-    readings = {r.process: r for r in service.readings.runners(now) if r.node == node}
+    readings = {r.process: r for r in cluster.readings.runners(now) if r.node == node}
     within_s = timing.report_s
     (reports, failed), answer, capability = await asyncio.gather(
-        _reports(service, within_s),
-        _worker_reports(service, within_s),
-        _capability(service, within_s),
+        _reports(cluster, within_s),
+        _worker_reports(cluster, within_s),
+        _capability(cluster, within_s),
     )
     warnings = [] if reading is None else [f.model_dump() for f in reading.findings]
     if reading is None:
@@ -136,24 +136,22 @@ async def node_document(service: HttpService, timing: DiagnosticsTiming) -> dict
     }
 
 
-async def _reports(service: HttpService, within_s: float) -> tuple[list[RunnerReport], list[str]]:
-    node = service.bus.speaker.node
+async def _reports(cluster: Cluster, within_s: float) -> tuple[list[RunnerReport], list[str]]:
+    node = cluster.bus.speaker.node
     mine = [
         instance.instance
-        for instance in service.bus.state.instances.values()
+        for instance in cluster.bus.state.instances.values()
         if any(rank.node == node for rank in instance.ready)
     ]
-    answers = await asyncio.gather(*(_report(service, instance, within_s) for instance in mine))
+    answers = await asyncio.gather(*(_report(cluster, instance, within_s) for instance in mine))
     reports = [answer for answer in answers if isinstance(answer, RunnerReport)]
     return reports, [answer for answer in answers if isinstance(answer, str)]
 
 
-async def _report(
-    service: HttpService, instance: InstanceId, within_s: float
-) -> RunnerReport | str:
+async def _report(cluster: Cluster, instance: InstanceId, within_s: float) -> RunnerReport | str:
     question = AskRunner(instance=instance)
     try:
-        answer = await _ask(service, service.bus.endpoints.worker, question, within_s)
+        answer = await _ask(cluster, cluster.bus.endpoints.worker, question, within_s)
     except (Unavailable, BadMessage) as error:
         return f"no data about {instance}: {error}"
     if isinstance(answer, RunnerReport):
@@ -162,18 +160,18 @@ async def _report(
     return f"no data about {instance}: {why}"
 
 
-async def _worker_reports(service: HttpService, within_s: float) -> RunnersEnded:
+async def _worker_reports(cluster: Cluster, within_s: float) -> RunnersEnded:
     """Return the worker's reports of its runners; an empty result if the worker does not answer."""
     try:
-        return await known_runners(service, within_s)
+        return await known_runners(cluster, within_s)
     except (Unavailable, BadMessage):
         return RunnersEnded()
 
 
-async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
+async def _capability(cluster: Cluster, within_s: float) -> dict[str, Any]:
     question = AskDiagnosis(want="capability")
     try:
-        answer = await _ask(service, service.bus.endpoints.telemetry, question, within_s)
+        answer = await _ask(cluster, cluster.bus.endpoints.telemetry, question, within_s)
     except (Unavailable, BadMessage) as error:
         return {"py_spy": None, "reason": str(error)}
     if isinstance(answer, Diagnosis):
@@ -181,12 +179,10 @@ async def _capability(service: HttpService, within_s: float) -> dict[str, Any]:
     return {"py_spy": None, "reason": f"unexpected answer {type(answer).__name__}"}
 
 
-async def diagnosis_of(
-    service: HttpService, question: AskDiagnosis, deadline_s: float
-) -> Diagnosis:
+async def diagnosis_of(cluster: Cluster, question: AskDiagnosis, deadline_s: float) -> Diagnosis:
     """Return telemetry's diagnosis. Raises HttpFaultRaised if telemetry refuses or is silent."""
     try:
-        answer = await _ask(service, service.bus.endpoints.telemetry, question, deadline_s)
+        answer = await _ask(cluster, cluster.bus.endpoints.telemetry, question, deadline_s)
     except Unavailable as error:
         text = f"telemetry does not answer: {error}; see `shoal status`"
         raise HttpFaultRaised(
@@ -205,8 +201,8 @@ async def diagnosis_of(
     )
 
 
-async def _ask(service: HttpService, address: str, question: Message, deadline_s: float) -> Message:
-    return await ask_service(service.bus, address, question, deadline_s)
+async def _ask(cluster: Cluster, address: str, question: Message, deadline_s: float) -> Message:
+    return await ask_service(cluster.bus, address, question, deadline_s)
 
 
 def _logged(folder: str, name: str, lines: int) -> tuple[list[str], list[str] | None]:

@@ -11,21 +11,21 @@ from bus.calls import WHOLE_S, TypedCall
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.wire import Message
+from gateway.cluster import Cluster
 from gateway.dialects.body import bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_behind
-from gateway.service import HttpService
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
 
-def names_of(service: HttpService) -> dict[NodeId, str]:
+def names_of(cluster: Cluster) -> dict[NodeId, str]:
     """Return the names of the cluster's nodes, by id; a node without a name has its id."""
-    names = {card.node: card.name for card in service.readings.cards(service.reactor.now())}
-    names |= {NodeId(node_id): facts.name for node_id, facts in service.bus.state.nodes.items()}
-    names[service.options.node] = service.options.node_name
-    return {node: names.get(node) or node for node in service.calls.nodes()}
+    names = {card.node: card.name for card in cluster.readings.cards(cluster.reactor.now())}
+    names |= {NodeId(node_id): facts.name for node_id, facts in cluster.bus.state.nodes.items()}
+    names[cluster.options.node] = cluster.options.node_name
+    return {node: names.get(node) or node for node in cluster.calls.nodes()}
 
 
 def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> list[NodeId]:
@@ -41,19 +41,19 @@ def chosen(names: Mapping[NodeId, str], wanted: Sequence[str], field: str) -> li
     return sorted(nodes) or sorted(names)
 
 
-def node_named(service: HttpService, name: str) -> NodeId:
+def node_named(cluster: Cluster, name: str) -> NodeId:
     """Return the node of an id or name; "" is this node. Raises HttpFaultRaised (404) for an
     unknown node."""
     if not name:
-        return service.options.node
+        return cluster.options.node
     try:
-        return chosen(names_of(service), [name], "node")[0]
+        return chosen(names_of(cluster), [name], "node")[0]
     except BadRequest as error:
         raise HttpFaultRaised(HttpFault(404, "node_not_found", str(error))) from error
 
 
 async def ask_node(
-    service: HttpService,
+    cluster: Cluster,
     req: Request,
     node: NodeId,
     call: TypedCall[Q, R],
@@ -62,4 +62,4 @@ async def ask_node(
 ) -> R:
     """Return a node's reply to a call that the client of `req` makes. Raises HttpFaultRaised with
     the error that the node sent, or if the node was not reached."""
-    return await service.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)
+    return await cluster.calls.ask(node, call, request, key=key_behind(req), within_s=within_s)

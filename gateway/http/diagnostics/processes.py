@@ -16,11 +16,11 @@ from bus.calls import table
 from bus.wire.calls.nodes import Examine, Examined
 from bus.wire.errors import BadRequest, first_problem
 from bus.wire.messages.control import AskDiagnosis
+from gateway.cluster import Cluster
 from gateway.dialects.body import bad_field
 from gateway.http.diagnostics.node import Diagnosing, diagnosis_of
 from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import read_body
-from gateway.service import HttpService
 
 MAX_BODY_BYTES = 64 << 10
 THERE_AND_BACK_S = 5.0
@@ -49,7 +49,7 @@ class ProcessStacks(Diagnosing):
         if form not in ("json", "text"):
             raise bad_field("format", f"unknown format {form!r}; use json or text")
         question = AskDiagnosis(want="stacks", process=_named(name, part))
-        diagnosis = await _examined(self.service, req, node, question, self.timing.stacks_s)
+        diagnosis = await _examined(self.cluster, req, node, question, self.timing.stacks_s)
         if form == "text":
             resp.content_type = "text/plain; charset=utf-8"
             resp.text = stacks_text(json.loads(diagnosis.content))
@@ -66,7 +66,7 @@ class ProcessProfile(Diagnosing):
         self, req: Request, resp: Response, name: str, part: str = "", node: str = ""
     ) -> None:
         """Sample the process; answer with speedscope JSON or a flame graph (SVG)."""
-        body = await read_body(req, MAX_BODY_BYTES, self.service.options.body_s)
+        body = await read_body(req, MAX_BODY_BYTES, self.cluster.options.body_s)
         try:
             order = ProfileOrder.model_validate_json(body or b"{}")
         except ValidationError as error:
@@ -74,29 +74,29 @@ class ProcessProfile(Diagnosing):
             raise BadRequest(problem, field=problem.partition(":")[0]) from error
         question = AskDiagnosis(want="profile", process=_named(name, part), **order.model_dump())
         deadline_s = order.seconds + self.timing.profile_slack_s
-        diagnosis = await _examined(self.service, req, node, question, deadline_s)
+        diagnosis = await _examined(self.cluster, req, node, question, deadline_s)
         resp.content_type = diagnosis.content_type
         resp.data = diagnosis.content
 
 
-def answer_examined(service: HttpService) -> None:
+def answer_examined(cluster: Cluster) -> None:
     """Let the gateways of all nodes examine this node's processes."""
 
     async def examine(call: Examine) -> Examined:
-        diagnosis = await diagnosis_of(service, call.question, call.within_s)
+        diagnosis = await diagnosis_of(cluster, call.question, call.within_s)
         return Examined(content_type=diagnosis.content_type, content=diagnosis.content)
 
-    service.calls.answer(table.EXAMINE, examine)
+    cluster.calls.answer(table.EXAMINE, examine)
 
 
 async def _examined(
-    service: HttpService, req: Request, name: str, question: AskDiagnosis, deadline_s: float
+    cluster: Cluster, req: Request, name: str, question: AskDiagnosis, deadline_s: float
 ) -> Examined:
     """Return the diagnosis of a process of the node `name` ("": this node). Raises
     HttpFaultRaised."""
     examine = Examine(question=question, within_s=deadline_s)
     within_s = deadline_s + THERE_AND_BACK_S
-    return await ask_node(service, req, node_named(service, name), table.EXAMINE, examine, within_s)
+    return await ask_node(cluster, req, node_named(cluster, name), table.EXAMINE, examine, within_s)
 
 
 def stacks_text(stacks: dict[str, Any]) -> str:

@@ -18,10 +18,10 @@ from bus.process.logs import Log
 from bus.process.supervisor import Supervisor
 from bus.wire.calls.nodes import Restarting, RestartServices
 from bus.wire.errors import ShoalError
+from gateway.cluster import Cluster
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import Resource, answer_json
-from gateway.service import HttpService
 
 GATEWAY, RUNNERS = "gateway", "runner"
 AFTER_S = 1.0
@@ -38,27 +38,27 @@ class Restart(Resource):
         """Schedule the restart of the named services, or of all services, and answer with their
         names. 404: unknown node. 400: unknown service. 503: supervisord does not answer.
         """
-        service = self.service
+        cluster = self.cluster
         wanted = [word for word in req.get_param_as_list("process", default=[]) if word]
-        where = node_named(service, req.get_param("node_id") or "")
+        where = node_named(cluster, req.get_param("node_id") or "")
         restart = RestartServices(services=tuple(wanted))
-        reply = await ask_node(service, req, where, table.RESTART, restart, ANSWER_S)
+        reply = await ask_node(cluster, req, where, table.RESTART, restart, ANSWER_S)
         answer_json(resp, {"node": where, "processes": reply.services, "after_s": AFTER_S})
 
 
-def answer_restarts(service: HttpService) -> None:
+def answer_restarts(cluster: Cluster) -> None:
     """Let the gateways of all nodes restart this node's services."""
 
     async def restart(call: RestartServices) -> Restarting:
-        return Restarting(services=tuple(await _begin(service, call.services)))
+        return Restarting(services=tuple(await _begin(cluster, call.services)))
 
-    service.calls.answer(table.RESTART, restart)
+    cluster.calls.answer(table.RESTART, restart)
 
 
-async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
+async def _begin(cluster: Cluster, wanted: Sequence[str]) -> list[str]:
     """Schedule the restart of services; return their names in that order, the gateway last.
     Raises HttpFaultRaised."""
-    supervisor = Supervisor(service.options.endpoints.supervisor)
+    supervisor = Supervisor(cluster.options.endpoints.supervisor)
     try:
         processes = await asyncio.to_thread(supervisor.list_processes)
     except ShoalError as error:
@@ -74,14 +74,14 @@ async def _begin(service: HttpService, wanted: Sequence[str]) -> list[str]:
             raise _no_service(name, services)
     chosen = [name for name in services if not wanted or name in wanted]
 
-    service.log.warning("a client restarts processes", processes=", ".join(chosen))
+    cluster.log.warning("a client restarts processes", processes=", ".join(chosen))
     loop = asyncio.get_running_loop()
 
     def act() -> None:
         """Restart in a thread, because calls to supervisord block."""
-        loop.run_in_executor(None, _restart, service.log, supervisor, chosen)
+        loop.run_in_executor(None, _restart, cluster.log, supervisor, chosen)
 
-    service.reactor.later(AFTER_S, act)
+    cluster.reactor.later(AFTER_S, act)
     return chosen
 
 

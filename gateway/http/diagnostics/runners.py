@@ -25,13 +25,13 @@ from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import RequestId
 from bus.wire.messages.control import AskEnded, DiagnosisRefused, RunnerReport, RunnersEnded
 from bus.wire.messages.gateways import CancelRow, RowCancelled
+from gateway.cluster import Cluster
 from gateway.control.captures import state_of
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
 from gateway.http.diagnostics.peers import ask_node, node_named
 from gateway.http.middleware import Resource, answer_json
-from gateway.service import HttpService
 
 PROCESS = "runner:"
 MOST_NAME = 100
@@ -55,28 +55,28 @@ class RunnerCancel(Resource):
         """Cancel a request at its runner, even if the gateway that sent it is gone. Answer whether
         the runner had the request open."""
         body = await self.read(req, RowCancelBody)
-        service, request = self.service, request_id_of(body.request_id)
-        where = node_named(service, node)
+        cluster, request = self.cluster, request_id_of(body.request_id)
+        where = node_named(cluster, node)
         cancel = CancelAtRunner(runner=name[:MOST_NAME], request=request)
-        reply = await ask_node(service, req, where, table.CANCEL_AT_RUNNER, cancel, ANSWER_S)
+        reply = await ask_node(cluster, req, where, table.CANCEL_AT_RUNNER, cancel, ANSWER_S)
         answer_json(
             resp, {"id": body.request_id, "node": where, "process": name, "cancelled": reply.done}
         )
 
 
-def answer_cancels(service: HttpService) -> None:
+def answer_cancels(cluster: Cluster) -> None:
     """Let the gateways of all nodes cancel requests at this node's runners."""
 
     async def cancel(call: CancelAtRunner) -> Done:
-        return Done(done=await _cancel(service, call.runner, call.request))
+        return Done(done=await _cancel(cluster, call.runner, call.request))
 
-    service.calls.answer(table.CANCEL_AT_RUNNER, cancel)
+    cluster.calls.answer(table.CANCEL_AT_RUNNER, cancel)
 
 
-async def known_runners(service: HttpService, within_s: float) -> RunnersEnded:
+async def known_runners(cluster: Cluster, within_s: float) -> RunnersEnded:
     """Return the worker's reports of running and recently ended runners. Raises Unavailable or
     BadMessage if the worker does not answer."""
-    bus = service.bus
+    bus = cluster.bus
     answer = await ask_service(bus, bus.endpoints.worker, AskEnded(), within_s)
     if not isinstance(answer, RunnersEnded):
         raise Unavailable(f"the worker sent an unexpected {type(answer).__name__}")
@@ -113,13 +113,13 @@ def _with_flights(folder: str, reports: Sequence[RunnerReport]) -> tuple[RunnerR
     )
 
 
-async def _cancel(service: HttpService, name: str, request: RequestId) -> bool:
+async def _cancel(cluster: Cluster, name: str, request: RequestId) -> bool:
     """Cancel a request at a runner of this node; return whether the runner had it open. Raises
     HttpFaultRaised if the runner was not reached or does not answer."""
     if not name.startswith(PROCESS):
         text = f"{name[:MOST_NAME]!r} is not a runner; use a name like runner:00"
         raise HttpFaultRaised(HttpFault(404, "process_not_found", text))
-    bus = service.bus
+    bus = cluster.bus
     question = CancelRow(slot=name.removeprefix(PROCESS)[:64], request=request)
     try:
         answer = await ask_service(bus, bus.endpoints.worker, question, ANSWER_S)

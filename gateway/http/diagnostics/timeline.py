@@ -17,6 +17,7 @@ from bus.wire.calls.nodes import Document, ReadRunners
 from bus.wire.errors import ShoalError
 from bus.wire.ids import NodeId
 from bus.wire.messages.control import RunnerReport
+from gateway.cluster import Cluster
 from gateway.dialects.encode import json_bytes
 from gateway.http.callers import key_behind
 from gateway.http.diagnostics.behind import InstanceRank, NodeRunners, Row
@@ -26,7 +27,6 @@ from gateway.http.diagnostics.peers import chosen, names_of
 from gateway.http.diagnostics.runners import is_halted, known_runners, process_of, stacks_of
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
-from gateway.service import HttpService
 
 WORKER_S = 2.0
 MOST_ENTRIES = 128
@@ -51,38 +51,38 @@ class ClusterTimeline(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all running and recently ended runners, their latest entries merged by time,
         the ranks that block their groups, and the unreached nodes."""
-        service = self.service
+        cluster = self.cluster
         model, instance = req.get_param("model"), req.get_param("instance")
         most = round(number_of(req, "entries", MOST_ENTRIES, least=1, most=MOST_ENTRIES))
         wanted = [word for word in req.get_param_as_list("node", default=[]) if word]
-        nodes = chosen(names_of(service), wanted, "node")
+        nodes = chosen(names_of(cluster), wanted, "node")
         key = key_behind(req)
-        answers = await asyncio.gather(*(_runners_of(service, key, node) for node in nodes))
+        answers = await asyncio.gather(*(_runners_of(cluster, key, node) for node in nodes))
         tell_missing(resp, [f"{answer.name} ({answer.why})" for answer in answers if answer.why])
 
         def is_wanted(of_instance: str, of_model: str) -> bool:
             return model in (None, of_model) and instance in (None, of_instance)
 
-        ranks = [rank for rank in _placed(service) if rank.node in nodes]
-        now_s, readings = wall(), service.readings.peers(service.reactor.now())
-        clocks = clocks_of(service.options.node, readings, now_s)
+        ranks = [rank for rank in _placed(cluster) if rank.node in nodes]
+        now_s, readings = wall(), cluster.readings.peers(cluster.reactor.now())
+        clocks = clocks_of(cluster.options.node, readings, now_s)
         merged = timeline(answers, ranks, wanted=is_wanted, most=most, clocks=clocks, now_s=now_s)
-        answer_json(resp, {"asked": service.options.node, **merged})
+        answer_json(resp, {"asked": cluster.options.node, **merged})
         resp.set_header("cache-control", "no-store")
 
 
-def answer_runners(service: HttpService) -> None:
+def answer_runners(cluster: Cluster) -> None:
     """Let the gateways of all nodes read the reports of this node's runners."""
 
     async def read(_call: ReadRunners) -> Document:
-        return Document(content=json_bytes(await _own(service)))
+        return Document(content=json_bytes(await _own(cluster)))
 
-    service.calls.answer(table.READ_RUNNERS, read)
+    cluster.calls.answer(table.READ_RUNNERS, read)
 
 
-async def _own(service: HttpService) -> list[dict[str, Any]]:
+async def _own(cluster: Cluster) -> list[dict[str, Any]]:
     """Return this node's runners. Raises ShoalError if its worker does not answer."""
-    answer = await known_runners(service, WORKER_S)
+    answer = await known_runners(cluster, WORKER_S)
     reports = (*answer.run, *answer.reports)
     return await asyncio.to_thread(lambda: [_row(report) for report in reports])
 
@@ -97,10 +97,10 @@ def _row(report: RunnerReport) -> dict[str, Any]:
     }
 
 
-async def _runners_of(service: HttpService, key: str, node: NodeId) -> NodeRunners:
-    name = names_of(service).get(node, node)
+async def _runners_of(cluster: Cluster, key: str, node: NodeId) -> NodeRunners:
+    name = names_of(cluster).get(node, node)
     try:
-        reply = await service.calls.ask(node, table.READ_RUNNERS, ReadRunners(), key=key)
+        reply = await cluster.calls.ask(node, table.READ_RUNNERS, ReadRunners(), key=key)
         runners = json.loads(reply.content)
     except CallFailed as error:
         return NodeRunners(node, name, why=error.why, message=str(error))
@@ -109,9 +109,9 @@ async def _runners_of(service: HttpService, key: str, node: NodeId) -> NodeRunne
     return NodeRunners(node, name, cast(list[Row], runners))
 
 
-def _placed(service: HttpService) -> list[InstanceRank]:
+def _placed(cluster: Cluster) -> list[InstanceRank]:
     return [
         InstanceRank(instance.instance, instance.model, instance.generation, shard.rank, shard.node)
-        for instance in service.bus.state.instances.values()
+        for instance in cluster.bus.state.instances.values()
         for shard in instance.shards
     ]

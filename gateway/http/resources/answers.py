@@ -18,8 +18,7 @@ from gateway.dialects.registry import request_id_of
 from gateway.exchange import found_answer
 from gateway.http.callers import owner_of_kept
 from gateway.http.middleware import Resource, read_body
-from gateway.records import ListedQuery
-from gateway.service import HttpService
+from gateway.records import AllRecords, ListedQuery
 
 STOPPED_S = 5.0
 """A stopped request ends within this time; its runner has 3 s to report the end."""
@@ -40,7 +39,7 @@ class AnswerResource(Resource):
         if streams and replayed is None:
             text = "stream: a stored answer is not streamed; omit it"
             raise HttpFaultRaised(HttpFault(400, "invalid_value", text, field="stream"))
-        answer = await _stored_answer(self.service, req, self.endpoint, answer_id)
+        answer = await _stored_answer(self.records, req, self.endpoint, answer_id)
         if streams and replayed is not None:
             after = req.get_param("starting_after")
             resp.data = replayed(answer, {} if after is None else {"starting_after": after})
@@ -50,19 +49,19 @@ class AnswerResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, answer_id: str) -> None:
         """Delete the answer. 404 if it is not stored."""
-        owner = await owner_of_kept(req, self.service.options)
-        await _stored_answer(self.service, req, self.endpoint, answer_id)
-        was_removed = await self.service.answers.remove(owner, request_id_of(answer_id))
+        owner = await owner_of_kept(req, self.records.options)
+        await _stored_answer(self.records, req, self.endpoint, answer_id)
+        was_removed = await self.records.answers.remove(owner, request_id_of(answer_id))
         if not was_removed:
             raise HttpFaultRaised(faults.answer_not_found(self.endpoint.what, answer_id))
         resp.data = self.endpoint.deleted(answer_id)
 
     async def change(self, req: Request, answer_id: str, labels: bytes) -> dialect.KeptAnswer:
         """Replace the labels of a stored answer, and return it. Raises HttpFaultRaised (404)."""
-        owner = await owner_of_kept(req, self.service.options)
-        await _stored_answer(self.service, req, self.endpoint, answer_id)
-        await self.service.answers.label(owner, request_id_of(answer_id), labels)
-        return await _stored_answer(self.service, req, self.endpoint, answer_id)
+        owner = await owner_of_kept(req, self.records.options)
+        await _stored_answer(self.records, req, self.endpoint, answer_id)
+        await self.records.answers.label(owner, request_id_of(answer_id), labels)
+        return await _stored_answer(self.records, req, self.endpoint, answer_id)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class AnswerItems(Resource):
 
     async def on_get(self, req: Request, resp: Response, answer_id: str) -> None:
         """Answer with the input items, including those of the earlier conversation."""
-        answer = await _stored_answer(self.service, req, self.endpoint, answer_id)
+        answer = await _stored_answer(self.records, req, self.endpoint, answer_id)
         resp.data = self.endpoint.items(answer, items_query(req))
 
 
@@ -92,9 +91,9 @@ class AnswerCancel(Resource):
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
         """Stop the answer, and return its part so far. 400 if it has already ended, 404 if it is
         neither stored nor to be stored."""
-        service = self.service
-        owner, request = await owner_of_kept(req, service.options), request_id_of(answer_id)
-        answer = await found_answer(service, owner, request)
+        records = self.records
+        owner, request = await owner_of_kept(req, records.options), request_id_of(answer_id)
+        answer = await found_answer(records.answers, owner, request)
         if answer is None:
             answer = await self._stopped(owner, request, answer_id)
         else:
@@ -105,11 +104,11 @@ class AnswerCancel(Resource):
         resp.data = answer.answer
 
     async def _stopped(self, owner: str, request: RequestId, answer_id: str) -> dialect.KeptAnswer:
-        service = self.service
-        stopped = await service.answers.stop(owner, request)
-        end_at = service.reactor.now() + STOPPED_S
-        while stopped and service.reactor.now() < end_at:
-            answer = await found_answer(service, owner, request)
+        records = self.records
+        stopped = await records.answers.stop(owner, request)
+        end_at = records.reactor.now() + STOPPED_S
+        while stopped and records.reactor.now() < end_at:
+            answer = await found_answer(records.answers, owner, request)
             if answer is not None:
                 return answer
             await asyncio.sleep(LOOKED_S)
@@ -117,10 +116,10 @@ class AnswerCancel(Resource):
 
 
 async def _stored_answer(
-    service: HttpService, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
+    records: AllRecords, req: Request, endpoint: api_table.KeepsAnswers, answer_id: str
 ) -> dialect.KeptAnswer:
     answer = await found_answer(
-        service, await owner_of_kept(req, service.options), request_id_of(answer_id)
+        records.answers, await owner_of_kept(req, records.options), request_id_of(answer_id)
     )
     # a path serves only its own kind of answers
     if answer is None or bool(answer.listed) != isinstance(endpoint, api_table.KeepsListed):
@@ -138,7 +137,7 @@ class AnswersPage:
 
 
 async def listed_answers(
-    service: HttpService,
+    records: AllRecords,
     owner: str,
     page: api_table.AskedList,
 ) -> AnswersPage:
@@ -146,16 +145,16 @@ async def listed_answers(
     BadRequest if the answer of `page.after` does not exist."""
     after = None
     if page.after is not None:
-        last = await found_answer(service, owner, request_id_of(page.after))
+        last = await found_answer(records.answers, owner, request_id_of(page.after))
         if last is None or not last.listed:
             raise bad_field("after", f"no object with the id '{page.after[:80]}'")
         after = last.listed
     query = ListedQuery(
         page.limit + 1, page.descends, after, page.model, tuple(page.labels.items())
     )
-    listed = await service.answers.listed(owner, query)
+    listed = await records.answers.listed(owner, query)
     shown = listed.requests[: page.limit]
-    replies = await asyncio.gather(*(_answer_or_error(service, owner, name) for name in shown))
+    replies = await asyncio.gather(*(_answer_or_error(records, owner, name) for name in shown))
     gone = {missing_of(reply): None for reply in replies if isinstance(reply, CallFailed)}
     return AnswersPage(
         tuple(reply for reply in replies if isinstance(reply, dialect.KeptAnswer)),
@@ -165,11 +164,11 @@ async def listed_answers(
 
 
 async def _answer_or_error(
-    service: HttpService, owner: str, request: RequestId
+    records: AllRecords, owner: str, request: RequestId
 ) -> dialect.KeptAnswer | CallFailed | None:
     """Return an answer, None if it was deleted, or the error of a node that no longer replies."""
     try:
-        return await service.answers.find(owner, request)
+        return await records.answers.find(owner, request)
     except CallFailed as error:
         return error
 
@@ -180,8 +179,8 @@ class LabelledAnswer(AnswerResource):
 
     async def on_post(self, req: Request, resp: Response, answer_id: str) -> None:
         """Replace the answer's labels, and return the answer. 404 if it is not stored."""
-        endpoint, options = self.endpoint, self.service.options
+        endpoint, options = self.endpoint, self.parts.options
         assert isinstance(endpoint, api_table.KeepsListed)
         body = await read_body(req, min(options.body_limit_bytes, LABELS_BYTES), options.body_s)
-        labels = endpoint.labels(body, self.service.parse_context().limits)
+        labels = endpoint.labels(body, self.parts.parse_context().limits)
         resp.data = endpoint.told(await self.change(req, answer_id, labels))

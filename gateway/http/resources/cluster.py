@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from falcon.asgi import Request, Response
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from bus.calls.table import READ_OPEN_REQUESTS
 from bus.links.traffic import Crossed, read_traffic
 from bus.process.stalls import StallCounts, read_stalls
 from bus.replica.state import ClusterState
 from bus.wire.accelerators import HardwareReading
 from bus.wire.api_keys import KEYS_LOST_WORDS, keys_were_lost
+from bus.wire.calls.processes import ReadOpenRequests
 from bus.wire.cards import NodeCard
 from bus.wire.messages.peers import PeersReading
 from bus.wire.messages.readings import (
@@ -29,14 +31,14 @@ from bus.wire.messages.readings import (
 )
 from bus.wire.messages.weights import StorageReading
 from bus.wire.pool import PoolReading
+from gateway.cluster import Cluster
 from gateway.dialects import faults
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import Parts
 from gateway.http.callers import caller_of
 from gateway.http.middleware import Resource, answer_json
-from gateway.http_processes import OpenRequestTold
-from gateway.service import HttpService
 from gateway.view import metrics
 from gateway.view.options import Options
 from gateway.view.readings import hardware_of, pool_of, storage_of
@@ -90,6 +92,19 @@ class QueueOfInstance(TypedDict):
     max_waiting: int
     best_waiting_priority: int | None
     tokens_per_s: float
+
+
+class OpenRequestTold(TypedDict):
+    """An open request. `instance` is null while the request waits for an instance."""
+
+    request: str
+    model: str
+    client: str | None
+    priority: int
+    instance: str | None
+    waiting: bool
+    tokens: int
+    seconds: float
 
 
 class QueueAnswer(TypedDict):
@@ -154,25 +169,25 @@ class NodeIdentity(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the id of this node, as a JSON string."""
-        answer_json(resp, self.service.options.node)
+        answer_json(resp, self.cluster.options.node)
 
 
 class StateResource(Resource):
     """`GET /state`: the mirrored state, the latest readings, each node's health."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        service = self.service
-        state, readings, now = service.bus.state, service.readings, service.reactor.now()
+        cluster = self.cluster
+        state, readings, now = cluster.bus.state, cluster.readings, cluster.reactor.now()
         of_nodes = {str(reading.node): (reading, age_s) for reading, age_s in readings.nodes(now)}
         nodes = sorted({*state.nodes, *of_nodes, *(str(card.node) for card in readings.cards(now))})
         peers, links = readings.peers(now), readings.links(now)
         hardware = hardware_of(readings, now)
-        amiss = await service.http_processes.record_problems(service.options.processes)
+        amiss = await self.watch.record_problems()
         answer: StateAnswer = {
             "state": state.model_dump(mode="json", exclude=set(WITHHELD)),
-            "node": service.options.node,
-            "holder": service.bus.mirror.holder,
-            "live": service.bus.mirror.live,
+            "node": cluster.options.node,
+            "holder": cluster.bus.mirror.holder,
+            "live": cluster.bus.mirror.live,
             "telemetry": {
                 "nodes": {
                     node: {**reading.model_dump(mode="json"), "age_s": round(age_s, 3)}
@@ -195,7 +210,7 @@ class StateResource(Resource):
             "nodeHealth": {
                 node: node_health(
                     *of_nodes.get(node, (None, 0.0)),
-                    amiss if node == service.options.node else (),
+                    amiss if node == cluster.options.node else (),
                 )
                 for node in nodes
             },
@@ -208,13 +223,16 @@ class QueueResource(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with counts, and one line per open request of this node's gateway."""
-        service = self.service
-        runners = service.catalog.serving()
-        requests = await service.http_processes.open_requests(service.options.processes)
+        cluster = self.cluster
+        runners = cluster.catalog.serving()
+        replies = await cluster.near.ask_each(
+            cluster.options.processes, READ_OPEN_REQUESTS, ReadOpenRequests()
+        )
+        rows = [row for reply in replies.values() for row in reply.requests]
         answer: QueueAnswer = {
             "running": sum(runner.running for runner in runners),
             "waiting": sum(runner.waiting for runner in runners)
-            + sum(1 for request in requests if request["instance"] is None),
+            + sum(1 for row in rows if row.instance is None),
             "instances": [
                 {
                     "instance": runner.instance,
@@ -228,7 +246,10 @@ class QueueResource(Resource):
                 }
                 for runner in runners
             ],
-            "requests": sorted(requests, key=lambda request: -request["seconds"]),
+            "requests": [
+                cast(OpenRequestTold, row.model_dump())
+                for row in sorted(rows, key=lambda row: -row.seconds)
+            ],
         }
         answer_json(resp, answer)
 
@@ -239,13 +260,13 @@ class HealthResource(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer 200 while the process serves, with a status word. If API keys are required, only
         clients with a key get more than the word."""
-        service = self.service
-        readings, now, own = service.readings, service.reactor.now(), service.options.node
+        cluster, parts, records = self.cluster, self.parts, self.records
+        readings, now, own = cluster.readings, cluster.reactor.now(), cluster.options.node
         mine = next((reading for reading, _ in readings.nodes(now) if reading.node == own), None)
         problems = [
-            *_problems(service),
-            *service.records.condition.problems,
-            *([": ".join(KEYS_LOST_WORDS)] if keys_were_lost(service.api_keys.book.keys) else ()),
+            *_problems(cluster, parts),
+            *records.log.condition.problems,
+            *([": ".join(KEYS_LOST_WORDS)] if keys_were_lost(cluster.api_keys.book.keys) else ()),
             *grave_problems(mine),
         ]
         word: HealthWord = {"status": "degraded" if problems else "ok"}
@@ -257,10 +278,10 @@ class HealthResource(Resource):
         answer: HealthInFull = {
             **word,
             "problems": problems,
-            "node": service.options.node,
-            "name": service.options.node_name,
-            "version": service.options.version,
-            "open_requests": len(service.dispatcher.requests),
+            "node": cluster.options.node,
+            "name": cluster.options.node_name,
+            "version": cluster.options.version,
+            "open_requests": len(parts.dispatcher.requests),
             "queue": {
                 "running": sum(lead.running for lead in leads),
                 "waiting": sum(lead.waiting for lead in leads),
@@ -280,7 +301,7 @@ class HealthResource(Resource):
             "models_ready": sorted(
                 {
                     str(instance.model)
-                    for instance in service.bus.state.instances.values()
+                    for instance in cluster.bus.state.instances.values()
                     if instance.status == "ready" and instance.serves
                 }
             ),
@@ -301,7 +322,7 @@ class ReadyResource(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer 200, or 503 with the reasons."""
-        problems = _problems(self.service)
+        problems = _problems(self.cluster, self.parts)
         resp.status = 503 if problems else 200
         resp.text = "\n".join(problems) or "ok"
         resp.content_type = "text/plain"
@@ -313,17 +334,17 @@ class MetricsResource(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with Prometheus's text for all processes of this node, and of no other node: a sum
         would count a series of two nodes twice."""
-        service = self.service
-        node, readings, now = service.options.node, service.readings, service.reactor.now()
+        cluster, parts = self.cluster, self.parts
+        node, readings, now = cluster.options.node, cluster.readings, cluster.reactor.now()
         ranks = [
-            rank for rank in readings.ranks(service.bus.state.instances, now) if rank.node == node
+            rank for rank in readings.ranks(cluster.bus.state.instances, now) if rank.node == node
         ]
         demands = [demand for demand in readings.demands(now) if demand.node == node]
         sensors = hardware_of(readings, now).get(node)
         links = next((link for link in readings.links(now) if link.node == node), None)
-        stalls, crossed = await asyncio.to_thread(_counted, service.options)
+        stalls, crossed = await asyncio.to_thread(_counted, cluster.options)
         traffic = metrics.NodeTraffic(node, crossed)
-        resp.data = service.metrics.render(ranks, demands, stalls, sensors, links, traffic)
+        resp.data = parts.metrics.render(ranks, demands, stalls, sensors, links, traffic)
         resp.content_type = metrics.CONTENT_TYPE
 
 
@@ -343,7 +364,7 @@ class CancelResource(Resource):
         """Stop the request, also if another node's gateway owns it. The client of that request gets
         an ordinary end. A repeated call gets the same answer. 404: unknown; 504: silent owner."""
         request = request_id_of(request_id)
-        if not await self.service.cancels.stop(request):
+        if not await self.cluster.cancels.stop(request):
             raise HttpFaultRaised(faults.not_found(f"an open request '{request_id}'"))
         stopped: CancelAnswer = {"id": request_id, "cancelled": True}
         answer_json(resp, stopped)
@@ -357,15 +378,15 @@ def _plain(readings: Sequence[BaseModel]) -> list[dict[str, Any]]:
     return [reading.model_dump(mode="json") for reading in readings]
 
 
-def _problems(service: HttpService) -> list[str]:
+def _problems(cluster: Cluster, parts: Parts) -> list[str]:
     problems: list[str] = []
-    if service.dispatcher.draining:
+    if parts.dispatcher.draining:
         problems.append("this gateway is shutting down")
-    if not service.bus.mirror.live:
+    if not cluster.bus.mirror.live:
         problems.append("the node has no cluster state yet; check that `master` is running")
-    elif service.options.asks_for_keys and not (service.options.keys or service.api_keys.book.keys):
+    elif cluster.options.asks_for_keys and not (cluster.options.keys or cluster.api_keys.book.keys):
         problems.append(NO_KEY)
-    cards, own = service.readings.cards(service.reactor.now()), service.options.node
+    cards, own = cluster.readings.cards(cluster.reactor.now()), cluster.options.node
     problems += [
         f"this node {card.cannot_run}" for card in cards if card.node == own and card.cannot_run
     ]

@@ -31,15 +31,15 @@ class CollectiveTests(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Start a test. Answer with the acknowledgement and the id of the test's instance."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, CollectiveTestBody)
-        await service.catalog.wait_known()
+        await cluster.catalog.wait_known()
         command = RunCollectiveTest(
-            command_id=service.command_id(),
+            command_id=cluster.command_id(),
             **body.model_dump(exclude={"nodes"}),
-            nodes=known_nodes(service, body.nodes, field="nodes"),
+            nodes=known_nodes(cluster, body.nodes, field="nodes"),
         )
-        answer_json(resp, acknowledgement(await service.command(command)))
+        answer_json(resp, acknowledgement(await cluster.command(command)))
 
 
 class CollectiveTestResource(Resource):
@@ -48,9 +48,9 @@ class CollectiveTestResource(Resource):
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
         """Answer with the progress of the test and the results of all ranks. 404 if the test ended
         more than ten minutes ago."""
-        service = self.service
-        readings = service.readings.test_of(InstanceId(instance), service.reactor.now())
-        held = service.bus.state.instances.get(instance)
+        cluster = self.cluster
+        readings = cluster.readings.test_of(InstanceId(instance), cluster.reactor.now())
+        held = cluster.bus.state.instances.get(instance)
         standing = standing_of(instance, held, readings)
         if standing is None:
             raise HttpFaultRaised(faults.not_found(f"collective test '{instance}'"))

@@ -11,34 +11,33 @@ from falcon.asgi import Request, Response
 
 from gateway.dialects import api_table, sse
 from gateway.dialects.dialect import Parsed, WholeDialect
-from gateway.exchange import Asked, ClientWatch, Flow, Pipeline, Running
+from gateway.exchange import Asked, ClientWatch, Flow, Parts, Pipeline, Running
 from gateway.http.callers import key_id, owner_of_kept, sharer_of
 from gateway.http.middleware import Resource, read_body, tell_missing
 from gateway.http.resources.answers import listed_answers
 from gateway.http.resources.jobs import answer_in_background
 from gateway.http.scope import scope_of
 from gateway.records import Kind
-from gateway.service import HttpService
 from gateway.tracing import TRACEPARENT, parent_of
 
 
 class FalconSide:
     """A request as falcon has it, with its answer (`reply`)."""
 
-    def __init__(self, service: HttpService, req: Request, resp: Response) -> None:
+    def __init__(self, parts: Parts, req: Request, resp: Response) -> None:
         self.reply = resp
         self.watch = ClientWatch(scope_of(req).receive)
-        self._service = service
+        self._parts = parts
         self._req = req
 
     async def body(self) -> bytes:
-        options = self._service.options
+        options = self._parts.options
         return await read_body(
-            self._req, options.body_limit_bytes, options.body_s, self._service.bodies
+            self._req, options.body_limit_bytes, options.body_s, self._parts.bodies
         )
 
     async def owner(self) -> str:
-        return await owner_of_kept(self._req, self._service.options)
+        return await owner_of_kept(self._req, self._parts.options)
 
     def headers(self) -> Mapping[str, str]:
         return {name.lower(): value for name, value in self._req.headers.items()}
@@ -51,7 +50,7 @@ class FalconSide:
         scope_of(self._req).at_end += (partial(running.end, "client_closed"), self.watch.leave)
 
     async def run_in_background(self, parsed: Parsed) -> None:
-        await answer_in_background(self._service, self._req, self.reply, parsed)
+        await answer_in_background(self._parts, self._req, self.reply, parsed)
 
 
 @dataclass(frozen=True)
@@ -64,27 +63,27 @@ class ExchangeResource(Resource):
     async def on_post(self, req: Request, resp: Response) -> Flow:
         """Answer by the model, the task or the provider's model that the body names. Return the
         facts about the request at the end."""
-        service = self.service
-        flow = Flow(self._head_of(service, req, resp), FalconSide(service, req, resp))
-        return await Pipeline(service, flow).answer()
+        flow = Flow(self._head_of(req, resp), FalconSide(self.parts, req, resp))
+        return await Pipeline(self.parts, flow).answer()
 
-    def _head_of(self, service: HttpService, req: Request, resp: Response) -> Asked:
-        scope, sharer = scope_of(req), sharer_of(req, service.options, None)
+    def _head_of(self, req: Request, resp: Response) -> Asked:
+        parts = self.parts
+        scope, sharer = scope_of(req), sharer_of(req, parts.options, None)
         traceparent = req.get_header(TRACEPARENT)
-        tasks, profiles = service.tasks.table, service.clients.book.table
-        share = service.bus.state.trace_ratio
+        tasks, profiles = parts.tasks.table, parts.clients.book.table
+        share = parts.cluster.bus.state.trace_ratio
         return Asked(
             kind=self.kind,
             dialect=self.dialect,
             answer_id=resp.get_header("x-request-id") or "",
-            came_at=scope.came_at or service.reactor.now(),
+            came_at=scope.came_at or parts.reactor.now(),
             key=key_id(req),
             sharer=sharer,
-            client=service.clients.named(sharer),
+            client=parts.clients.named(sharer),
             run=scope.run,
             parent=None if traceparent is None else parent_of(traceparent),
             may_be_traced=traceparent is not None
-            or (service.tracing.own if share is None else share) > 0.0,
+            or (parts.tracing.own if share is None else share) > 0.0,
             may_name=bool(tasks.tasks or tasks.providers)
             or (bool(profiles.clients) and profiles.has_models),
         )
@@ -99,8 +98,8 @@ class ListedAnswers(ExchangeResource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the stored answers on all nodes. The header names nodes that did
         not reply."""
-        service, owner = self.service, await owner_of_kept(req, self.service.options)
+        records, owner = self.records, await owner_of_kept(req, self.records.options)
         query = {name: value for name in req.params if (value := req.get_param(name)) is not None}
-        page = await listed_answers(service, owner, self.endpoint.asked(query))
+        page = await listed_answers(records, owner, self.endpoint.asked(query))
         tell_missing(resp, page.missing)
         resp.data = self.endpoint.listing(page.answers, page.has_more)

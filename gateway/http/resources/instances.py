@@ -19,12 +19,12 @@ from bus.wire.instances import Instance
 from bus.wire.kv import KvKind, not_a_kind
 from bus.wire.messages.commands import Acknowledged, DeleteInstance, Durability, PlaceModel
 from bus.wire.messages.readings import RunnerReading
+from gateway.cluster import Cluster
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
-from gateway.service import HttpService
 
 MAX_DRAIN_S = 3600.0
 MOST = 1 << 31
@@ -99,10 +99,10 @@ class PlaceInstance(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with the acknowledgement and the instance's id; on `dry_run` with the plan."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, PlaceBody, empty=b"")
-        await service.catalog.wait_known()
-        answer_json(resp, await _place(service, body))
+        await cluster.catalog.wait_known()
+        answer_json(resp, await _place(cluster, body))
 
 
 class NewInstance(Resource):
@@ -110,18 +110,18 @@ class NewInstance(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer as `POST /place_instance` does. Raises BadRequest, naming the field."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, InstanceBody, empty=b"")
-        await service.catalog.wait_known()
-        answer_json(resp, await _place(service, _by_hand(service, body)))
+        await cluster.catalog.wait_known()
+        answer_json(resp, await _place(cluster, _by_hand(cluster, body)))
 
 
 class PlacementPlan(Resource):
     """`GET /instance/placement?model=...`: the plan of a placement, as a dry run."""
 
     async def on_get(self, req: Request, resp: Response) -> None:
-        await self.service.catalog.wait_known()
-        answer_json(resp, await _place(self.service, _query_body(req)))
+        await self.cluster.catalog.wait_known()
+        answer_json(resp, await _place(self.cluster, _query_body(req)))
 
 
 class PlacementPreviews(Resource):
@@ -130,10 +130,10 @@ class PlacementPreviews(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the best placement for each node count and kind of sharding, or why there is
         none. `chosen` is the placement that would be used now, `refusal` the error instead."""
-        service, body = self.service, _query_body(req)
-        await service.catalog.wait_known()
-        command = _command(service, body).model_copy(update={"previews": True})
-        answer = await service.command(command)
+        cluster, body = self.cluster, _query_body(req)
+        await cluster.catalog.wait_known()
+        command = _command(cluster, body).model_copy(update={"previews": True})
+        answer = await cluster.command(command)
         answer_json(resp, answer.plan)
 
 
@@ -141,11 +141,11 @@ class InstanceResource(Resource):
     """`/instance/{id}`."""
 
     async def on_get(self, req: Request, resp: Response, instance: str) -> None:
-        service = self.service
-        held = service.bus.state.instances.get(instance)
+        cluster = self.cluster
+        held = cluster.bus.state.instances.get(instance)
         if held is None:
             raise HttpFaultRaised(faults.not_found(f"instance '{instance}'"))
-        reading = service.readings.runner_of(held, service.reactor.now())
+        reading = cluster.readings.runner_of(held, cluster.reactor.now())
         answer: InstanceAnswer = {
             "instance": held.model_dump(mode="json"),
             "reading": None if reading is None else reading.model_dump(mode="json"),
@@ -154,34 +154,34 @@ class InstanceResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, instance: str) -> None:
         """Drain the instance for up to `?drain_s=` seconds, then unload it."""
-        service = self.service
+        cluster = self.cluster
         drain_s = _seconds(req, "drain_s", MAX_DRAIN_S)
         command = DeleteInstance(
-            command_id=service.command_id(),
+            command_id=cluster.command_id(),
             instance=InstanceId(instance),
             drain_s=drain_s,
             why="deleted through the HTTP API",
         )
-        answer_json(resp, acknowledgement(await service.command(command)))
+        answer_json(resp, acknowledgement(await cluster.command(command)))
 
 
-async def _place(service: HttpService, body: PlaceBody) -> PlacedAnswer:
-    command = _command(service, body)
-    answer = await service.command(command)
+async def _place(cluster: Cluster, body: PlaceBody) -> PlacedAnswer:
+    command = _command(cluster, body)
+    answer = await cluster.command(command)
     return {"model": command.model, **acknowledgement(answer)}
 
 
-def _command(service: HttpService, body: PlaceBody) -> PlaceModel:
+def _command(cluster: Cluster, body: PlaceBody) -> PlaceModel:
     """Return the command of a body. Raises HttpFaultRaised (404), BadRequest."""
     return PlaceModel(
-        command_id=service.command_id(),
+        command_id=cluster.command_id(),
         **body.model_dump(exclude={"model", "excluded_nodes"}),
-        model=service.catalog.named(body.model),
-        excluded_nodes=known_nodes(service, body.excluded_nodes, field="excluded_nodes"),
+        model=cluster.catalog.named(body.model),
+        excluded_nodes=known_nodes(cluster, body.excluded_nodes, field="excluded_nodes"),
     )
 
 
-def _by_hand(service: HttpService, body: InstanceBody) -> PlaceBody:
+def _by_hand(cluster: Cluster, body: InstanceBody) -> PlaceBody:
     """Return a placement on exactly the nodes of the body. Raises BadRequest."""
     if bool(body.layers) == bool(body.nodes):
         text = (
@@ -189,10 +189,10 @@ def _by_hand(service: HttpService, body: InstanceBody) -> PlaceBody:
             '{"nodes": ["mini"]}'
         )
         raise bad_field("layers", text)
-    named = known_nodes(service, body.nodes, field="nodes")
+    named = known_nodes(cluster, body.nodes, field="nodes")
     if len(set(named)) < len(named):
         raise bad_field("nodes", "a node has one rank of an instance; list each node once")
-    others = [str(name) for name in _names(service) if named and name not in named]
+    others = [str(name) for name in _names(cluster) if named and name not in named]
     return PlaceBody(
         **body.model_dump(exclude={"nodes"}),
         excluded_nodes=others,
@@ -200,10 +200,10 @@ def _by_hand(service: HttpService, body: InstanceBody) -> PlaceBody:
     )
 
 
-def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[NodeId, ...]:
+def known_nodes(cluster: Cluster, names: list[str], *, field: str) -> tuple[NodeId, ...]:
     """Return the ids of nodes given by id or name. Raises BadRequest with the field for a name that
     no node or several nodes have; a misspelled exclusion must not be ignored."""
-    called = _names(service)
+    called = _names(cluster)
     nodes: list[NodeId] = []
     for name in names:
         meant = [node for node in called if name == node] or [
@@ -220,10 +220,10 @@ def known_nodes(service: HttpService, names: list[str], *, field: str) -> tuple[
     return tuple(nodes)
 
 
-def _names(service: HttpService) -> dict[NodeId, str]:
+def _names(cluster: Cluster) -> dict[NodeId, str]:
     """Return the names of the cluster's nodes."""
-    called = {node.node: node.name for node in service.bus.state.nodes.values()}
-    return called | {card.node: card.name for card in service.readings.cards(service.reactor.now())}
+    called = {node.node: node.name for node in cluster.bus.state.nodes.values()}
+    return called | {card.node: card.name for card in cluster.readings.cards(cluster.reactor.now())}
 
 
 def _query_body(req: Request) -> PlaceBody:

@@ -18,13 +18,13 @@ from bus.wire.ids import ModelId
 from bus.wire.instances import Instance
 from bus.wire.messages.commands import DeriveModel
 from bus.wire.messages.derived import DerivedModel
+from gateway.cluster import Cluster
 from gateway.control.model_files import ModelFiles, read_model_files
 from gateway.dialects import api_table, dialect
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, unknown_adapter
-from gateway.exchange import tell_ignored
+from gateway.exchange import Parts, tell_ignored
 from gateway.http.middleware import COMMAND_BYTES, Resource, read_body
 from gateway.http.resources.task_listings import listing_named, listings_of
-from gateway.service import HttpService
 
 _OF_COPY = {"name": ModelId("copy"), "base": ModelId("copy"), "parent": "", "made_at_s": 0.0}
 _COPY = vars(DerivedModel.model_validate(_OF_COPY))
@@ -40,10 +40,10 @@ class ModelList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all models, ordered by id."""
-        service = self.service
+        cluster, parts = self.cluster, self.parts
         if self.endpoint.waits:
-            await service.catalog.wait_known()
-        resp.data = self.endpoint.render(listings(service, req), wall())
+            await cluster.catalog.wait_known()
+        resp.data = self.endpoint.render(listings(cluster, parts, req), wall())
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class ModelPages(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the page that the query selects."""
-        await self.service.catalog.wait_known()
+        await self.cluster.catalog.wait_known()
         parameters = req.params.items()
         query = {name: value if isinstance(value, str) else value[-1] for name, value in parameters}
-        resp.data = self.endpoint.render(listings(self.service, req), query)
+        resp.data = self.endpoint.render(listings(self.cluster, self.parts, req), query)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class ModelOfPath(Resource):
 
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Describe one model."""
-        resp.data = await _shown(self.service, self.endpoint.render, name)
+        resp.data = await _shown(self.cluster, self.parts, self.endpoint.render, name)
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,17 @@ class ModelOfBody(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Describe one model; with the facts of its files, if this node has them."""
-        options = self.service.options
+        options = self.cluster.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
         request = self.endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, self.endpoint.path, request.ignored)
-        service = self.service
-        await service.catalog.wait_known()
-        listing = _listing_named(service, request.name)
+        tell_ignored(self.parts, resp, self.endpoint.path, request.ignored)
+        cluster, parts = self.cluster, self.parts
+        await cluster.catalog.wait_known()
+        listing = _listing_named(cluster, parts, request.name)
         own = None
-        if not service.tasks.table.means(request.name):
-            own = service.catalog.card_here(service.catalog.named(request.name))
+        if not parts.tasks.table.means(request.name):
+            own = cluster.catalog.card_here(cluster.catalog.named(request.name))
         if own is not None:
             read = partial(read_model_files, Path(own.path), with_tensors=request.verbose)
             listing = _with_files(listing, await asyncio.to_thread(read))
@@ -119,28 +119,29 @@ class ModelToDerive(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Store the derived model in the cluster's log. Answer once this process lists it. 409 if
         the name is taken."""
-        service, endpoint = self.service, self.endpoint
-        options = service.options
+        cluster, parts = self.cluster, self.parts
+        endpoint = self.endpoint
+        options = cluster.options
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
         request = endpoint.parse(body, limits)
-        tell_ignored(service, resp, endpoint.path, request.ignored)
-        await service.catalog.wait_known()
-        meant = model_named(request.name, service.catalog.names())
+        tell_ignored(parts, resp, endpoint.path, request.ignored)
+        await cluster.catalog.wait_known()
+        meant = model_named(request.name, cluster.catalog.names())
         if meant is not None:
             text = f"'{request.name}' already names the model {meant}; choose another name"
             raise HttpFaultRaised(HttpFault(409, "conflict", text, "model"))
-        base = service.catalog.named(request.source)
-        source = service.catalog.derived(request.source)
-        adapters = service.catalog.adapters
-        adapter = request.adapter or adapters.meant(request.source, service.catalog.names(), source)
+        base = cluster.catalog.named(request.source)
+        source = cluster.catalog.derived(request.source)
+        adapters = cluster.catalog.adapters
+        adapter = request.adapter or adapters.meant(request.source, cluster.catalog.names(), source)
         if adapter and adapter not in (own := adapters.beside(base)):
             raise HttpFaultRaised(unknown_adapter(adapter, base, adapter, own))
         derived = endpoint.derive(request, base, source, wall())
         derived = derived.model_copy(update={"adapter": adapter or ""})
-        command = DeriveModel(command_id=service.command_id(), derived=derived)
-        await service.noticed(await service.command(command))
-        service.log.info("a client derived a model", model=derived.name, base=base)
+        command = DeriveModel(command_id=cluster.command_id(), derived=derived)
+        await cluster.noticed(await cluster.command(command))
+        cluster.log.info("a client derived a model", model=derived.name, base=base)
         resp.data = b"".join(endpoint.lines[-1:])
         if request.stream:
             resp.content_type = endpoint.streams
@@ -148,10 +149,10 @@ class ModelToDerive(Resource):
 
 
 async def _shown(
-    service: HttpService, render: Callable[[api_table.ModelListing], bytes], name: str
+    cluster: Cluster, parts: Parts, render: Callable[[api_table.ModelListing], bytes], name: str
 ) -> bytes:
-    await service.catalog.wait_known()
-    return render(_listing_named(service, name))
+    await cluster.catalog.wait_known()
+    return render(_listing_named(cluster, parts, name))
 
 
 def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table.ModelListing:
@@ -164,36 +165,36 @@ def _with_files(listing: api_table.ModelListing, files: ModelFiles) -> api_table
     )
 
 
-def listings(service: HttpService, req: Request) -> list[api_table.ModelListing]:
+def listings(cluster: Cluster, parts: Parts, req: Request) -> list[api_table.ModelListing]:
     """Return the listings of all models, ordered by id: models on disk, derived models, models with
     an adapter, tasks and providers' models."""
-    cards = service.catalog.cards()
-    names = sorted(service.catalog.names())
-    models = [_listing(service, name, cards.get(name)) for name in names]
+    cards = cluster.catalog.cards()
+    names = sorted(cluster.catalog.names())
+    models = [_listing(cluster, name, cards.get(name)) for name in names]
     of_names = dict(zip(names, models, strict=True))
-    derived = (_derived(of_names[own.base], own) for own in service.catalog.derived_here())
+    derived = (_derived(of_names[own.base], own) for own in cluster.catalog.derived_here())
     adapters = (
         _adapted(of_names[model], adapter)
-        for model, own in service.catalog.adapters.known().items()
+        for model, own in cluster.catalog.adapters.known().items()
         for adapter in own.values()
     )
     listed = {listing.id: listing for listing in (*models, *derived, *adapters)}
-    listed |= listings_of(service, listed)
+    listed |= listings_of(parts, listed)
     return sorted(listed.values(), key=lambda listing: listing.id)
 
 
-def _listing_named(service: HttpService, name: str) -> api_table.ModelListing:
+def _listing_named(cluster: Cluster, parts: Parts, name: str) -> api_table.ModelListing:
     """Return the listing of the model that a client's name means. Raises HttpFaultRaised (404)."""
-    if service.tasks.table.means(name):
-        return listing_named(service, name, partial(_listing_of_model, service))
-    return _listing_of_model(service, name)
+    if parts.tasks.table.means(name):
+        return listing_named(parts, name, partial(_listing_of_model, cluster))
+    return _listing_of_model(cluster, name)
 
 
-def _listing_of_model(service: HttpService, name: str) -> api_table.ModelListing:
-    model = service.catalog.named(name)
-    catalog = service.catalog
+def _listing_of_model(cluster: Cluster, name: str) -> api_table.ModelListing:
+    model = cluster.catalog.named(name)
+    catalog = cluster.catalog
     card = catalog.cards().get(model)
-    listing = _listing(service, model, card)
+    listing = _listing(cluster, model, card)
     derived = catalog.derived(name)
     adapter = catalog.adapters.meant(name, catalog.names(), derived)
     if adapter is not None and (beside := catalog.adapters.beside(model).get(adapter)):
@@ -232,12 +233,10 @@ def _derived(base: api_table.ModelListing, derived: DerivedModel) -> api_table.M
     )
 
 
-def _listing(
-    service: HttpService, model: ModelId, card: ModelCard | None
-) -> api_table.ModelListing:
+def _listing(cluster: Cluster, model: ModelId, card: ModelCard | None) -> api_table.ModelListing:
     copies = [
-        _loaded(instance, service, card)
-        for instance in service.bus.state.instances.values()
+        _loaded(instance, cluster, card)
+        for instance in cluster.bus.state.instances.values()
         if instance.model == model and instance.status == "ready" and instance.serves
     ]
     if card is None:
@@ -261,13 +260,13 @@ def _listing(
     )
 
 
-def _loaded(instance: Instance, service: HttpService, card: ModelCard | None) -> dialect.LoadedCopy:
-    now = service.reactor.now()
-    reading = service.readings.runner_of(instance, now)
+def _loaded(instance: Instance, cluster: Cluster, card: ModelCard | None) -> dialect.LoadedCopy:
+    now = cluster.reactor.now()
+    reading = cluster.readings.runner_of(instance, now)
     weights = card.weights_bytes if card is not None else 0
-    size = max(weights, service.readings.memory_of(instance, now))
+    size = max(weights, cluster.readings.memory_of(instance, now))
     expires_at_s = None
-    is_pinned = instance.pinned or instance.model in service.bus.state.pins
+    is_pinned = instance.pinned or instance.model in cluster.bus.state.pins
     if instance.keep_alive_s >= 0 and not is_pinned:
         idle_s = reading.last_used_ago_s if reading is not None else 0.0
         expires_at_s = wall() + max(0.0, instance.keep_alive_s - idle_s)

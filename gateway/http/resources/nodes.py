@@ -9,10 +9,10 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.instances import DRAIN_S
 from bus.wire.messages.commands import Command, DrainNode, ForgetNode, RenameNode
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement
-from gateway.service import HttpService
 
 ACTS = ("rename", "drain", "undrain", "forget", "remember")
 
@@ -35,19 +35,19 @@ class NodeResource(Resource):
 
     async def on_post(self, req: Request, resp: Response, node: str, act: str) -> None:
         """Change the node, and answer with the command's position in the log."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, NodeBody)
-        await service.catalog.wait_known()
-        answer = await service.command(_command(service, node, act, body))
+        await cluster.catalog.wait_known()
+        answer = await cluster.command(_command(cluster, node, act, body))
         changed: NodeAnswer = {"node": node, **acknowledgement(answer)}
         answer_json(resp, changed)
 
 
-def _command(service: HttpService, node: str, act: str, body: NodeBody) -> Command:
-    records = service.bus.state.nodes.values()
+def _command(cluster: Cluster, node: str, act: str, body: NodeBody) -> Command:
+    records = cluster.bus.state.nodes.values()
     named = [record.node for record in records if record.name == node]
     which = NodeId(named[0] if len(named) == 1 else node)
-    command_id = service.command_id()
+    command_id = cluster.command_id()
     match act:
         case "rename":
             if body.name is None:

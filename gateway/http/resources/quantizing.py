@@ -48,25 +48,25 @@ class QuantizeModels(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Start the work, and answer with its instance."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, QuantizeBody)
-        await service.catalog.wait_known()
-        source = service.catalog.named(body.model)
+        await cluster.catalog.wait_known()
+        source = cluster.catalog.named(body.model)
         name = ModelId(body.name) if body.name else usual_name(source, body.bits)
         command = commands.QuantizeModel(
-            command_id=service.command_id(),
+            command_id=cluster.command_id(),
             name=name,
             quantizing=Quantizing(source=source, bits=body.bits, group_size=body.group_size),
             node=self._node(body.node, source),
         )
-        answer = acknowledgement(await service.command(command))
-        card = service.catalog.cards().get(source)
+        answer = acknowledgement(await cluster.command(command))
+        card = cluster.catalog.cards().get(source)
         size_bytes = 0 if card is None else card.size_bytes
         answer_json(resp, {"model": name, "source": source, "source_bytes": size_bytes, **answer})
 
     def _node(self, word: str | None, source: ModelId) -> NodeId | None:
-        service = self.service
+        cluster = self.cluster
         if word is not None:
-            return known_nodes(service, [word], field="node")[0]
-        here = service.catalog.card_here(source) is not None
-        return service.bus.speaker.node if here else None
+            return known_nodes(cluster, [word], field="node")[0]
+        here = cluster.catalog.card_here(source) is not None
+        return cluster.bus.speaker.node if here else None

@@ -40,7 +40,7 @@ class RecentRequests(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the requests that ended last, newest first. 503 if they cannot be read."""
-        service = self.service
+        records = self.records
         since = req.get_param("since")
         query = RecentQuery(
             limit=round(number_of(req, "limit", LIMIT, least=1, most=MOST)),
@@ -50,10 +50,10 @@ class RecentRequests(Resource):
             since_s=None if since is None else number_of(req, "since", 0.0, least=0.0, most=1e11),
         )
         try:
-            rows = await service.records.recent(query)
+            rows = await records.log.recent(query)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        answer: RecentAnswer = {"node": service.options.node, "requests": rows}
+        answer: RecentAnswer = {"node": records.options.node, "requests": rows}
         answer_json(resp, answer)
 
 
@@ -63,13 +63,13 @@ class RequestStats(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with counts and percentiles of the requests that ended within `window_s`: for all
         of them, by model, and by client. 503 if they cannot be read."""
-        service = self.service
+        records = self.records
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
         try:
-            stats = await service.records.stats(window_s)
+            stats = await records.log.stats(window_s)
         except RecordsUnavailable as error:
             raise _unavailable(error) from None
-        answer: StatsAnswer = {"node": service.options.node, **stats}
+        answer: StatsAnswer = {"node": records.options.node, **stats}
         answer_json(resp, answer)
 
 

@@ -19,7 +19,7 @@ from bus.wire.calls.nodes import ChangeSettings, ReadSettings, SettingsRead
 from bus.wire.errors import ConfigError, SettingsUnwritable
 from bus.wire.ids import NodeId
 from bus.wire.messages.wire import Message
-from gateway.service import HttpService
+from gateway.cluster import Cluster
 from gateway.view.options import SettingsDesk, SettingValue
 
 Q = TypeVar("Q", bound=Message)
@@ -47,9 +47,9 @@ class SettingElsewhere(TypedDict):
     value: SettingValue
 
 
-def answer_settings(service: HttpService) -> None:
+def answer_settings(cluster: Cluster) -> None:
     """Let other nodes' gateways read and change this node's settings."""
-    desk = service.options.settings
+    desk = cluster.options.settings
 
     async def read(_call: ReadSettings) -> SettingsRead:
         if desk is None:
@@ -58,18 +58,18 @@ def answer_settings(service: HttpService) -> None:
 
     async def change(call: ChangeSettings) -> SettingsRead:
         try:
-            why = UNKNOWN if desk is None else await changed(service, desk, call.put, call.drop)
+            why = UNKNOWN if desk is None else await changed(cluster, desk, call.put, call.drop)
         except SettingsUnwritable as error:
             why = str(error)
         now = await read(ReadSettings())
         return SettingsRead(values=now.values, why=why or now.why)
 
-    service.calls.answer(table.READ_SETTINGS, read)
-    service.calls.answer(table.CHANGE_SETTINGS, change)
+    cluster.calls.answer(table.READ_SETTINGS, read)
+    cluster.calls.answer(table.CHANGE_SETTINGS, change)
 
 
 async def changed(
-    service: HttpService, desk: SettingsDesk, put: Mapping[str, Any], drop: Sequence[str]
+    cluster: Cluster, desk: SettingsDesk, put: Mapping[str, Any], drop: Sequence[str]
 ) -> str:
     """Change this node's settings. Return the reason if the change was refused, else "". Raises
     SettingsUnwritable."""
@@ -83,7 +83,7 @@ async def changed(
         raise
     except ConfigError as error:
         return str(error)
-    service.log.info("settings were changed over HTTP", settings=", ".join(keys))
+    cluster.log.info("settings were changed over HTTP", settings=", ".join(keys))
     return ""
 
 
@@ -94,19 +94,19 @@ def alone(desk: SettingsDesk, key: str) -> str:
     return why and f"{key} can only be changed on the machine, because {why}; use `shoal config`"
 
 
-async def of_others(service: HttpService, key: str) -> list[NodeSettings]:
+async def of_others(cluster: Cluster, key: str) -> list[NodeSettings]:
     """Return the settings of all other nodes, by name. `key` is the API key of the client
     (`NodeCalls.ask`)."""
-    return await _of_each(service, key, table.READ_SETTINGS, ReadSettings())
+    return await _of_each(cluster, key, table.READ_SETTINGS, ReadSettings())
 
 
 async def change_others(
-    service: HttpService, key: str, put: Mapping[str, Any], drop: Sequence[str]
+    cluster: Cluster, key: str, put: Mapping[str, Any], drop: Sequence[str]
 ) -> list[NodeSettings]:
     """Change settings of all other nodes. Return the settings of each node, or the reason why the
     node did not change them."""
     change = ChangeSettings(put=dict(put), drop=tuple(drop))
-    return await _of_each(service, key, table.CHANGE_SETTINGS, change)
+    return await _of_each(cluster, key, table.CHANGE_SETTINGS, change)
 
 
 def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[SettingElsewhere]:
@@ -122,11 +122,11 @@ def elsewhere(row: Mapping[str, Any], others: Sequence[NodeSettings]) -> list[Se
 
 
 async def _of_each(
-    service: HttpService, key: str, call: TypedCall[Q, SettingsRead], request: Q
+    cluster: Cluster, key: str, call: TypedCall[Q, SettingsRead], request: Q
 ) -> list[NodeSettings]:
-    nodes = [node for node in service.calls.nodes() if node != service.options.node]
-    gathered = await service.calls.ask_each(call, request, nodes=nodes, key=key)
-    records = service.bus.state.nodes
+    nodes = [node for node in cluster.calls.nodes() if node != cluster.options.node]
+    gathered = await cluster.calls.ask_each(call, request, nodes=nodes, key=key)
+    records = cluster.bus.state.nodes
     names = {node: (records[node].name if node in records else "") or node for node in nodes}
     answers = [
         *(

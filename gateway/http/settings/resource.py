@@ -11,6 +11,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from bus.wire.errors import BadRequest, ConfigError, SettingsUnwritable
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_behind
@@ -26,7 +27,6 @@ from gateway.http.settings.nodes import (
     elsewhere,
     of_others,
 )
-from gateway.service import HttpService
 from gateway.view.options import SettingRow, SettingsDesk, SettingsFound
 
 MOST = 100
@@ -78,14 +78,14 @@ class SettingsResource(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with every setting of this node, secrets masked; with `?nodes=all` also with the
         nodes that have different values."""
-        service, desk = self.service, _desk(self.service)
-        others = await of_others(service, key_behind(req)) if self.is_of_all(req) else None
-        await _answer(resp, service, desk, others)
+        cluster, desk = self.cluster, _desk(self.cluster)
+        others = await of_others(cluster, key_behind(req)) if self.is_of_all(req) else None
+        await _answer(resp, cluster, desk, others)
 
     async def on_put(self, req: Request, resp: Response) -> None:
         """Change `shoal.toml`, and answer as GET does. 403 for settings that only the machine may
         change. If one change is refused, nothing is written, and other nodes are not asked."""
-        service, desk = self.service, _desk(self.service)
+        cluster, desk = self.cluster, _desk(self.cluster)
         body, is_of_all = await self.read(req, SettingsBody), self.is_of_all(req)
         keys = (*body.set, *body.unset)
         if not keys or len(set(keys)) < len(keys):
@@ -99,7 +99,7 @@ class SettingsResource(Resource):
                     f"{key}: every node has its own value; change it on one node", field="nodes"
                 )
         try:
-            why = await changed(service, desk, body.set, body.unset)
+            why = await changed(cluster, desk, body.set, body.unset)
         except SettingsUnwritable as error:
             status, code = (507, "insufficient_storage") if error.is_full else (503, UNWRITABLE)
             raise HttpFaultRaised(HttpFault(status, code, str(error))) from error
@@ -107,8 +107,8 @@ class SettingsResource(Resource):
             raise BadRequest(why, field="set" if body.set else "unset")
         others = None
         if is_of_all:
-            others = await change_others(service, key_behind(req), body.set, body.unset)
-        await _answer(resp, service, desk, others)
+            others = await change_others(cluster, key_behind(req), body.set, body.unset)
+        await _answer(resp, cluster, desk, others)
 
     def is_of_all(self, req: Request) -> bool:
         """Return whether the query has `nodes=all`. Raises BadRequest for any other value."""
@@ -128,7 +128,7 @@ class SettingsOfAll(SettingsResource):
 
 async def _answer(
     resp: Response,
-    service: HttpService,
+    cluster: Cluster,
     desk: SettingsDesk,
     others: Sequence[NodeSettings] | None,
 ) -> None:
@@ -137,7 +137,7 @@ async def _answer(
         own = cast(SettingsFound, await asyncio.to_thread(desk.rows))
     except ConfigError as error:
         raise HttpFaultRaised(HttpFault(503, "settings_unreadable", str(error))) from error
-    options = service.options
+    options = cluster.options
     document: SettingsAnswer = {
         "node": options.node,
         "name": options.node_name,
@@ -156,8 +156,8 @@ async def _answer(
     resp.set_header("cache-control", "no-store")
 
 
-def _desk(service: HttpService) -> SettingsDesk:
-    desk = service.options.settings
+def _desk(cluster: Cluster) -> SettingsDesk:
+    desk = cluster.options.settings
     if desk is None:
         raise HttpFaultRaised(HttpFault(503, "settings_unknown", UNKNOWN))
     return desk

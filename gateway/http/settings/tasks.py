@@ -10,10 +10,11 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from bus.wire.messages.commands import AllowCloudFallback
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.exchange import Parts
 from gateway.http.middleware import Resource, answer_json
-from gateway.service import HttpService
 
 
 class ConfigBody(Closed):
@@ -76,18 +77,18 @@ class ConfigResource(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the current value of the setting."""
-        await self.service.catalog.wait_known()
-        answer_json(resp, _config(self.service))
+        await self.cluster.catalog.wait_known()
+        answer_json(resp, _config(self.cluster))
 
     async def on_put(self, req: Request, resp: Response) -> None:
         """Change the setting; answer once the state of this process has the new value."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, ConfigBody)
         command = AllowCloudFallback(
-            command_id=service.command_id(), allowed=body.allowCloudFallback
+            command_id=cluster.command_id(), allowed=body.allowCloudFallback
         )
-        await service.noticed(await service.command(command))
-        answer_json(resp, _config(service))
+        await cluster.noticed(await cluster.command(command))
+        answer_json(resp, _config(cluster))
 
 
 class TaskList(Resource):
@@ -95,15 +96,15 @@ class TaskList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with tasks, providers and the current error in the file."""
-        service = self.service
-        await service.catalog.wait_known()
-        book = service.tasks
+        cluster, parts = self.cluster, self.parts
+        await cluster.catalog.wait_known()
+        book = parts.tasks
         answer: TasksAnswer = {
-            "node": service.options.node,
+            "node": cluster.options.node,
             "file": "" if book.file is None else str(book.file),
             "trouble": book.trouble,
-            **_config(service),
-            "tasks": [_task(service, name) for name in sorted(book.table.tasks)],
+            **_config(cluster),
+            "tasks": [_task(cluster, parts, name) for name in sorted(book.table.tasks)],
             "providers": [
                 {
                     "name": name,
@@ -123,28 +124,28 @@ class TaskList(Resource):
         answer_json(resp, answer)
 
 
-def _config(service: HttpService) -> ConfigAnswer:
-    return {"allowCloudFallback": service.bus.state.cloud_fallback}
+def _config(cluster: Cluster) -> ConfigAnswer:
+    return {"allowCloudFallback": cluster.bus.state.cloud_fallback}
 
 
-def _task(service: HttpService, name: str) -> TaskTold:
-    task = service.tasks.table.tasks[name]
+def _task(cluster: Cluster, parts: Parts, name: str) -> TaskTold:
+    task = parts.tasks.table.tasks[name]
     return {
         "name": name,
-        "candidates": [_candidate(service, candidate) for candidate in task.candidates],
+        "candidates": [_candidate(cluster, parts, candidate) for candidate in task.candidates],
         "budget_s": task.budget_s,
         "keep_alive_s": task.keep_alive_s,
         "pin_primary": task.pin_primary,
     }
 
 
-def _candidate(service: HttpService, name: str) -> CandidateTold:
-    provided = service.tasks.table.provided(name)
+def _candidate(cluster: Cluster, parts: Parts, name: str) -> CandidateTold:
+    provided = parts.tasks.table.provided(name)
     if provided is not None:
         return {"name": name, "provider": provided.provider, "known": True, "loaded": False}
     try:
-        model = service.catalog.named(name)
+        model = cluster.catalog.named(name)
     except HttpFaultRaised:
         return {"name": name, "provider": None, "known": False, "loaded": False}
-    loaded = bool(service.catalog.ready(model))
+    loaded = bool(cluster.catalog.ready(model))
     return {"name": name, "provider": None, "known": True, "loaded": loaded}

@@ -22,7 +22,7 @@ from gateway.records.jobs.job import (
 from gateway.records.jobs.leases import runner_name
 from gateway.records.jobs.records import JobRecords, JobsFull
 from gateway.records.jobs.run_scope import JobRun, run_of
-from gateway.records.jobs.runner import RESULT_BYTES, Application, JobRunner
+from gateway.records.jobs.runner import RESULT_BYTES, Application, JobRunner, OpenRequests
 from gateway.records.jobs.table import JobBounds, job_bounds
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "JobsAnywhere",
     "JobsFull",
     "NewJob",
+    "OpenRequests",
     "State",
     "event_payload",
     "job_bounds",

@@ -12,14 +12,13 @@ from typing import Any
 
 from bus.process.clock import now, wall
 from bus.wire.ids import RequestId
-from gateway.records import age
 from gateway.records.file import RecordsFile
 from gateway.records.jobs import table
 from gateway.records.jobs.events import Ending
 from gateway.records.jobs.job import Job, NewJob
 from gateway.records.jobs.table import JobBounds, JobPlace, RunName
 from gateway.records.node_records import NodeRecords
-from gateway.records.statements import Statement
+from gateway.records.statements import Statement, age_followed
 
 READ_BYTES = 1 << 20
 """At most this many bytes of events are read in one transaction."""
@@ -197,7 +196,7 @@ class JobRecords:
     async def prune(self) -> None:
         """Delete ended jobs whose storage time is over."""
         now_s = self._wall_s()
-        await self._write(age.followed(now_s, now()), table.pruned(now_s))
+        await self._write(age_followed(now_s, now()), table.pruned(now_s))
 
     # --- internals -------------------------------------------------------------------------------
 

@@ -183,7 +183,8 @@ class JobRunner:
         """The runs by their request ids."""
         self._left: list[RunUnderWay] = []
         self._wake = asyncio.Event()
-        self._ending = False
+        self.is_stopping = False
+        """Whether this process claims no more jobs."""
         self._ailing = False
         self._pruned_at = float("-inf")
         self._looked_at = float("-inf")
@@ -196,9 +197,9 @@ class JobRunner:
     def leave(self) -> None:
         """Claim no more jobs, and cancel the running ones. Further output of their requests is
         ignored. Later, `stop` queues these jobs again."""
-        if self._ending:
+        if self.is_stopping:
             return
-        self._ending = True
+        self.is_stopping = True
         self._task.cancel()
         for run, task in list(self._runs.values()):
             self._left.append(run)
@@ -217,7 +218,7 @@ class JobRunner:
     # --- rounds ----------------------------------------------------------------------------------
 
     async def _go_on(self) -> None:
-        while not self._ending:
+        while not self.is_stopping:
             wait_s = FAILED_S
             try:
                 await self._round()
@@ -250,7 +251,7 @@ class JobRunner:
 
     async def _claim(self) -> None:
         """Claim queued jobs until the node runs as many jobs as it is allowed to."""
-        while not self._ending and len(self._runs) < self._jobs.bounds.running:
+        while not self.is_stopping and len(self._runs) < self._jobs.bounds.running:
             if not await self._jobs.is_waiting():
                 return
             await self._jobs.claim(self._name)
@@ -261,7 +262,7 @@ class JobRunner:
         """Start the claimed jobs that do not run yet. Return whether any job was started."""
         own = await self._jobs.jobs_of(self._name)
         fresh = [(job, body) for job, body in own if job.run_id not in self._runs]
-        if self._ending:
+        if self.is_stopping:
             return False
         for job, body in fresh:
             run = RunUnderWay(job, body, self._name)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from bus.wire.ids import RequestId
-from gateway.records import age
 from gateway.records.jobs.job import HELD, MOST_CUTS, NEXT, OPEN, Job, NewJob, Signal, error_text
-from gateway.records.statements import Statement
+from gateway.records.statements import AGE_NOW, Statement
 from gateway.view.options import Options
 
 COLUMNS = tuple(field.name for field in fields(Job))
@@ -380,6 +379,6 @@ def pruned(now_s: float) -> Statement:
     of them."""
     return Statement(
         f"DELETE FROM job WHERE number IN (SELECT number FROM job WHERE NOT {_OPEN} "
-        f"AND ended_at_s + ttl_s < {age.NOW.format(now=':now')} LIMIT {PRUNED})",
+        f"AND ended_at_s + ttl_s < {AGE_NOW.format(now=':now')} LIMIT {PRUNED})",
         {"now": now_s},
     )

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from bus.wire.ids import NodeId, RequestId
-from gateway.control.cancels import REMEMBERED, RememberedCancels
-from gateway.http_processes import process_of
+from gateway.control.cancels import REMEMBERED, RememberedCancels, process_of
 from tests.harness.gateway_testbed import GatewayTestbed, eventually, gateway_testbed
 from tests.harness.http_clients import Reader, cancels_of, ready
 from tests.harness.second_gateway import SecondGateway

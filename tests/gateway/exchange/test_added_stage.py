@@ -43,7 +43,7 @@ async def answer(table: tuple[StageRow, ...], fields: dict[str, Any]) -> dict[st
     everything: Any = parts
     await Pipeline(everything, flow, grouped(table)).answer()
     await parts.close()
-    assert [record[:2] for record in parts.records] == [("answer", "finished")]
+    assert [record[:2] for record in parts.recorded] == [("answer", "finished")]
     return http.reply.headers
 
 

@@ -162,7 +162,7 @@ def test_stages_run_in_order_and_each_attempt_is_recorded_once(
     assert has_begun, entered
     handed_over = len(http.jobs)
     if entered:
-        assert len(parts.records) + handed_over == attempts, (entered, parts.records)
+        assert len(parts.recorded) + handed_over == attempts, (entered, parts.recorded)
     assert parts.running == 0 and not parts.announced
     assert parts.bodies.held_bytes == 0
 
@@ -215,7 +215,7 @@ def test_each_candidate_has_its_own_ids_and_its_name() -> None:
     request = Request(fields, may_name=True, tasks=tasks, script=Script(failing=1))
     parts, http, entered, flow = asyncio.run(answered(request, Fault()))
     assert entered.count("make_out") == 2 and entered.count("read") == 1
-    assert [record[:2] for record in parts.records] == [
+    assert [record[:2] for record in parts.recorded] == [
         ("answer", "runner_lost"),
         ("answer", "finished"),
     ]
@@ -227,6 +227,6 @@ def test_each_candidate_has_its_own_ids_and_its_name() -> None:
 def test_a_stream_is_recorded_as_it_ended() -> None:
     fields = {"model": WARM, "input": "hello", "store": False, "stream": True}
     parts, *_ = asyncio.run(answered(Request(fields), Fault()))
-    assert parts.records == [("answer", "finished", 200)]
+    assert parts.recorded == [("answer", "finished", 200)]
     parts, *_ = asyncio.run(answered(Request(fields), Fault(at_piece=1)))
-    assert parts.records == [("answer", "client_closed", 200)]
+    assert parts.recorded == [("answer", "client_closed", 200)]

@@ -75,7 +75,7 @@ def gathered(folder: str, answers: Answers, timing: CaptureTiming) -> NodeCaptur
                 link.send(frames[0], encode(Envelope(NODE, "telemetry", Boot("b2"), 1, answer)))
 
         reactor.watch(link, asked)
-        service: Any = SimpleNamespace(
+        parts: Any = SimpleNamespace(
             bus=SimpleNamespace(
                 speaker=Speaker(NODE, "gateway:0", Boot("b1")),
                 reactor=reactor,
@@ -90,8 +90,9 @@ def gathered(folder: str, answers: Answers, timing: CaptureTiming) -> NodeCaptur
                 secret_files=(), settings_shown={},
             ),
         )  # fmt: skip
+        parts.cluster = parts
         try:
-            return await gathering.gathered(service, timing)
+            return await gathering.gathered(parts, timing)
         finally:
             reactor.unwatch(link)
             link.close()

@@ -38,7 +38,7 @@ class Desk:
             app: App[Any, Any] = App()
             for kind in (HttpFaultRaised, BadRequest):
                 app.add_error_handler(kind, _told)
-            handle: Any = SimpleNamespace(service=self._service())
+            handle: Any = SimpleNamespace(service=SimpleNamespace(cluster=self._cluster()))
             for path in dict.fromkeys(one.path for one in ROUTES if "/models/card/" in one.path):
                 make: Any = next(one.resource for one in ROUTES if one.path == path)
                 app.add_route(path, make(handle))
@@ -62,7 +62,7 @@ class Desk:
                 self.nodes.tell(name)
             await asyncio.sleep(0.02)
 
-    def _service(self) -> Any:
+    def _cluster(self) -> Any:
         bus = self.nodes.bus("a")
         bus.mirror = SimpleNamespace(live=True)
         bus.state = SimpleNamespace(instances={}, derived={})

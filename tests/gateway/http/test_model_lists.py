@@ -39,7 +39,7 @@ def _card(number: int) -> ModelCard:
     )
 
 
-def _service() -> Any:
+def _facades() -> Any:
     """What lists are made of: twelve models with an alias each, four derived ones."""
     node = NodeCard(
         node=NODE,
@@ -75,17 +75,18 @@ def _service() -> Any:
 
 
 def test_a_list_of_models_costs_few_calls_for_each_name() -> None:
-    service, asked = _service(), cast(Any, SimpleNamespace())
-    listed = models.listings(service, asked)
+    made, asked = _facades(), cast(Any, SimpleNamespace())
+    listed = models.listings(made, made, asked)
     assert len(listed) == 28
     with cProfile.Profile() as profile:
-        render_models(models.listings(service, asked), 0.0)
+        render_models(models.listings(made, made, asked), 0.0)
     calls = cast(Any, pstats.Stats(profile)).total_calls
     print(f"{calls} calls for {len(listed)} names")
     assert calls <= CALLS_PER_NAME * len(listed)
 
 
 def test_a_list_tells_what_each_model_can_and_an_alias_has_its_models_digest() -> None:
-    listed = {one.id: one for one in models.listings(_service(), cast(Any, SimpleNamespace()))}
+    made = _facades()
+    listed = {one.id: one for one in models.listings(made, made, cast(Any, SimpleNamespace()))}
     assert listed["alias-3"].digest == listed["org/model-3"].digest != listed["made-3"].digest
     assert b'"capabilities":["completion","tools"]' in render_tags(list(listed.values()), 0.0)

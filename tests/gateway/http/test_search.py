@@ -61,7 +61,7 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
         def known(_now: float) -> list[NodeCard]:
             return [card]
 
-        service = SimpleNamespace(
+        cluster = SimpleNamespace(
             bus=SimpleNamespace(speaker=SPEAKER, endpoints=endpoints, reactor=reactor),
             readings=SimpleNamespace(cards=known),
             catalog=SimpleNamespace(wait_known=_known),
@@ -71,7 +71,7 @@ def asked(path: str, answer: Message) -> tuple[testing.Result, list[Message]]:
         app: App[Any, Any] = App()
         for kind in (HttpFaultRaised, BadRequest):
             app.add_error_handler(kind, _told)
-        handle: Any = SimpleNamespace(service=service)
+        handle: Any = SimpleNamespace(service=SimpleNamespace(cluster=cluster))
         app.add_route("/models/search", SearchModels(handle))
         try:
             async with testing.ASGIConductor(app) as conductor:

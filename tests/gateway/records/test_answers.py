@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bus.calls import CallFailed, NodeCalls, Standing
+from bus.calls import CallFailed, NodeCalls, ProcessCalls, Standing
 from bus.client import BusClient, Speaker
 from bus.links.reactor import AsyncioReactor
 from bus.process.endpoints import Endpoints
@@ -22,7 +22,6 @@ from bus.switchboard.switchboard import Switchboard
 from bus.wire.errors import OwnerSilent
 from bus.wire.ids import NodeId, RequestId
 from gateway.dialects.dialect import KeptAnswer
-from gateway.http_processes import HttpProcesses
 from gateway.records import (
     AnswerBounds,
     AnswerRecords,
@@ -47,7 +46,7 @@ class Process:
         self.said = io.StringIO()
         log = Log(node=node, process="gateway:0", stream=self.said)
         own = Endpoints(str(site.folder / node))
-        self.near = HttpProcesses(own, site.reactor, self)
+        self.near = ProcessCalls(own, site.reactor)
         number = self.near.number
         speaker = Speaker(node, f"gateway:{number}", new_boot())
         self.bus = BusClient(speaker, site.endpoints, site.reactor, log, follow=False)
@@ -69,14 +68,6 @@ class Process:
     def cancel(self, request_id: RequestId) -> bool:
         self.stopped.append(request_id)
         return True
-
-    def open_requests(self) -> list[dict[str, Any]]:
-        return []
-
-    records: Any = None
-
-    def stop_answer(self, request_id: RequestId, owner: str) -> bool:
-        return self.answers.stop_here(request_id, owner)
 
     def close(self) -> None:
         self.far.close()

@@ -24,11 +24,10 @@ from gateway.records import (
     RecordsUnavailable,
     kept_answers,
 )
-from gateway.records.age import followed
 from gateway.records.jobs import table
 from gateway.records.kept_answers import AnswerBounds
 from gateway.records.node_records import MOST_QUESTIONS, MOST_ROWS_WAITING
-from gateway.records.statements import Statement
+from gateway.records.statements import Statement, age_followed
 from tests.harness.gateway_testbed import eventually
 from tests.harness.records_writer import row
 
@@ -244,7 +243,7 @@ def test_rows_that_have_grown_old_go_at_the_next_look(tmp_path: Path) -> None:
 def passes(path: Path, wall_s: float, seconds: float) -> None:
     """Some time passes while the node runs, and the wall clock shows this."""
     file = RecordsFile(path, Log(node="n1", process="t", stream=io.StringIO()))
-    file.write([followed(wall_s, 1000.0), followed(wall_s, 1000.0 + seconds)])
+    file.write([age_followed(wall_s, 1000.0), age_followed(wall_s, 1000.0 + seconds)])
     file.close()
 
 
@@ -286,7 +285,7 @@ def test_a_clock_that_jumps_ahead_and_back_deletes_nothing_and_what_is_old_goes(
     # 31 days pass: the clock of the file catches up with the wall's, which is right now
     file = RecordsFile(path, Log(node="n1", process="t", stream=io.StringIO()))
     file.write(
-        [followed(today + 31 * day, 120.0 * count) for count in range(31 * 24 * 30 // 4 + 9)]
+        [age_followed(today + 31 * day, 120.0 * count) for count in range(31 * 24 * 30 // 4 + 9)]
     )
     file.close()
     play(process(today + 31 * day), gone)

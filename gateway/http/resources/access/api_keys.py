@@ -15,11 +15,11 @@ from bus.process.identity import new_api_key, new_name
 from bus.wire.api_keys import ApiKey, KeyLimits, Scope
 from bus.wire.messages.commands import AddApiKey, RemoveApiKey, RotateApiKey
 from gateway.access import hashed
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised, key_not_found
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement
-from gateway.service import HttpService
 
 LONGEST_S = 100 * 365 * 86_400.0
 LONGEST_GRACE_S = 30 * 86_400.0
@@ -105,16 +105,16 @@ class KeyList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with all keys, ordered by name, their limits and their use, without hashes."""
-        service = self.service
-        keys = sorted(service.api_keys.book.keys.values(), key=lambda key: key.name.casefold())
-        shown = [_fields(service, key) for key in keys]
-        answer: KeysAnswer = {"keys": shown, **_key_demand(service)}
+        cluster = self.cluster
+        keys = sorted(cluster.api_keys.book.keys.values(), key=lambda key: key.name.casefold())
+        shown = [_fields(cluster, key) for key in keys]
+        answer: KeysAnswer = {"keys": shown, **_key_demand(cluster)}
         answer_json(resp, answer)
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Create a key, and answer with it and its secret."""
-        service, body = self.service, await self.read(req, NewKeyBody)
-        was_asked_for = _key_demand(service)["asked_for"]
+        cluster, body = self.cluster, await self.read(req, NewKeyBody)
+        was_asked_for = _key_demand(cluster)["asked_for"]
         secret, now_s = new_api_key(), wall()
         lasts_s = body.expires_in_s
         key = ApiKey(
@@ -130,11 +130,11 @@ class KeyList(Resource):
             made_at_s=round(now_s, 3),
             expires_at_s=None if lasts_s is None else round(now_s + lasts_s, 3),
         )
-        answer = await service.command(AddApiKey(command_id=service.command_id(), key=key))
-        await service.noticed(answer)
+        answer = await cluster.command(AddApiKey(command_id=cluster.command_id(), key=key))
+        await cluster.noticed(answer)
         resp.set_header(*_UNSTORED)
         new_key: NewKey = {
-            **_fields(service, key),
+            **_fields(cluster, key),
             "key": secret,
             "was_asked_for": was_asked_for,
             **acknowledgement(answer),
@@ -147,14 +147,14 @@ class KeyResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, key: str) -> None:
         """Delete the key, and answer once this process refuses it. 404 for an unknown key."""
-        service, removed = self.service, _named(self.service, key)
-        command = RemoveApiKey(command_id=service.command_id(), key_id=removed.id)
-        answer = await service.command(command)
-        await service.noticed(answer)
+        cluster, removed = self.cluster, _named(self.cluster, key)
+        command = RemoveApiKey(command_id=cluster.command_id(), key_id=removed.id)
+        answer = await cluster.command(command)
+        await cluster.noticed(answer)
         removal: RemovedKey = {
             "id": removed.id,
             "name": removed.name,
-            **_key_demand(service),
+            **_key_demand(cluster),
             **acknowledgement(answer),
         }
         answer_json(resp, removal)
@@ -165,44 +165,44 @@ class KeyRotation(Resource):
 
     async def on_post(self, req: Request, resp: Response, key: str) -> None:
         """Answer with the key and its new secret. 404 for an unknown key."""
-        service, body = self.service, await self.read(req, RotationBody)
-        rotated, secret = _named(service, key), new_api_key()
+        cluster, body = self.cluster, await self.read(req, RotationBody)
+        rotated, secret = _named(cluster, key), new_api_key()
         command = RotateApiKey(
-            command_id=service.command_id(),
+            command_id=cluster.command_id(),
             key_id=rotated.id,
             hash=hashed(secret),
             old_until_s=round(wall() + body.grace_s, 3) if body.grace_s else 0.0,
         )
-        answer = await service.command(command)
-        await service.noticed(answer)
+        answer = await cluster.command(command)
+        await cluster.noticed(answer)
         resp.set_header(*_UNSTORED)
-        latest = service.api_keys.book.keys.get(rotated.id, rotated)
+        latest = cluster.api_keys.book.keys.get(rotated.id, rotated)
         rotation: RotatedKey = {
-            **_fields(service, latest),
+            **_fields(cluster, latest),
             "key": secret,
             **acknowledgement(answer),
         }
         answer_json(resp, rotation)
 
 
-def _named(service: HttpService, word: str) -> ApiKey:
-    match = service.api_keys.book.named(word)
+def _named(cluster: Cluster, word: str) -> ApiKey:
+    match = cluster.api_keys.book.named(word)
     if match is None:
         raise HttpFaultRaised(key_not_found(word))
     return match
 
 
-def _key_demand(service: HttpService) -> AskedForKeys:
+def _key_demand(cluster: Cluster) -> AskedForKeys:
     """Return whether this node requires API keys, and how many keys its settings have."""
-    options, keys = service.options, service.api_keys.book.keys
+    options, keys = cluster.options, cluster.api_keys.book.keys
     return {
         "asked_for": options.asks_for_keys or bool(keys),
         "in_settings": len(set(options.keys) - {options.owner_key}),
     }
 
 
-def _fields(service: HttpService, key: ApiKey) -> KeyTold:
-    used, now_s = service.api_keys.use_of(key.id), wall()
+def _fields(cluster: Cluster, key: ApiKey) -> KeyTold:
+    used, now_s = cluster.api_keys.use_of(key.id), wall()
     rotates = key.old_hash is not None and now_s < key.old_until_s
     return {
         "id": key.id,

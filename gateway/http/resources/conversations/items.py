@@ -26,13 +26,13 @@ class ConversationItems(ConversationResource):
     async def on_post(self, req: Request, resp: Response, conversation_id: str) -> None:
         """Add items, all or none. They are on disk before the answer is sent. 404 for an unknown
         conversation, 400 for a full one."""
-        service = self.service
+        records = self.records
         addition, items = await self.asked_items(req, resp, self.endpoint.shapes.added)
-        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
+        owner, request = await owner_of_kept(req, records.options), request_id_of(conversation_id)
         size_bytes = sum(len(content) for _, content in items)
-        if size_bytes > FAR_BYTES and not service.conversations.is_here(request):
+        if size_bytes > FAR_BYTES and not records.conversations.is_here(request):
             raise HttpFaultRaised(conversation_too_far("items"))
-        became = await service.conversations.add(owner, request, items, addition.request)
+        became = await records.conversations.add(owner, request, items, addition.request)
         match became:
             case "gone":
                 raise HttpFaultRaised(conversation_not_found(conversation_id))
@@ -47,12 +47,12 @@ class ConversationItems(ConversationResource):
 
     async def on_get(self, req: Request, resp: Response, conversation_id: str) -> None:
         """Answer with a page of the items. 404 for an unknown conversation."""
-        service, shapes = self.service, self.endpoint.shapes
+        records, shapes = self.records, self.endpoint.shapes
         query = {name: value for name in _QUERY if (value := req.get_param(name)) is not None}
         query_page = shapes.page(query, _includes(req))
-        conversation = await found_conversation(service, req, conversation_id)
-        owner = await owner_of_kept(req, service.options)
-        page = await service.conversations.page(
+        conversation = await found_conversation(records, req, conversation_id)
+        owner = await owner_of_kept(req, records.options)
+        page = await records.conversations.page(
             owner,
             conversation.request,
             query_page.limit,
@@ -71,10 +71,10 @@ class ConversationItem(ConversationResource):
         self, req: Request, resp: Response, conversation_id: str, item_id: str
     ) -> None:
         """Answer with the item. 404 if it does not exist."""
-        service, shapes = self.service, self.endpoint.shapes
+        records, shapes = self.records, self.endpoint.shapes
         includes = shapes.page({}, _includes(req)).includes
-        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        item = await service.conversations.item(owner, request, item_id)
+        owner, request = await owner_of_kept(req, records.options), request_id_of(conversation_id)
+        item = await records.conversations.item(owner, request, item_id)
         if item is None:
             await self._absent(req, conversation_id, item_id)
         else:
@@ -84,19 +84,19 @@ class ConversationItem(ConversationResource):
         self, req: Request, resp: Response, conversation_id: str, item_id: str
     ) -> None:
         """Delete the item, and answer with its conversation. 404 if the item does not exist."""
-        service = self.service
-        owner, request = await owner_of_kept(req, service.options), request_id_of(conversation_id)
-        dropped = await service.conversations.drop(owner, request, item_id)
+        records = self.records
+        owner, request = await owner_of_kept(req, records.options), request_id_of(conversation_id)
+        dropped = await records.conversations.drop(owner, request, item_id)
         if not dropped:
             await self._absent(req, conversation_id, item_id)
-        conversation = await found_conversation(service, req, conversation_id)
+        conversation = await found_conversation(records, req, conversation_id)
         resp.data = self.endpoint.shapes.told(
             conversation.request, conversation.created_at_s, conversation.labels
         )
 
     async def _absent(self, req: Request, conversation_id: str, item_id: str) -> None:
         """Raise HttpFaultRaised (404) for the conversation or, if that exists, for the item."""
-        await found_conversation(self.service, req, conversation_id)
+        await found_conversation(self.records, req, conversation_id)
         raise HttpFaultRaised(no_such_item(conversation_id, item_id))
 
 

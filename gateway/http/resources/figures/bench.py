@@ -8,11 +8,11 @@ import orjson
 from falcon.asgi import Request, Response
 
 from bus.wire.ids import InstanceId
+from gateway.cluster import Cluster
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.openai.shapes import generation_stats
 from gateway.exchange import Flow
 from gateway.http.resources.exchange import ExchangeResource
-from gateway.service import HttpService
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class BenchResource(ExchangeResource):
         stats = generation_stats(
             request.usage,
             ttft_s=None if first_at is None else first_at - began_at,
-            peak_bytes=_peak_bytes(self.service, request.instance),
+            peak_bytes=_peak_bytes(self.cluster, request.instance),
         )
         resp.data = json_bytes({**orjson.loads(resp.data), "generation_stats": stats})
         return flow
 
 
-def _peak_bytes(service: HttpService, instance: InstanceId | None) -> int | None:
+def _peak_bytes(cluster: Cluster, instance: InstanceId | None) -> int | None:
     """Return the summed peak array memory of an instance's ranks, by their latest readings; None if
     a rank has reported none."""
-    held = None if instance is None else service.bus.state.instances.get(instance)
+    held = None if instance is None else cluster.bus.state.instances.get(instance)
     if held is None:
         return None
-    readings = service.readings.ranks({held.instance: held}, service.reactor.now())
+    readings = cluster.readings.ranks({held.instance: held}, cluster.reactor.now())
     if len({reading.rank for reading in readings}) < len(held.shards):
         return None
     return sum(reading.peak_bytes for reading in readings)

@@ -50,16 +50,16 @@ class LogEvents(Resource):
             self._stream(req, resp, limit)
             return
         after = _place(req.get_param("after"), "after")
-        entries = await self.service.events.listed(after, limit)
-        last = entries[-1].place if entries else after or self.service.events.last
-        head = {"node": self.service.options.node, "last": None if last is None else str(last)}
+        entries = await self.watch.events.listed(after, limit)
+        last = entries[-1].place if entries else after or self.watch.events.last
+        head = {"node": self.watch.options.node, "last": None if last is None else str(last)}
         joined = b",".join(entry.data for entry in entries)
         resp.data = json_bytes(head)[:-1] + b',"events":[' + joined + b"]}"
         resp.set_header("cache-control", "no-store")
 
     def _stream(self, req: Request, resp: Response, limit: int) -> None:
         """Stream events. A reader that resumes sends its last id in a header."""
-        events = self.service.events
+        events = self.watch.events
         after = _place(req.get_header("last-event-id") or None, "Last-Event-ID")
         if after is None:
             after = _place(req.get_param("after"), "after")

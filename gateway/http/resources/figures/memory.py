@@ -19,8 +19,8 @@ class Memory(Resource):
 
     def read_memory(self) -> MemoryAnswer:
         """Return the memory of all nodes, for JSON."""
-        service = self.service
-        return memory_of(service.bus.state, service.readings, service.reactor.now())
+        cluster = self.cluster
+        return memory_of(cluster.bus.state, cluster.readings, cluster.reactor.now())
 
 
 class LiveMemory(Memory):
@@ -29,5 +29,5 @@ class LiveMemory(Memory):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Stream the same figures each second, as events `memory`. 429 at the limit of readers."""
         answer_each_snapshot(
-            req, resp, self.service.watch, "memory", lambda _: json_bytes(self.read_memory())
+            req, resp, self.watch.snapshots, "memory", lambda _: json_bytes(self.read_memory())
         )

@@ -9,11 +9,12 @@ from pathlib import Path
 from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
+from gateway.cluster import Cluster
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.figures.streaming import answer_each_snapshot
-from gateway.service import HttpService
 from gateway.view.watch import EVERY_S, HistoryFile, HistoryKeeper, HistoryPoint
+from gateway.view.watching import Watch
 
 
 class HistoryAnswer(TypedDict):
@@ -29,7 +30,7 @@ class MetricsSnapshot(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the latest snapshot, at most a second old."""
-        resp.data = await self.service.watch.latest()
+        resp.data = await self.watch.snapshots.latest()
         resp.set_header("cache-control", "no-store")
 
 
@@ -38,7 +39,7 @@ class MetricsStream(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Stream a snapshot each second, as events `snapshot`. 429 at the limit of readers."""
-        answer_each_snapshot(req, resp, self.service.watch, "snapshot", lambda made: made)
+        answer_each_snapshot(req, resp, self.watch.snapshots, "snapshot", lambda made: made)
 
 
 class MetricsHistory(Resource):
@@ -47,14 +48,14 @@ class MetricsHistory(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the points of the last hour, also from before a restart of the gateway. 503
         if they cannot be read."""
-        path = self.service.options.history_file
+        path = self.cluster.options.history_file
         try:
             points = await asyncio.to_thread(HistoryFile(Path(path)).points) if path else []
         except OSError as error:
             text = f"cannot read the history: {error}"
             raise HttpFaultRaised(HttpFault(503, "history_unreadable", text)) from error
         history: HistoryAnswer = {
-            "node": self.service.options.node,
+            "node": self.cluster.options.node,
             "every_s": EVERY_S,
             "points": points,
         }
@@ -62,13 +63,13 @@ class MetricsHistory(Resource):
         resp.set_header("cache-control", "no-store")
 
 
-def keep_history(service: HttpService) -> None:
+def keep_history(cluster: Cluster, watch: Watch) -> None:
     """Store the cluster's metrics at regular intervals. Only one HTTP process of a gateway does so.
     A write error is logged once."""
-    path = service.options.history_file
-    if not path or service.http_processes.number != 0:
+    path = cluster.options.history_file
+    if not path or cluster.near.number != 0:
         return
-    keeper = HistoryKeeper(HistoryFile(Path(path)), service.watch.latest)
+    keeper = HistoryKeeper(HistoryFile(Path(path)), watch.snapshots.latest)
     noting: set[asyncio.Task[None]] = set()
     logged: set[str] = set()
 
@@ -78,7 +79,7 @@ def keep_history(service: HttpService) -> None:
         except OSError as error:
             if str(error) not in logged:
                 logged.add(str(error))
-                service.log.warning(f"cannot store the history: {error}")
+                cluster.log.warning(f"cannot store the history: {error}")
 
     def begin() -> None:
         """Start to store a point; `noting` holds the task until it is done."""
@@ -86,4 +87,4 @@ def keep_history(service: HttpService) -> None:
         noting.add(task)
         task.add_done_callback(noting.discard)
 
-    service.reactor.every(EVERY_S, begin)
+    cluster.reactor.every(EVERY_S, begin)

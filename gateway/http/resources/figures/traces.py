@@ -17,14 +17,16 @@ from typing_extensions import TypedDict
 from bus.wire.errors import BadRequest
 from bus.wire.ids import RequestId
 from bus.wire.messages.commands import SetTracing
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.dialects.registry import request_id_of
+from gateway.exchange import Parts
 from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json, tell_missing
 from gateway.http.query import number_of
 from gateway.http.resources.instances import CommandDone, acknowledgement
-from gateway.service import HttpService
+from gateway.records import AllRecords
 from gateway.tracing import chrome_trace, trace_parts
 
 LIMIT, MOST = 50, 1000
@@ -168,20 +170,20 @@ class Tracing(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the share in force here, the cluster's value and this node's setting."""
-        answer_json(resp, _tracing_answer(self.service))
+        answer_json(resp, _tracing_answer(self.cluster, self.parts))
 
     async def on_put(self, req: Request, resp: Response) -> None:
         """Set the share on all nodes, and answer like `GET`."""
-        service = self.service
+        cluster, parts = self.cluster, self.parts
         body = await self.read(req, TracingBody)
         fields = body.model_fields_set
         if len(fields) != 1 or (fields == {"on"} and body.on is None):
             text = 'send one of {"on": true}, {"on": false}, {"ratio": 0.1} and {"ratio": null}'
             raise BadRequest(text, field="ratio" if "ratio" in fields else "on")
         ratio = body.ratio if body.on is None else float(body.on)
-        answer = await service.command(SetTracing(command_id=service.command_id(), ratio=ratio))
-        await service.noticed(answer)
-        setting: TracingSetAnswer = {**_tracing_answer(service), **acknowledgement(answer)}
+        answer = await cluster.command(SetTracing(command_id=cluster.command_id(), ratio=ratio))
+        await cluster.noticed(answer)
+        setting: TracingSetAnswer = {**_tracing_answer(cluster, parts), **acknowledgement(answer)}
         answer_json(resp, setting)
 
 
@@ -190,10 +192,10 @@ class TraceList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the traces of this node, newest first. 503 if they cannot be read."""
-        service = self.service
+        records = self.records
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        traces = await service.traces.latest(limit, req.get_param("model"))
-        answer_json(resp, {"node": service.options.node, **traces})
+        traces = await records.traces.latest(limit, req.get_param("model"))
+        answer_json(resp, {"node": records.options.node, **traces})
 
 
 class ClusterTraces(Resource):
@@ -202,7 +204,7 @@ class ClusterTraces(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the traces of all nodes, newest first, and the nodes that did not reply."""
         limit = round(number_of(req, "limit", LIMIT, least=1, most=MOST))
-        latest = await self.service.traces.latest_of_all(
+        latest = await self.records.traces.latest_of_all(
             limit, req.get_param("model"), key_behind(req)
         )
         tell_missing(resp, latest.missing)
@@ -215,10 +217,10 @@ class TraceStats(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the durations of the parts of traced requests that ended within `window_s`.
         503 if they cannot be read."""
-        service = self.service
+        records = self.records
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
-        stats = await service.traces.stats(window_s, req.get_param("model"))
-        answer_json(resp, {"node": service.options.node, "window_s": window_s, **stats})
+        stats = await records.traces.stats(window_s, req.get_param("model"))
+        answer_json(resp, {"node": records.options.node, "window_s": window_s, **stats})
 
 
 class TraceResource(Resource):
@@ -227,13 +229,13 @@ class TraceResource(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace as Chrome's trace events, which Perfetto opens."""
-        trace = orjson.loads(await _stored_trace(self.service, req, request))
+        trace = orjson.loads(await _stored_trace(self.records, req, request))
         answer_json(resp, chrome_trace(trace))
 
     async def on_delete(self, req: Request, resp: Response, request: str) -> None:
         """Delete a trace. 404 if it does not exist."""
         name = request_id_of(request)
-        is_gone = await self.service.traces.remove(name, key_behind(req))
+        is_gone = await self.records.traces.remove(name, key_behind(req))
         if not is_gone:
             raise _no_trace(name)
         gone: TraceRemovedAnswer = {"request": name, "removed": True}
@@ -245,7 +247,7 @@ class RawTrace(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with a trace in its stored form."""
-        resp.data = await _stored_trace(self.service, req, request)
+        resp.data = await _stored_trace(self.records, req, request)
 
 
 class TraceTimes(Resource):
@@ -253,7 +255,7 @@ class TraceTimes(Resource):
 
     async def on_get(self, req: Request, resp: Response, request: str) -> None:
         """Answer with the durations of the parts of one trace."""
-        trace = orjson.loads(await _stored_trace(self.service, req, request))
+        trace = orjson.loads(await _stored_trace(self.records, req, request))
         about = {name: trace[name] for name in ("request", "node", "seconds")}
         answer_json(resp, {**about, "parts": trace_parts(trace)})
 
@@ -265,7 +267,7 @@ class TraceRemoval(Resource):
         """Delete traces on all nodes, and answer with the deleted ones and those not found."""
         body = await self.read(req, TracesRemovedBody, empty=b"")
         names = dict.fromkeys(map(request_id_of, body.requests))
-        key, traces = key_behind(req), self.service.traces
+        key, traces = key_behind(req), self.records.traces
         removed = [name for name in names if await traces.remove(name, key)]
         answer: TracesRemovedAnswer = {
             "removed": [*removed],
@@ -274,22 +276,22 @@ class TraceRemoval(Resource):
         answer_json(resp, answer)
 
 
-def _tracing_answer(service: HttpService) -> TracingAnswer:
-    tracing = service.tracing
+def _tracing_answer(cluster: Cluster, parts: Parts) -> TracingAnswer:
+    tracing = parts.tracing
     ratio = tracing.ratio if tracing.keeps else 0.0
     return {
         "on": ratio > 0.0,
         "ratio": ratio,
-        "cluster": service.bus.state.trace_ratio,
+        "cluster": cluster.bus.state.trace_ratio,
         "setting": tracing.own,
-        "keeps": service.options.keeps_traces,
+        "keeps": cluster.options.keeps_traces,
     }
 
 
-async def _stored_trace(service: HttpService, req: Request, request: str) -> bytes:
+async def _stored_trace(records: AllRecords, req: Request, request: str) -> bytes:
     """Return the stored trace of a request. Raises HttpFaultRaised (404, 503, 504)."""
     name = request_id_of(request)
-    trace = await service.traces.find(name, key_behind(req))
+    trace = await records.traces.find(name, key_behind(req))
     if trace is None:
         raise _no_trace(name)
     return trace

@@ -16,8 +16,8 @@ from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
 from gateway.http.scope import hung_up, scope_of
-from gateway.records import Job, JobsFull, NewJob, RecordsUnavailable
-from gateway.service import HttpService
+from gateway.records import AllRecords, Job, JobsFull, NewJob, RecordsUnavailable
+from gateway.view.options import Options
 
 STOPPED_S = 8.0
 """A stopped job ends within this time: one round of the job runner, plus the 3 s that the model's
@@ -33,14 +33,14 @@ RenderEvent = Callable[[int, bytes], bytes]
 """Renders an event, given its number and its data."""
 
 
-async def submit_job(service: HttpService, new: NewJob) -> Job:
+async def submit_job(records: AllRecords, new: NewJob) -> Job:
     """Submit a job, and return it once it is stored durably. Raises HttpFaultRaised (429 at a
     limit, 503 without records)."""
-    if not service.options.records_file:
+    if not records.options.records_file:
         raise HttpFaultRaised(records_unavailable("this node stores no records and no jobs"))
-    outcome = await service.jobs.here.submit(new)
+    outcome = await records.jobs.here.submit(new)
     if isinstance(outcome, JobsFull):
-        bounds = service.jobs.here.bounds
+        bounds = records.jobs.here.bounds
         if outcome.open_of_client >= bounds.per_client:
             text = f"this client has {outcome.open_of_client} open jobs, its limit"
         elif outcome.kept >= bounds.kept:
@@ -48,11 +48,11 @@ async def submit_job(service: HttpService, new: NewJob) -> Job:
         else:
             text = f"jobs on this node take {outcome.bytes} bytes, the limit; delete finished ones"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=60.0))
-    service.job_runner.wake()
+    records.job_runner.wake()
     return outcome
 
 
-async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
+async def owner_of_jobs(req: Request, options: Options) -> str | None:
     """Return the owner whose jobs a request may find, by its API key. `?all=true` gives None: all
     jobs, including those of removed keys. Raises HttpFaultRaised (400; 403 for a client that is not
     the node's owner or lacks the scope 'admin')."""
@@ -62,33 +62,33 @@ async def owner_of_jobs(req: Request, service: HttpService) -> str | None:
             HttpFault(400, "invalid_value", "all must be true or false", field="all")
         )
     if wanted in ("false", "0"):
-        return await owner_of_kept(req, service.options)
+        return await owner_of_kept(req, options)
     caller = caller_of(req)
     assert caller is not None, "paths of jobs are not open to anonymous clients"
     check_scope(caller, "admin", "?all=true")
-    await check_owner(req, service.options, "?all=true")
+    await check_owner(req, options, "?all=true")
     return None
 
 
-async def found_job(service: HttpService, owner: str | None, request: RequestId) -> Job | None:
+async def found_job(records: AllRecords, owner: str | None, request: RequestId) -> Job | None:
     """Return a job of this owner (None: of any owner). None if no job matches. Raises
     HttpFaultRaised (503, 504)."""
-    if not service.options.records_file and service.jobs.is_here(request):
+    if not records.options.records_file and records.jobs.is_here(request):
         return None
-    return await service.jobs.find(request, owner)
+    return await records.jobs.find(request, owner)
 
 
-async def stop_job(service: HttpService, job: Job) -> Job:
+async def stop_job(records: AllRecords, job: Job) -> Job:
     """Stop an open job. Return the job once it has ended, but after `STOPPED_S` at the latest.
     Raises HttpFaultRaised (404, 503, 504)."""
-    await service.jobs.stop(job.request, job.owner)
-    service.job_runner.wake()
-    give_up_at = service.reactor.now() + STOPPED_S
+    await records.jobs.stop(job.request, job.owner)
+    records.job_runner.wake()
+    give_up_at = records.reactor.now() + STOPPED_S
     while True:
-        left = await found_job(service, job.owner, job.request)
+        left = await found_job(records, job.owner, job.request)
         if left is None:
             raise HttpFaultRaised(not_found(f"job_{job.request}"))
-        if not left.is_open or service.reactor.now() >= give_up_at:
+        if not left.is_open or records.reactor.now() >= give_up_at:
             return left
         await asyncio.sleep(LOOKED_S)
 
@@ -116,13 +116,13 @@ def starting_after(req: Request) -> int:
 class JobReader:
     """A client that reads the events of a job, from number `first` on."""
 
-    def __init__(self, service: HttpService, req: Request, job: Job, first: int) -> None:
-        self._service = service
+    def __init__(self, records: AllRecords, req: Request, job: Job, first: int) -> None:
+        self._records = records
         self._job = job
         self._first = first
         self._gone = asyncio.Event()
         self._receive = scope_of(req).receive
-        is_here = service.jobs.is_here(job.request)
+        is_here = records.jobs.is_here(job.request)
         self._look_s = LOOK_S if is_here else LOOK_ELSEWHERE_S
 
     async def read(
@@ -130,16 +130,16 @@ class JobReader:
     ) -> AsyncGenerator[bytes]:
         """Yield each rendered event once. When the job has ended, yield `last(job, number)`, where
         `number` is the number after that of the last event."""
-        service = self._service
-        if service.jobs.here.readers >= MOST_READERS:
+        records = self._records
+        if records.jobs.here.readers >= MOST_READERS:
             yield sse.comment("too many clients read job events; resume later with starting_after")
             return
-        service.jobs.here.readers += 1
+        records.jobs.here.readers += 1
         watch = asyncio.ensure_future(self._watch())
-        quiet_since = service.reactor.now()
+        quiet_since = records.reactor.now()
         try:
             while not self._gone.is_set():
-                if service.dispatcher.draining:
+                if records.job_runner.is_stopping:
                     yield sse.comment("this gateway is shutting down; resume with starting_after")
                     return
                 try:
@@ -150,26 +150,26 @@ class JobReader:
                 if events:
                     self._first += len(events)
                     yield b"".join(render(number, data) for number, data in events)
-                    quiet_since = service.reactor.now()
+                    quiet_since = records.reactor.now()
                     continue
                 if job is None or not job.is_open:
                     if job is not None:
                         yield last(job, self._first)
                     return
-                if service.reactor.now() - quiet_since >= QUIET_S:
-                    quiet_since = service.reactor.now()
+                if records.reactor.now() - quiet_since >= QUIET_S:
+                    quiet_since = records.reactor.now()
                     yield sse.comment(f"{job.state}, {job.tokens} tokens")
                 await self._pause()
         finally:
             watch.cancel()
-            service.jobs.here.readers -= 1
+            records.jobs.here.readers -= 1
 
     async def _more(self) -> tuple[Job | None, list[tuple[int, bytes]]]:
         """Return the job and its next events. Raises CallFailed if the job's node does not
         reply."""
         job = self._job
         try:
-            return await self._service.jobs.more(job.request, job.owner, self._first)
+            return await self._records.jobs.more(job.request, job.owner, self._first)
         except RecordsUnavailable:
             return job, []
         except CallFailed as error:
@@ -189,8 +189,8 @@ class JobReader:
         self._gone.set()
 
 
-def check_readers(service: HttpService) -> None:
+def check_readers(records: AllRecords) -> None:
     """Raise HttpFaultRaised (429) at the limit of readers of job events."""
-    if service.jobs.here.readers >= MOST_READERS:
+    if records.jobs.here.readers >= MOST_READERS:
         text = f"too many clients read job events here; the limit is {MOST_READERS}"
         raise HttpFaultRaised(HttpFault(429, "queue_full", text, retry_after_s=1.0))

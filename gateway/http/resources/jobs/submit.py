@@ -25,12 +25,11 @@ from gateway.dialects.dialect import Parsed
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFaultRaised, not_found
 from gateway.dialects.registry import asked_at
-from gateway.exchange import own_model, read_aside, tell_ignored
+from gateway.exchange import Parts, own_model, read_aside, tell_ignored
 from gateway.http.callers import owner_of_kept, sharer_of
 from gateway.http.middleware import Resource, answer_json, read_body, tell_missing
 from gateway.http.resources.jobs.found import found_job, owner_of_jobs, submit_job
 from gateway.records import JOB_PREFIX, JobTold, NewJob, job_request, job_told
-from gateway.service import HttpService
 
 BODY_BYTES = 8 << 20
 """Size limit for the body of a job. The limit is lower than for other requests, because the body is
@@ -73,18 +72,19 @@ class JobList(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Accept a job; it is stored durably before the answer. 400 if its request is invalid, 429
         at a limit."""
-        service, options = self.service, self.service.options
+        parts, records = self.parts, self.records
+        options = parts.options
         content = await read_body(req, min(options.body_limit_bytes, BODY_BYTES), options.body_s)
-        limits = replace(service.parse_context().limits, strict_fields=True)
+        limits = replace(parts.parse_context().limits, strict_fields=True)
         submission, _ = bodies.read_body(JobBody, content, limits)
-        owner = await owner_of_kept(req, service.options)
-        parsed, body = await _parse_submission(service, req, submission)
-        asking = service.clients.named(sharer_of(req, options, parsed.extras.client_id))
-        service.clients.check(asking)
+        owner = await owner_of_kept(req, options)
+        parsed, body = await _parse_submission(parts, req, submission)
+        asking = parts.clients.named(sharer_of(req, options, parsed.extras.client_id))
+        parts.clients.check(asking)
         first = parsed.requests[0] if parsed.requests else None
         client = parsed.extras.client_id or (first.client_id if first else None) or ""
         new = NewJob(
-            request=first.request_id if first else next(service.parse_context().ids),
+            request=first.request_id if first else next(parts.parse_context().ids),
             kind="job",
             path=submission.path,
             body=body,
@@ -96,26 +96,26 @@ class JobList(Resource):
             ttl_s=options.job_ttl_s if submission.ttl_s is None else submission.ttl_s,
             metadata=json_bytes(submission.metadata or {}),
         )
-        job = await submit_job(service, new)
-        rest_s = cooldown_of(parsed.extras, service.clients.profile(asking))
-        service.clients.rests(asking, rest_s)
-        tell_ignored(service, resp, "jobs", [f"body.{name}" for name in parsed.extras.ignored])
+        job = await submit_job(records, new)
+        rest_s = cooldown_of(parsed.extras, parts.clients.profile(asking))
+        parts.clients.rests(asking, rest_s)
+        tell_ignored(parts, resp, "jobs", [f"body.{name}" for name in parsed.extras.ignored])
         resp.set_header("x-request-id", f"{JOB_PREFIX}{job.request}")
         resp.status = 202
-        answer_json(resp, job_told(job, await service.jobs.position(job)))
+        answer_json(resp, job_told(job, await records.jobs.position(job)))
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with a page of the client's jobs on all nodes, newest first, without results.
         `?all=true` lists all clients' jobs and needs an admin key. The header names nodes that did
         not reply; their jobs are missing."""
-        service, owner = self.service, await owner_of_jobs(req, self.service)
+        records, owner = self.records, await owner_of_jobs(req, self.records.options)
         limit, after = _limit_of(req), req.get_param("after")
         job = None
         if after is not None:
-            job = await found_job(service, owner, job_request(after))
+            job = await found_job(records, owner, job_request(after))
             if job is None:
                 raise HttpFaultRaised(not_found(f"job '{after[:200]}'"))
-        listed = await service.jobs.listed(owner, limit + 1, job)
+        listed = await records.jobs.listed(owner, limit + 1, job)
         tell_missing(resp, listed.missing)
         data = [job_told(job) for job in listed.jobs[:limit]]
         page: JobsAnswer = {
@@ -129,7 +129,7 @@ class JobList(Resource):
 
 
 async def _parse_submission(
-    service: HttpService, req: Request, submission: JobBody
+    parts: Parts, req: Request, submission: JobBody
 ) -> tuple[Parsed, bytes]:
     """Return a job's parsed request, and its body as it will be sent. The body gets the priority
     `batch` if it states none, and its client's model if it names none. Raises BadRequest and
@@ -142,12 +142,10 @@ async def _parse_submission(
         fields.get(name) in values for name, values in SAYS_PRIORITY.items()
     ):
         fields = {**fields, "x_priority": "batch"}
-    if (
-        own := own_model(service.clients, sharer_of(req, service.options, None), fields)
-    ) is not None:
+    if (own := own_model(parts.clients, sharer_of(req, parts.options, None), fields)) is not None:
         fields = {**fields, "model": own}
     body = json_bytes(fields)
-    context = service.parse_context()
+    context = parts.parse_context()
     try:
         parsed = await read_aside(len(body), partial(endpoint.dialect.parse, body, context))
     except BadRequest as error:
@@ -155,11 +153,12 @@ async def _parse_submission(
         raise BadRequest(f"body: {error.message}", field=field) from None
     if parsed.background is not None:
         raise bad_field("body.background", "a job runs without its client; omit it")
-    if not service.catalog.known:
-        await service.catalog.wait_known()
-    if not service.tasks.table.means(parsed.model):
-        model = service.catalog.named(parsed.model, or_pulled=True)
-        service.catalog.check_makes(model, parsed.requests)
+    catalog = parts.cluster.catalog
+    if not catalog.known:
+        await catalog.wait_known()
+    if not parts.tasks.table.means(parsed.model):
+        model = catalog.named(parsed.model, or_pulled=True)
+        catalog.check_makes(model, parsed.requests)
     return parsed, body
 
 

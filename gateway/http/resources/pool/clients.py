@@ -24,9 +24,9 @@ class ClientList(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the clients of this node's gateway, most recent first, and the current error
         in `clients.toml`."""
-        clients = self.service.clients
+        clients = self.parts.clients
         answer: ClientsAnswer = {
-            "node": self.service.options.node,
+            "node": self.parts.options.node,
             "file": "" if clients.book.file is None else str(clients.book.file),
             "trouble": clients.book.trouble,
             "clients": await clients.told(),

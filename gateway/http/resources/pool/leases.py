@@ -20,6 +20,7 @@ from bus.wire.messages.commands import (
     TakeLease,
 )
 from bus.wire.pool import LEAST_TTL_S, MOST_BYTES, MOST_TTL_S, Lease, LeaseId, PoolWait
+from gateway.cluster import Cluster
 from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
@@ -28,7 +29,6 @@ from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement, known_nodes
 from gateway.http.scope import hung_up, scope_of
-from gateway.service import HttpService
 from gateway.view.readings import pool_of, wait_of
 
 ROOM_S = 10.0
@@ -92,17 +92,17 @@ class LeaseList(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the leases and the waiting lease requests."""
-        answer_json(resp, leases_answer(self.service))
+        answer_json(resp, leases_answer(self.cluster))
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Answer with a lease once its memory is free. 503 with the reason if that takes too
         long."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, LeaseBody)
-        node = None if body.node is None else known_nodes(service, [body.node], field="node")[0]
-        key = service.bus.state.api_keys.get(key_id(req) or "")
+        node = None if body.node is None else known_nodes(cluster, [body.node], field="node")[0]
+        key = cluster.bus.state.api_keys.get(key_id(req) or "")
         command = TakeLease(
-            command_id=service.command_id(),
+            command_id=cluster.command_id(),
             lease=LeaseId(new_name("lease")),
             size_bytes=body.size_bytes,
             node=node,
@@ -113,13 +113,13 @@ class LeaseList(Resource):
         )
         gone = asyncio.ensure_future(hung_up(scope_of(req).receive))
         try:
-            answer = await _take(service, command, max(ROOM_S, body.wait_s), gone)
+            answer = await _take(cluster, command, max(ROOM_S, body.wait_s), gone)
         finally:
             if gone.done():  # the client hung up, but the lease may have been granted
-                end = EndLease(command_id=service.command_id(), lease=command.lease, why=GONE)
-                service.bus.command(end, lambda _answer: None)
+                end = EndLease(command_id=cluster.command_id(), lease=command.lease, why=GONE)
+                cluster.bus.command(end, lambda _answer: None)
             gone.cancel()
-        await _answer_lease(service, resp, command.lease, answer)
+        await _answer_lease(cluster, resp, command.lease, answer)
 
 
 class LeaseResource(Resource):
@@ -127,9 +127,9 @@ class LeaseResource(Resource):
 
     async def on_delete(self, req: Request, resp: Response, lease: str) -> None:
         """End a lease, so that others can use its memory."""
-        service = self.service
-        command = EndLease(command_id=service.command_id(), lease=LeaseId(lease))
-        done = acknowledgement(await service.command(command))
+        cluster = self.cluster
+        command = EndLease(command_id=cluster.command_id(), lease=LeaseId(lease))
+        done = acknowledgement(await cluster.command(command))
         ended: LeaseLetGo = {"lease": lease, **done}
         answer_json(resp, ended)
 
@@ -142,11 +142,11 @@ class LeaseRenewal(Resource):
         needs its memory."""
         body = await self.read(req, RenewalBody, empty=b"")
         command = RenewLease(
-            command_id=self.service.command_id(),
+            command_id=self.cluster.command_id(),
             lease=LeaseId(lease),
             used_bytes=body.used_bytes,
         )
-        await _changed(self.service, resp, command)
+        await _changed(self.cluster, resp, command)
 
 
 class LeaseAsking(Resource):
@@ -155,41 +155,41 @@ class LeaseAsking(Resource):
     async def on_post(self, req: Request, resp: Response, lease: str) -> None:
         """Ask the client that holds a lease to end it. The answer to that client's next renewal
         contains this request."""
-        service = self.service
-        key = service.bus.state.api_keys.get(key_id(req) or "")
+        cluster = self.cluster
+        key = cluster.bus.state.api_keys.get(key_id(req) or "")
         by = "" if key is None else key.name[:64]
-        command = AskLeaseBack(command_id=service.command_id(), lease=LeaseId(lease), by=by)
-        await _changed(service, resp, command)
+        command = AskLeaseBack(command_id=cluster.command_id(), lease=LeaseId(lease), by=by)
+        await _changed(cluster, resp, command)
 
 
-def leases_answer(service: HttpService) -> LeasesAnswer:
+def leases_answer(cluster: Cluster) -> LeasesAnswer:
     """Return the leases and the waiting lease requests, for JSON."""
-    state = service.bus.state
-    reading = pool_of(service.readings, service.reactor.now())
+    state = cluster.bus.state
+    reading = pool_of(cluster.readings, cluster.reactor.now())
     waits = () if reading is None else reading.waits
     return {
-        "leases": [_lease(service, LeaseId(name)) for name in sorted(state.leases)],
+        "leases": [_lease(cluster, LeaseId(name)) for name in sorted(state.leases)],
         "waits": [wait.model_dump(mode="json") for wait in waits if wait.kind == "lease"],
     }
 
 
 async def _take(
-    service: HttpService, command: TakeLease, wait_s: float, gone: asyncio.Future[None]
+    cluster: Cluster, command: TakeLease, wait_s: float, gone: asyncio.Future[None]
 ) -> Acknowledged:
     """Return the leader's answer to a lease request. A refusal is retried until `wait_s` has passed
     or the client is gone. Raises HttpFaultRaised."""
-    give_up_at = service.reactor.now() + wait_s
+    give_up_at = cluster.reactor.now() + wait_s
     while True:
-        left_s = give_up_at - service.reactor.now()
+        left_s = give_up_at - cluster.reactor.now()
         try:
-            return await service.command(command, deadline_s=max(AGAIN_S, min(ASK_S, left_s)))
+            return await cluster.command(command, deadline_s=max(AGAIN_S, min(ASK_S, left_s)))
         except HttpFaultRaised as raised:
             fault = raised.fault
             if fault.retry_after_s is None or gone.done():
                 raise
-            now = service.reactor.now()
+            now = cluster.reactor.now()
             if give_up_at - now <= AGAIN_S:
-                wait = wait_of(service.readings, ModelId(command.lease), now)
+                wait = wait_of(cluster.readings, ModelId(command.lease), now)
                 why = fault.message if wait is None else wait.why
                 text = f"no memory became free within {wait_s:.0f} s: {why}"
                 fault = HttpFault(503, "no_capacity", text, retry_after_s=fault.retry_after_s)
@@ -197,23 +197,21 @@ async def _take(
         await asyncio.sleep(AGAIN_S)
 
 
-async def _changed(
-    service: HttpService, resp: Response, command: RenewLease | AskLeaseBack
-) -> None:
-    await _answer_lease(service, resp, command.lease, await service.command(command))
+async def _changed(cluster: Cluster, resp: Response, command: RenewLease | AskLeaseBack) -> None:
+    await _answer_lease(cluster, resp, command.lease, await cluster.command(command))
 
 
 async def _answer_lease(
-    service: HttpService, resp: Response, lease: LeaseId, answer: Acknowledged
+    cluster: Cluster, resp: Response, lease: LeaseId, answer: Acknowledged
 ) -> None:
-    await service.noticed(answer)
-    if lease not in service.bus.state.leases:
+    await cluster.noticed(answer)
+    if lease not in cluster.bus.state.leases:
         raise HttpFaultRaised(faults.not_found(f"lease '{lease}'"))
-    answer_json(resp, {**_lease(service, lease), **acknowledgement(answer)})
+    answer_json(resp, {**_lease(cluster, lease), **acknowledgement(answer)})
 
 
-def _lease(service: HttpService, lease: LeaseId) -> dict[str, Any]:
-    state = service.bus.state
+def _lease(cluster: Cluster, lease: LeaseId) -> dict[str, Any]:
+    state = cluster.bus.state
     fields = state.leases[lease].model_dump(mode="json")
     seat = state.nodes.get(fields["node"])
     return {**fields, "node_name": fields["node"] if seat is None else seat.name}

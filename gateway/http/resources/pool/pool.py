@@ -12,15 +12,17 @@ from typing_extensions import TypedDict
 from bus.process.clock import wall
 from bus.wire.messages.commands import PinModel
 from bus.wire.pool import Pin, PoolCopy, PoolWait
+from gateway.cluster import Cluster
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement
 from gateway.http.resources.pool.leases import NamedLease, leases_answer
-from gateway.service import HttpService, ServiceHandle
+from gateway.service import ServiceHandle
 from gateway.view.readings import pool_of
 from gateway.view.watch import LoadsTold, QueueRow, queue_of
+from gateway.view.watching import Watch
 
 
 class PinBody(Closed):
@@ -56,8 +58,8 @@ class PoolResource(Resource):
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the leader's reading of the pool, the pins, the leases, the queue by
         priority, and the loads and unloads of the last hour."""
-        service = self.service
-        answer_json(resp, pool_answer(service))
+        cluster, watch = self.cluster, self.watch
+        answer_json(resp, pool_answer(cluster, watch))
 
 
 class PinResource(Resource):
@@ -69,18 +71,18 @@ class PinResource(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Pin or unpin the model, and answer with the command's position in the log."""
-        service = self.service
+        cluster = self.cluster
         body = await self.read(req, PinBody)
-        await service.catalog.wait_known()
-        key = service.bus.state.api_keys.get(key_id(req) or "")
+        await cluster.catalog.wait_known()
+        key = cluster.bus.state.api_keys.get(key_id(req) or "")
         command = PinModel(
-            command_id=service.command_id(),
-            model=service.catalog.named(body.model),
+            command_id=cluster.command_id(),
+            model=cluster.catalog.named(body.model),
             pinned=self._pinned,
             by=body.by or ("" if key is None else key.name[:64]),
             at_s=wall(),
         )
-        answer = await service.command(command)
+        answer = await cluster.command(command)
         pin: PinAnswer = {
             "model": command.model,
             "pinned": self._pinned,
@@ -89,11 +91,11 @@ class PinResource(Resource):
         answer_json(resp, pin)
 
 
-def pool_answer(service: HttpService) -> PoolAnswer:
+def pool_answer(cluster: Cluster, watch: Watch) -> PoolAnswer:
     """Return the state of the pool, for JSON. Without a reading from the leader, `holder` is null,
     and `waits` and `copies` are empty."""
-    now, state = service.reactor.now(), service.bus.state
-    reading = pool_of(service.readings, now)
+    now, state = cluster.reactor.now(), cluster.bus.state
+    reading = pool_of(cluster.readings, now)
     pins = state.pins
     fields: dict[str, Any] = {"node": None, "waits": [], "copies": []}
     if reading is not None:
@@ -103,7 +105,7 @@ def pool_answer(service: HttpService) -> PoolAnswer:
         "waits": fields["waits"],
         "copies": fields["copies"],
         "pins": [pins[model].model_dump(mode="json") for model in sorted(pins)],
-        "leases": leases_answer(service)["leases"],
-        "queue": queue_of(service.readings, state.instances, now),
-        "loads": service.loads.told(wall()),
+        "leases": leases_answer(cluster)["leases"],
+        "queue": queue_of(cluster.readings, state.instances, now),
+        "loads": watch.loads.told(wall()),
     }

@@ -79,7 +79,7 @@ class ModelCardResource(Resource):
         """Answer with the newest card, the settings in force with their sources, and the card of
         each node."""
         card = await self._model(name)
-        cards_on_nodes = await self.service.card_files.read(card.model, key_behind(req))
+        cards_on_nodes = await self.cluster.card_files.read(card.model, key_behind(req))
         newest = newest_of(cards_on_nodes)
         resp.set_header("etag", f'"{tag_of(newest)}"')
         settings = {
@@ -98,7 +98,7 @@ class ModelCardResource(Resource):
         text = await self._text(req)
         card = await self._model(name)
         try:
-            results = await self.service.card_files.write(
+            results = await self.cluster.card_files.write(
                 card.model, text, key_behind(req), _if_match(req)
             )
         except CardChanged as error:
@@ -115,7 +115,7 @@ class ModelCardResource(Resource):
         card."""
         card = await self._model(name)
         try:
-            results = await self.service.card_files.remove(
+            results = await self.cluster.card_files.remove(
                 card.model, key_behind(req), _if_match(req)
             )
         except CardChanged as error:
@@ -131,7 +131,7 @@ class ModelCardResource(Resource):
 
     async def _model(self, name: str) -> ModelCard:
         """Return the model on a disk that a name means. Raises HttpFaultRaised (404)."""
-        catalog = self.service.catalog
+        catalog = self.cluster.catalog
         await catalog.wait_known()
         model, cards = catalog.named(name), catalog.cards()
         if model not in cards:
@@ -142,7 +142,7 @@ class ModelCardResource(Resource):
         """Return the text of the model card in a body. For an invalid card, raises BadRequest,
         which names the key and, for TOML, the line. Raises HttpFaultRaised if the body cannot be
         read."""
-        options = self.service.options
+        options = self.cluster.options
         body = await read_body(req, min(options.body_limit_bytes, COMMAND_BYTES), options.body_s)
         kind = (req.content_type or "").partition(";")[0].strip().casefold()
         try:
@@ -165,8 +165,8 @@ class ModelCardResource(Resource):
     async def _wait_until_in_force(self, model: ModelId, changed: Sequence[CardOnNode]) -> bool:
         """Wait at most `NOTICED_S` until each of the nodes reports its changed card. Return whether
         all did."""
-        give_up_at = self.service.reactor.now() + NOTICED_S
-        while self.service.reactor.now() < give_up_at:
+        give_up_at = self.cluster.reactor.now() + NOTICED_S
+        while self.cluster.reactor.now() < give_up_at:
             cards = self._listed(model)
             if all(_is_current(cards.get(card.node), card) for card in changed):
                 return True
@@ -175,14 +175,14 @@ class ModelCardResource(Resource):
 
     def _listed(self, model: ModelId) -> dict[NodeId, ModelCard]:
         """Return what each node that has the model reports about it."""
-        nodes = self.service.readings.cards(self.service.reactor.now())
+        nodes = self.cluster.readings.cards(self.cluster.reactor.now())
         return {node.node: card for node in nodes for card in node.models if card.model == model}
 
     def _answer(
         self, resp: Response, model: ModelId, results: Sequence[CardOnNode], in_force: bool
     ) -> None:
         newest = newest_of(results)
-        seen = self.service.readings.passed_over(self.service.reactor.now())
+        seen = self.cluster.readings.passed_over(self.cluster.reactor.now())
         remarks = {
             f"{notice.why}; {notice.remedy}": None
             for _, notice in seen

@@ -18,6 +18,7 @@ from bus.wire.cards import model_named
 from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
+from gateway.cluster import Cluster
 from gateway.control.pulling import Fitting, PullTarget, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
@@ -29,7 +30,6 @@ from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
-from gateway.service import HttpService
 
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
 NAME_CHARACTERS = 400
@@ -94,13 +94,13 @@ class ModelToFetch(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Pull the model, unless it is already here. 404 if its name is no hub name."""
-        options, endpoint = self.service.options, self.endpoint
+        options, endpoint = self.cluster.options, self.endpoint
         body = await read_body(req, COMMAND_BYTES, options.body_s)
         limits = dialect.Limits(depth=options.body_depth, strict_fields=options.strict_fields)
         request = endpoint.parse(body, limits)
-        tell_ignored(self.service, resp, endpoint.path, request.ignored)
-        await self.service.catalog.wait_known()
-        catalog = self.service.catalog
+        tell_ignored(self.parts, resp, endpoint.path, request.ignored)
+        await self.cluster.catalog.wait_known()
+        catalog = self.cluster.catalog
         if _is_here(catalog, request.name):
             resp.data = endpoint.answer()
             if request.stream:
@@ -113,8 +113,8 @@ class ModelToFetch(Resource):
             # clients of this API expect 404 for an unknown name
             fault = HttpFault(404, "model_not_found", error.message, error.field)
             raise HttpFaultRaised(fault) from None
-        states = _fitting(self.service).pull(self.service.bus.speaker.node, target, anyway=False)
-        listed = partial(_listed, self.service, target)
+        states = _fitting(self.cluster).pull(self.cluster.bus.speaker.node, target, anyway=False)
+        listed = partial(_listed, self.cluster, target)
         running = RunningWork(
             req,
             states,
@@ -143,7 +143,7 @@ class PullModel(Resource):
 
     async def on_post(self, req: Request, resp: Response) -> None:
         """Pull the model to the node of the body, by default to this node."""
-        await answer_pull(self.service, req, resp, await self.read(req, PullBody))
+        await answer_pull(self.cluster, req, resp, await self.read(req, PullBody))
 
 
 class AddModel(Resource):
@@ -154,7 +154,7 @@ class AddModel(Resource):
         body = await self.read(req, AddBody, empty=b"")
         pull = PullBody(model=body.model_id, revision=body.revision, to=body.to, stream=body.stream)
         try:
-            await answer_pull(self.service, req, resp, pull)
+            await answer_pull(self.cluster, req, resp, pull)
         except (BadRequest, HttpFaultRaised) as error:
             fault = faults.of_error(error)
             if fault is None or fault.field != "model":
@@ -162,28 +162,28 @@ class AddModel(Resource):
             raise HttpFaultRaised(replace(fault, field="model_id")) from error
 
 
-async def answer_pull(service: HttpService, req: Request, resp: Response, body: PullBody) -> None:
+async def answer_pull(cluster: Cluster, req: Request, resp: Response, body: PullBody) -> None:
     """Have a node pull a model, and answer with its progress, or with `dry_run` with the plan.
     Raises HttpFaultRaised, BadRequest."""
-    await service.catalog.wait_known()
-    here = None if body.revision else model_named(body.model, service.catalog.names())
+    await cluster.catalog.wait_known()
+    here = None if body.revision else model_named(body.model, cluster.catalog.names())
     if here is not None and "/" not in here:
         text = f"{here} is already here; hub models are named OWNER/NAME"
         raise HttpFaultRaised(HttpFault(409, "conflict", text, field="model"))
-    target = pull_target(body.model, body.revision, service.options.pull_names)
-    node = service.bus.speaker.node
+    target = pull_target(body.model, body.revision, cluster.options.pull_names)
+    node = cluster.bus.speaker.node
     if body.to is not None:
-        node = node_named(service, body.to, "to")
+        node = node_named(cluster, body.to, "to")
 
     def render(state: PullState) -> bytes:
         return json_bytes(_event(state, node, target).model_dump(mode="json")) + b"\n"
 
     if body.dry_run:
-        plan = await plan_of(_fitting(service), node, target)
+        plan = await plan_of(_fitting(cluster), node, target)
         resp.data = json_bytes(plan.model_dump(mode="json"))
         return
-    states = _fitting(service).pull(node, target, anyway=body.anyway)
-    listed = partial(_listed, service, target)
+    states = _fitting(cluster).pull(node, target, anyway=body.anyway)
+    listed = partial(_listed, cluster, target)
     telling = Telling(faults.of_pull, render, error_line, listed=listed)
     running = RunningWork(req, states, telling)
     if body.stream:
@@ -192,15 +192,15 @@ async def answer_pull(service: HttpService, req: Request, resp: Response, body: 
         resp.data = render(await running.whole())
 
 
-def _fitting(service: HttpService) -> Fitting:
-    return Fitting(service.bus, service.readings)
+def _fitting(cluster: Cluster) -> Fitting:
+    return Fitting(cluster.bus, cluster.readings)
 
 
-async def _listed(service: HttpService, target: PullTarget) -> None:
+async def _listed(cluster: Cluster, target: PullTarget) -> None:
     """Wait until this process lists the model, at most `NOTICED_S`."""
-    give_up_at = service.reactor.now() + NOTICED_S
-    while target.model not in service.catalog.names():
-        if service.reactor.now() > give_up_at:
+    give_up_at = cluster.reactor.now() + NOTICED_S
+    while target.model not in cluster.catalog.names():
+        if cluster.reactor.now() > give_up_at:
             return
         await asyncio.sleep(NOTICED_LOOK_S)
 

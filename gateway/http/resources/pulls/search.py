@@ -16,12 +16,12 @@ from bus.wire.messages.gateways import (
     SearchFound,
     SearchRefused,
 )
+from gateway.cluster import Cluster
 from gateway.dialects import faults
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
-from gateway.service import HttpService
 
 ANSWER_S = 90.0
 """A worker answers, or gives up, within this many seconds."""
@@ -69,10 +69,10 @@ class SearchModels(Resource):
         )
         if not question.words and not question.author:
             raise bad_field("query", "give words of a model's name, such as qwen3")
-        service = self.service
-        result = await _search(service, question)
-        await service.catalog.wait_known()
-        models = [_searched(service, model).model_dump(mode="json") for model in result.models]
+        cluster = self.cluster
+        result = await _search(cluster, question)
+        await cluster.catalog.wait_known()
+        models = [_searched(cluster, model).model_dump(mode="json") for model in result.models]
         answer_json(
             resp,
             {
@@ -85,13 +85,13 @@ class SearchModels(Resource):
         )
 
 
-async def _search(service: HttpService, question: AskSearch) -> SearchFound:
+async def _search(cluster: Cluster, question: AskSearch) -> SearchFound:
     """Return the results of this node's worker. Raises HttpFaultRaised."""
-    address = service.bus.endpoints.worker
+    address = cluster.bus.endpoints.worker
     try:
-        answer = await ask_service(service.bus, address, question, ANSWER_S)
+        answer = await ask_service(cluster.bus, address, question, ANSWER_S)
     except Unavailable:
-        owner = f"the worker of node {service.options.node}"
+        owner = f"the worker of node {cluster.options.node}"
         raise OwnerSilent(owner, ANSWER_S, "see `shoal nodes`") from None
     except BadMessage as error:
         text = f"the worker of this node sent an unknown answer: {error}"
@@ -111,11 +111,11 @@ def _text_of(req: Request, name: str) -> str:
     return text
 
 
-def _searched(service: HttpService, model: FoundModel) -> SearchedModel:
+def _searched(cluster: Cluster, model: FoundModel) -> SearchedModel:
     fields: dict[str, Any] = model.model_dump(mode="json")
     unknown = ("family", "quantization", "size_bytes", "parameters", "changed_at")
     optional = {name: fields[name] or None for name in unknown}
-    cards = service.readings.cards(service.reactor.now())
+    cards = cluster.readings.cards(cluster.reactor.now())
     folded = model.model.casefold()
     here = sorted(
         card.name for card in cards if any(own.model.casefold() == folded for own in card.models)

@@ -18,6 +18,7 @@ from pydantic import Field
 from bus.wire.cards import ModelCard
 from bus.wire.ids import NodeId
 from bus.wire.messages.weights import PurgeState, StorageReading, StoredModel
+from gateway.cluster import Cluster
 from gateway.control.model_files import files_on_disk
 from gateway.control.pulling import Workers
 from gateway.dialects.body import Closed
@@ -40,7 +41,6 @@ from gateway.http.resources.pulls.stored import (
     StoreHealthAnswer,
 )
 from gateway.http.resources.pulls.target import node_named
-from gateway.service import HttpService
 from gateway.view.readings import storage_of
 
 ALL = "all"
@@ -78,8 +78,8 @@ class StorageResource(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with each node's bytes by origin, its limit, and its models."""
-        readings = _readings(self.service)
-        nodes = [_storage(self.service, reading) for reading in readings]
+        readings = _readings(self.cluster)
+        nodes = [_storage(self.cluster, reading) for reading in readings]
         answer: StorageAnswer = {"nodes": nodes}
         answer_json(resp, answer)
 
@@ -89,9 +89,9 @@ class StoreHealth(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the problems of each node's store, and with the worst level of all nodes."""
-        service = self.service
-        readings, now = service.readings, service.reactor.now()
-        storage_of_nodes = {storage.node: storage for storage in _readings(service)}
+        cluster = self.cluster
+        readings, now = cluster.readings, cluster.reactor.now()
+        storage_of_nodes = {storage.node: storage for storage in _readings(cluster)}
         measured = {reading.node: reading for reading, _ in readings.nodes(now)}
         nodes: list[NodeStoreHealth] = []
         for card in readings.cards(now):
@@ -127,9 +127,9 @@ class StoreRegistry(Resource):
 
     async def on_get(self, req: Request, resp: Response) -> None:
         """Answer with the models, ordered by name, and the nodes that have each."""
-        await self.service.catalog.wait_known()
-        cards = self.service.catalog.cards()
-        models = [_registered(self.service, cards[name]) for name in sorted(cards)]
+        await self.cluster.catalog.wait_known()
+        cards = self.cluster.catalog.cards()
+        models = [_registered(self.cluster, cards[name]) for name in sorted(cards)]
         answer: RegistryAnswer = {"models": models}
         answer_json(resp, answer)
 
@@ -141,17 +141,17 @@ class ModelInStore(ModelEverywhere):
     async def on_get(self, req: Request, resp: Response, name: str) -> None:
         """Answer with the nodes that have the model, and the files of this node's copy. 404 for an
         unknown model."""
-        service = self.service
-        await service.catalog.wait_known()
-        model = service.catalog.named(name)
-        card = service.catalog.cards().get(model)
+        cluster = self.cluster
+        await cluster.catalog.wait_known()
+        model = cluster.catalog.named(name)
+        card = cluster.catalog.cards().get(model)
         if card is None:
-            raise HttpFaultRaised(unknown_model(name, sorted(service.catalog.names())))
-        here = service.catalog.card_here(model)
+            raise HttpFaultRaised(unknown_model(name, sorted(cluster.catalog.names())))
+        here = cluster.catalog.card_here(model)
         files = [] if here is None else await asyncio.to_thread(files_on_disk, Path(here.path))
-        hold = service.removals.held(model)
+        hold = cluster.removals.held(model)
         answer: ModelInStoreAnswer = {
-            **_registered(service, card),
+            **_registered(cluster, card),
             "held": hold.words if hold else "",
             "files_here": cast(list[FileOnDisk], files),
         }
@@ -166,7 +166,7 @@ class ModelInStore(ModelEverywhere):
         pull = PullBody(
             model=name[:NAME_CHARACTERS], revision=body.revision, to=body.to, stream=body.stream
         )
-        await answer_pull(self.service, req, resp, pull)
+        await answer_pull(self.cluster, req, resp, pull)
 
 
 class PurgeStaging(Resource):
@@ -176,8 +176,8 @@ class PurgeStaging(Resource):
         """Delete the models. Answer with the deleted ones and the remaining ones, with the
         reasons."""
         body = await self.read(req, PurgeBody)
-        service = self.service
-        await service.catalog.wait_known()
+        cluster = self.cluster
+        await cluster.catalog.wait_known()
         readings = self._nodes(body.node)
         results: list[PurgedNode] = []
         for reading in readings:
@@ -186,18 +186,18 @@ class PurgeStaging(Resource):
                 state = PurgeState(phase="done", stays=tuple(stays))
             else:
                 going, state = [], await self._purged(reading.node)
-            results.append(_outcome(service, reading.node, state, going))
+            results.append(_outcome(cluster, reading.node, state, going))
         answer: PurgeAnswer = {"dry_run": body.dry_run, "nodes": results}
         answer_json(resp, answer)
 
     def _nodes(self, word: str | None) -> Sequence[StorageReading]:
         """Return the latest storage readings of the nodes that `word` names. Raises HttpFaultRaised
         (404, 503)."""
-        service, readings = self.service, _readings(self.service)
+        cluster, readings = self.cluster, _readings(self.cluster)
         if word == ALL:
             return readings
-        own = service.bus.speaker.node
-        node = own if word is None else node_named(service, word, "node")
+        own = cluster.bus.speaker.node
+        node = own if word is None else node_named(cluster, word, "node")
         mine = [reading for reading in readings if reading.node == node]
         if not mine:
             text = "the node has not reported its disk yet; check that its worker is running"
@@ -206,8 +206,8 @@ class PurgeStaging(Resource):
 
     async def _purged(self, node: NodeId) -> PurgeState:
         """Purge a node, and return its final state. Raises HttpFaultRaised (504)."""
-        service, state = self.service, PurgeState(phase="waiting")
-        async for latest in Workers(service.bus, service.readings).purge(node):
+        cluster, state = self.cluster, PurgeState(phase="waiting")
+        async for latest in Workers(cluster.bus, cluster.readings).purge(node):
             state = latest
         return state
 
@@ -217,15 +217,15 @@ def _worst(levels: Iterable[str]) -> Literal["ok", "warn", "error"]:
     return "error" if "error" in distinct else "warn" if "warn" in distinct else "ok"
 
 
-def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
+def _registered(cluster: Cluster, card: ModelCard) -> RegisteredModel:
     """Return a model, and the copy of each node that has it, whole or in part."""
     stored = {
         (reading.node, model.model): model
-        for reading in _readings(service)
+        for reading in _readings(cluster)
         for model in reading.models
     }
     nodes: list[CopyOnNode] = []
-    for node in service.removals.lies_at(card.model):
+    for node in cluster.removals.lies_at(card.model):
         copy = next((model for model in node.models if model.model == card.model), None)
         stored_copy = stored.get((node.node, card.model))
         nodes.append(
@@ -248,13 +248,13 @@ def _registered(service: HttpService, card: ModelCard) -> RegisteredModel:
     }
 
 
-def _readings(service: HttpService) -> list[StorageReading]:
-    latest = storage_of(service.readings, service.reactor.now())
+def _readings(cluster: Cluster) -> list[StorageReading]:
+    latest = storage_of(cluster.readings, cluster.reactor.now())
     return sorted(latest, key=lambda reading: reading.node)
 
 
-def _named(service: HttpService, node: NodeId) -> NodeNamed:
-    cards = service.readings.cards(service.reactor.now())
+def _named(cluster: Cluster, node: NodeId) -> NodeNamed:
+    cards = cluster.readings.cards(cluster.reactor.now())
     name = next((card.name for card in cards if card.node == node), node)
     return {"node": node, "name": name}
 
@@ -265,11 +265,11 @@ def _fetched(reading: StorageReading) -> tuple[list[StoredModel], list[StoredMod
     return [model for model in fetched if not model.why], [model for model in fetched if model.why]
 
 
-def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
+def _storage(cluster: Cluster, reading: StorageReading) -> NodeStorage:
     going, _ = _fetched(reading)
     over_bytes = max(0, reading.fetched_bytes - reading.limit_bytes)
     return {
-        **_named(service, reading.node),
+        **_named(cluster, reading.node),
         "store_bytes": reading.limit_bytes,
         "store": reading.keeps_all,
         "over_bytes": 0 if reading.limit_bytes < 0 or reading.keeps_all else over_bytes,
@@ -288,10 +288,10 @@ def _storage(service: HttpService, reading: StorageReading) -> NodeStorage:
 
 
 def _outcome(
-    service: HttpService, node: NodeId, state: PurgeState, going: Sequence[StoredModel]
+    cluster: Cluster, node: NodeId, state: PurgeState, going: Sequence[StoredModel]
 ) -> PurgedNode:
     return {
-        **_named(service, node),
+        **_named(cluster, node),
         "let_go": [model.model_dump(mode="json") for model in state.let_go],
         "would_go": [model.model_dump(mode="json") for model in going],
         "stays": [model.model_dump(mode="json") for model in state.stays],

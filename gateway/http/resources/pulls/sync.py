@@ -20,6 +20,7 @@ from pydantic import Field, RootModel
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import NodeReading, PullPhase, PullState
+from gateway.cluster import Cluster
 from gateway.control.pulling import (
     AskForCopy,
     CopyAt,
@@ -37,7 +38,6 @@ from gateway.http.middleware import Resource
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.store import ALL
 from gateway.http.resources.pulls.target import node_named
-from gateway.service import HttpService
 
 MOST_MODELS = 256
 LISTED_S, LISTED_LOOK_S = 10.0, 0.05
@@ -116,18 +116,18 @@ class SyncModels(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Copy the missing models to the node of the body, or to all nodes."""
         body = await self.read(req, SyncBody)
-        service = self.service
-        await service.catalog.wait_known()
+        cluster = self.cluster
+        await cluster.catalog.wait_known()
         plan = self._plan(body)
 
         async def listed() -> None:
             """Wait until this process lists the copies, at most `LISTED_S`."""
-            give_up_at = service.reactor.now() + LISTED_S
-            while not _is_known(service, plan) and service.reactor.now() < give_up_at:
+            give_up_at = cluster.reactor.now() + LISTED_S
+            while not _is_known(cluster, plan) and cluster.reactor.now() < give_up_at:
                 await asyncio.sleep(LISTED_LOOK_S)
 
-        ask = Workers(service.bus, service.readings).copy
-        steps = _steps(ask, plan, _names(service))
+        ask = Workers(cluster.bus, cluster.readings).copy
+        steps = _steps(ask, plan, _names(cluster))
         running = RunningWork(req, steps, Telling(_fault, _line, error_line, listed=listed))
         if body.stream:
             await running.stream(resp)
@@ -136,17 +136,17 @@ class SyncModels(Resource):
 
     def _plan(self, body: SyncBody) -> SyncPlan:
         """Return the copies to make. Raises HttpFaultRaised if a check fails."""
-        service, now = self.service, self.service.reactor.now()
-        cards = service.readings.cards(now)
+        cluster, now = self.cluster, self.cluster.reactor.now()
+        cards = cluster.readings.cards(now)
         if body.to == ALL:
             targets = sorted(card.node for card in cards)
         else:
-            targets = [node_named(service, body.to, "to")]
+            targets = [node_named(cluster, body.to, "to")]
         if len(cards) == 1:
             raise HttpFaultRaised(_refused("to", "there is no other node; see `shoal nodes`"))
         free_bytes = {
             reading.node: reading.disk_free_bytes
-            for reading in service.readings.fresh(NodeReading, now)
+            for reading in cluster.readings.fresh(NodeReading, now)
         }
         plan = sync_plan(self._models(body), targets, cards, free_bytes)
         if isinstance(plan, Refusal):
@@ -154,11 +154,11 @@ class SyncModels(Resource):
         return plan
 
     def _models(self, body: SyncBody) -> list[ModelId]:
-        catalog = self.service.catalog
+        catalog = self.cluster.catalog
         if body.models:
             return [catalog.named(name) for name in body.models]
-        own, now = self.service.bus.speaker.node, self.service.reactor.now()
-        here = (card.models for card in self.service.readings.cards(now) if card.node == own)
+        own, now = self.cluster.bus.speaker.node, self.cluster.reactor.now()
+        here = (card.models for card in self.cluster.readings.cards(now) if card.node == own)
         names = sorted(model.model for models in here for model in models if not model.bundled)
         if not names:
             text = "this node has only the bundled model; name a model of another node"
@@ -195,12 +195,12 @@ async def _steps(
         yield _Step("done", SyncEnd(copied=[_synced(copy) for copy in came], there=there))
 
 
-def _names(service: HttpService) -> dict[NodeId, str]:
-    return {card.node: card.name for card in service.readings.cards(service.reactor.now())}
+def _names(cluster: Cluster) -> dict[NodeId, str]:
+    return {card.node: card.name for card in cluster.readings.cards(cluster.reactor.now())}
 
 
-def _is_known(service: HttpService, plan: SyncPlan) -> bool:
-    cards = service.readings.cards(service.reactor.now())
+def _is_known(cluster: Cluster, plan: SyncPlan) -> bool:
+    cards = cluster.readings.cards(cluster.reactor.now())
     listed = {(card.node, model.model) for card in cards for model in card.models}
     return all((copy.node, copy.model) in listed for copy in plan.wanted)
 

@@ -4,14 +4,14 @@ request."""
 from __future__ import annotations
 
 from bus.wire.ids import NodeId
+from gateway.cluster import Cluster
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.service import HttpService
 
 
-def node_named(service: HttpService, word: str, field: str) -> NodeId:
+def node_named(cluster: Cluster, word: str, field: str) -> NodeId:
     """Return the node with this id or name. Raises HttpFaultRaised (404) if there is none, or more
     than one."""
-    cards = service.readings.cards(service.reactor.now())
+    cards = cluster.readings.cards(cluster.reactor.now())
     nodes = {card.node for card in cards if word in (card.node, card.name)}
     if len(nodes) != 1:
         names = ", ".join(sorted(f"{card.name} ({card.node})" for card in cards))

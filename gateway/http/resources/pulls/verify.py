@@ -68,11 +68,11 @@ class VerifyModel(Resource):
     async def on_post(self, req: Request, resp: Response) -> None:
         """Verify the model at the node of the body, by default at a node with a whole copy."""
         body = await self.read(req, VerifyBody)
-        service = self.service
-        await service.catalog.wait_known()
-        model = service.catalog.named(body.model)
+        cluster = self.cluster
+        await cluster.catalog.wait_known()
+        model = cluster.catalog.named(body.model)
         node = self._node(model, body.node)
-        states: AsyncGenerator[VerifyState] = Workers(service.bus, service.readings).verify(
+        states: AsyncGenerator[VerifyState] = Workers(cluster.bus, cluster.readings).verify(
             node, model
         )
 
@@ -88,14 +88,14 @@ class VerifyModel(Resource):
     def _node(self, model: ModelId, word: str | None) -> NodeId:
         """Return the node that is to verify a model. Raises HttpFaultRaised (404) if `word` names a
         node without the model."""
-        service = self.service
-        cards = service.readings.cards(service.reactor.now())
+        cluster = self.cluster
+        cards = cluster.readings.cards(cluster.reactor.now())
         models = {card.node: {model_card.model for model_card in card.models} for card in cards}
         having = {card.node: card.name for card in cards if model in models[card.node]}
-        own = service.bus.speaker.node
+        own = cluster.bus.speaker.node
         if word is None:
             return own if own in having else min(having)
-        node = node_named(service, word, "node")
+        node = node_named(cluster, word, "node")
         if node not in having:
             names = ", ".join(sorted(having.values()))
             text = f"{model} is not complete on that node's disk; it is on {names}"

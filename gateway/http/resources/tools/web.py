@@ -81,9 +81,7 @@ class OpenUrl(Resource):
         """Answer with a page's title and its content as plain text."""
         body = await self.read(req, OpenUrlBody)
         with _counted(self, asks_url=True):
-            page = await self.service.tools.open_url(
-                body.url, body.max_characters, _asker(self, req)
-            )
+            page = await self.parts.tools.open_url(body.url, body.max_characters, _asker(self, req))
         answer_json(resp, page.model_dump())
 
 
@@ -98,7 +96,7 @@ class ExtractPage(Resource):
         body = await self.read(req, ExtractPageBody)
         if (body.url is None) == (body.html is None):
             raise bad_field("url", "send either 'url' or 'html'")
-        tools, asker = self.service.tools, _asker(self, req)
+        tools, asker = self.parts.tools, _asker(self, req)
         with _counted(self, asks_url=body.url is not None):
             if body.url is not None:
                 page = await tools.extract_url(body.url, body.max_characters, asker)
@@ -119,7 +117,7 @@ class WebSearch(Resource):
         if not body.query.strip():
             raise bad_field("query", "the query is empty")
         with _counted(self, asks_url=False):
-            pages = await self.service.tools.search(body.query, body.count, _asker(self, req))
+            pages = await self.parts.tools.search(body.query, body.count, _asker(self, req))
         answer_json(resp, FoundPages(results=tuple(pages)).model_dump())
 
 
@@ -139,19 +137,19 @@ def fault_of(refused: FetchRefused, field: str | None) -> HttpFault:
 def _counted(resource: Resource, *, asks_url: bool) -> Generator[None]:
     """Count the tool as running, so that the gateway waits for it at shutdown. Turn refusals into
     faults."""
-    service = resource.service
-    service.running += 1
+    parts = resource.parts
+    parts.running += 1
     try:
         yield
     except FetchRefused as error:
         why = error.message if error.rule in _OF_SERVERS else None
-        service.log.info("not fetched", rule=error.rule, why=why)
+        parts.log.info("not fetched", rule=error.rule, why=why)
         raise HttpFaultRaised(fault_of(error, "url" if asks_url else None)) from None
     finally:
-        service.running -= 1
+        parts.running -= 1
 
 
 def _asker(resource: Resource, req: Request) -> str:
     """Return the id of the client's API key; without a key its address."""
-    key, _, address, _ = sharer_of(req, resource.service.options, None)
+    key, _, address, _ = sharer_of(req, resource.parts.options, None)
     return key or address
