@@ -18,8 +18,8 @@ from telemetry.service import Telemetry
 
 
 def doors(settings: Settings) -> Mapping[str, Sequence[int]]:
-    """Return the ports at which each process must listen, without HTTP's; empty for a node that
-    is closed to others."""
+    """Return the TCP ports at which each process must listen, by process name, except the HTTP
+    port. Empty if the node does not listen for other nodes."""
     ports_by_process: dict[str, list[int]] = {}
     for use, row in PORTS.items() if settings.cluster.listen else ():
         if row.process and use != "http":

@@ -30,13 +30,14 @@ CONTENT_TYPES: dict[Format, str] = {
 }
 DUMP_TIMEOUT_S = 5.0
 RECORD_SLACK_S = 15.0
-"""Time beyond the requested seconds, to find symbols and to write the file."""
+"""Time beyond the requested seconds, in which py-spy finds symbols and writes its file."""
 MAX_CAPTURE_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """Whether py-spy may read this user's processes, and the reason."""
+    """Whether py-spy may read this user's processes, and why or why not. `program` is py-spy's
+    path."""
 
     allowed: bool
     reason: str
@@ -74,7 +75,8 @@ def probe(program: str | None = None) -> Capability:
 
 
 def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return the stack of each thread of each process as `threads_of` does, innermost frame first.
+    """Return the threads of the processes in the form of `threads_of`, with the innermost frame
+    first.
 
     Raises Forbidden, or CaptureFailed if a process has ended or py-spy missed its deadline.
     """
@@ -106,7 +108,7 @@ EMPTY: Mapping[Format, bytes] = {
     "flamegraph": b"<svg xmlns='http://www.w3.org/2000/svg' width='400' height='40'>"
     b"<text x='10' y='25'>no samples: the process was idle</text></svg>",
 }
-"""The profile of a process that was idle during the whole capture."""
+"""The profile, in each format, of a process that was idle during the whole capture."""
 
 
 def is_stopped(pid: int) -> bool:
@@ -188,7 +190,7 @@ def _run(command: list[str], timeout_s: float) -> str:
 
 
 def refusal_of(output: str) -> CaptureFailed:
-    """Return the error for py-spy's standard error, with the remedy."""
+    """Return an error that explains `output`, py-spy's standard error, and names the remedy."""
     if "permission denied" in output.lower() or "operation not permitted" in output.lower():
         if sys.platform == "darwin":
             return Forbidden(

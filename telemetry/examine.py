@@ -47,7 +47,8 @@ class ProcessTarget:
 
 @dataclass(slots=True)
 class Examiner:
-    """Examines processes, one question at a time. `targets` queries supervisord on each call."""
+    """Examines processes, one question at a time. `targets` asks supervisord for the processes on
+    each call."""
 
     speaker: Speaker
     endpoints: Endpoints
@@ -67,7 +68,8 @@ class Examiner:
             return
 
         def examine() -> None:
-            """Answer from this thread; refuse if the examination raises."""
+            """Examine the process in this thread and pass the answer to `done`; refuse if the
+            examination raises."""
             try:
                 answer = self.examine(ask)
             except Exception as error:

@@ -63,8 +63,8 @@ ERRORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SilentPeer:
-    """A joined node that has sent nothing for `silent_s`. `models` have no instance that works
-    without this node."""
+    """A joined node that has sent nothing for `silent_s`. Every instance of `models` needs that
+    node."""
 
     node: NodeId
     name: str
@@ -104,7 +104,7 @@ class NodeFacts:
     """Why supervisord did not answer; "" if it did."""
     silent_peers: tuple[SilentPeer, ...] = ()
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
-    """Rings of Thunderbolt bridges in the whole cluster."""
+    """The nodes of each ring of Thunderbolt bridges in the whole cluster."""
     pair_trouble: str = ""
     """The fault of the certificate and key files of HTTPS; "" if they are fine."""
     certificate_standing: str = ""

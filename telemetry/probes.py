@@ -1,7 +1,8 @@
 """Talks to psutil: the load of this machine and of its processes, as plain numbers.
 
-Probes keep no state. They return counters such as processor seconds; `Rates` turns them into rates
-over a sliding window, with the instants of its caller. A process that has ended reads as None.
+Probes keep no state. They return counters such as processor seconds. `Rates` turns the counters
+into rates over a sliding window; its caller passes the instants. A process that has ended reads as
+None.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ PROFILER_TIMEOUT_S = 20.0
 class MemoryUse:
     """The machine's memory. `available_bytes` can be used without swapping.
 
-    `wired_bytes`, on macOS alone, is memory that cannot be paged out; a leaked Metal buffer shows
-    there.
+    `wired_bytes`, on macOS alone, is memory that cannot be paged out; a leaked Metal buffer
+    increases it.
     """
 
     total_bytes: int
@@ -94,7 +95,8 @@ def vm_stat_counts(text: str) -> dict[str, int]:
 
 
 def thunderbolt() -> ThunderboltReading | None:
-    """Return the Thunderbolt ports of a Mac; None elsewhere or if its tools print nothing.
+    """Return the Thunderbolt ports of a Mac; None on other systems, or if macOS's tools print
+    nothing.
 
     Takes a second or more.
     """

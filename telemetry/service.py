@@ -62,7 +62,7 @@ the running processes, and the time."""
 
 
 class NodeMeter:
-    """Measures a node: turns probes into ratios over the last seconds. For use in one thread."""
+    """Measures a node; processor loads are averages over `RATE_SPAN_S`. For use in one thread."""
 
     def __init__(
         self,
@@ -209,8 +209,9 @@ class Telemetry:
     ) -> None:
         """Start to measure a node.
 
-        `folder` holds its data, `journal` the master's journal. `doors` are the ports at which each
-        process must listen. `sources` are its sensors. `keep` restores removed files.
+        `folder` is the node's data folder, `journal` the master's journal. `doors` are the ports at
+        which each process must listen. `sources` are the node's sensors. `keep` restores removed
+        files.
         """
         self.shell = shell
         self.node: NodeId = shell.speaker.node
@@ -362,7 +363,7 @@ class Telemetry:
         return tuple(silent)
 
     def _held_only_at(self, node: NodeId) -> tuple[str, ...]:
-        """Return the models whose every instance needs this node."""
+        """Return the models whose every instance needs `node`."""
         needs: dict[str, bool] = {}
         for instance in self.client.state.instances.values():
             if instance.serves:

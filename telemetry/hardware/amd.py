@@ -10,13 +10,13 @@ from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watt
 from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, text_of, value_of
 
 CLOCK_NOW = re.compile(r":\s*(\d+)\s*MHz\s*\*", re.IGNORECASE)
-"""The line of `pp_dpm_sclk` with a star: the current clock."""
+"""Matches the line of `pp_dpm_sclk` that a star marks: the current clock."""
 WHOLE = ("edge", "junction")
-"""Labels of the temperature of a whole GPU, best first."""
+"""Labels of the sensors that measure the temperature of a whole GPU, best first."""
 
 
 class AmdCards:
-    """The AMD GPUs of a Linux machine; `root` is the root of its files."""
+    """The AMD GPUs of a Linux machine; `root` is the root of its file system."""
 
     name = "amd"
     period_s = 2.0
@@ -47,6 +47,6 @@ def _figures(card: Card) -> Figures:
 
 
 def _clock(device: Path, sensors: Path) -> float | None:
-    """Return the shader clock in MHz: from the table of states, else from the sensor."""
+    """Return the shader clock in MHz: from the table of clock states, else from the sensor."""
     marked = CLOCK_NOW.search(text_of(device / "pp_dpm_sclk") or "")
     return float(marked[1]) if marked else scaled(labelled(sensors, "freq").get("sclk"), 1e-6)

@@ -38,7 +38,7 @@ class Card:
 
 
 class DrmCards:
-    """The cards of one vendor on a Linux machine; `root` is the root of its files."""
+    """The cards of one vendor on a Linux machine; `root` is the root of its file system."""
 
     def __init__(self, root: Path, vendor: Vendor) -> None:
         self._root = root
@@ -46,7 +46,8 @@ class DrmCards:
         self._names: dict[str, str | None] = {}
 
     def look(self, figures: Callable[[Card], Figures]) -> Sensed:
-        """Return the figures of each card. A sleeping card has only its name, and the reason."""
+        """Return a reading of each card; `figures` reads a card that is awake. A sleeping card has
+        only its name, and `untold` says why."""
         readings: list[AcceleratorReading] = []
         untold: list[UntoldFigures] = []
         for card in cards_of(self._root, PCI_VENDORS[self._vendor]):

@@ -1,6 +1,6 @@
 """Talks to i915's and xe's files in `/sys`: clock, power and temperature of Intel's GPUs.
 
-Neither driver reports the load of a GPU or its used memory there.
+In `/sys` neither driver reports the load of a GPU or its used memory.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from telemetry.hardware.sensed import EnergyMeter, Sensed, celsius_of, scaled
 from telemetry.hardware.sysfs import first_number, hwmons, labelled, number_of, value_of
 
 WHOLE = ("card", "pkg")
-"""Labels of the sensors of a whole card, best first."""
+"""Labels of the sensors that measure a whole card, best first."""
 
 
 class IntelCards:
-    """The Intel GPUs of a Linux machine; `root` is the root of its files."""
+    """The Intel GPUs of a Linux machine; `root` is the root of its file system."""
 
     name = "intel"
     period_s = 2.0

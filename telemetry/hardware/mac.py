@@ -26,7 +26,7 @@ MAKERS: tuple[tuple[str, Vendor], ...] = (
     ("intel", "intel"),
     ("nv", "nvidia"),
 )
-"""Beginnings of a GPU's class or model, each with the GPU's maker."""
+"""Prefixes of the class or model name of a GPU, each with the maker of the GPU."""
 
 
 class MacAccelerators:
@@ -39,8 +39,8 @@ class MacAccelerators:
         self._ask = ask
 
     def read(self, at: float) -> Sensed:
-        """Return the figures of every GPU; `untold` names the figures for root alone. Raises
-        RuntimeError if `ioreg` prints nothing."""
+        """Return the figures of every GPU; `untold` names the figures that only root can read.
+        Raises RuntimeError if `ioreg` prints nothing."""
         printed = self._ask()
         if not printed:
             raise RuntimeError(f"`{' '.join(COMMAND)}` prints nothing")

@@ -27,8 +27,9 @@ NOT_INSTALLED = (
 
 
 class NvidiaCards:
-    """NVML's GPUs. `root` is the root of the machine's files, which show GPUs without NVML, too.
-    `load` imports the package; it raises ImportError if there is none."""
+    """The GPUs that NVML reports. `root` is the root of the file system, where `/sys` lists the
+    machine's GPUs even without NVML. `load` imports the package; it raises ImportError if the
+    package is missing."""
 
     name = "nvidia"
     period_s = 2.0
@@ -100,7 +101,8 @@ def _card(nvml: Any, gpu: Any) -> AcceleratorReading:
     )
 
     def query(ask: Callable[..., Any], *what: Any) -> Any:
-        """Return NVML's answer; None if this GPU does not have the figure."""
+        """Call an NVML function for this GPU; return None if the GPU or this user does not get the
+        figure."""
         try:
             return ask(gpu, *what)
         except nvml.NVMLError as error:
@@ -124,5 +126,5 @@ def _card(nvml: Any, gpu: Any) -> AcceleratorReading:
 
 
 def _text(value: str | bytes | None) -> str:
-    """Return text; some versions of the package return it as bytes."""
+    """Return a text of NVML as a string; some versions of the package return bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -23,7 +23,7 @@ exists counts."""
 
 
 class ProcessorSensors:
-    """Sensors of the processor of a Linux machine; `root` is the root of its files."""
+    """Sensors of the processor of a Linux machine; `root` is the root of its file system."""
 
     name = "processor"
     period_s = 2.0
@@ -33,7 +33,8 @@ class ProcessorSensors:
         self._energy = EnergyMeter()
 
     def read(self, at: float) -> Sensed:
-        """Return the temperature of the hottest package, and the power of all packages."""
+        """Return the temperature of the hottest processor package, and the power of all
+        packages."""
         power_w, untold = self._power(at)
         return Sensed(cpu_temperature_c=self._temperature(), cpu_power_w=power_w, untold=untold)
 
@@ -56,9 +57,9 @@ class ProcessorSensors:
         return None
 
     def _power(self, at: float) -> tuple[float | None, tuple[UntoldFigures, ...]]:
-        """Return the power of all packages, and the reason if it cannot be read. The power is None
-        unless each package reports its own. AMD's processors use Intel's name for RAPL, too. Only
-        the domains of whole packages count."""
+        """Return the power of all processor packages in watts, and the reason if it cannot be read.
+        The power is None unless every package reports its own. RAPL has Intel's name for AMD's
+        processors, too. Only RAPL domains of whole packages count."""
         total_w: float | None = 0.0
         packages = [
             domain

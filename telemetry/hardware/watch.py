@@ -19,7 +19,7 @@ from telemetry.hardware.sensed import Sensed, SensorSource
 
 @dataclass(frozen=True, slots=True)
 class WatchTiming:
-    """The longest time of a read; after that its source counts as silent."""
+    """`silent_s` is the longest time that a read may take; then its source counts as silent."""
 
     silent_s: float = 8.0
 
