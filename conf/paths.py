@@ -36,22 +36,23 @@ from bus.wire.errors import ConfigError
 HOME_VARIABLE = "SHOAL_HOME"
 PRIVATE = 0o700
 MAX_ROOT_BYTES = 65
-"""Longest path of the folder above the runtime folders; a home's hash and a socket's name follow
-it."""
+"""Greatest length of the path above the runtime folders. A hash and a socket's name are added to
+it, and systems limit a socket's path."""
 COUNTERS = "gateway-metrics"
 """Subfolder of the runtime folder with the metrics of the gateway's HTTP processes."""
 OWNER_S = 10.0
-"""A missing file is reported after this time; its owner checks every few seconds."""
+"""A missing file is reported after this time, because its owner may restore it in a few seconds."""
 REOPEN_LOGS_S = 5.0
 REPORTED_S = 600.0
-"""For this time a removed and restored file or folder is reported."""
+"""A file or folder that was removed and restored is reported for this time."""
 BUNDLED_MODEL = "shoal-tiny"
 """The name of the model that comes with shoal; see `bundled_models`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The folders of one home. `chosen`: the user gave the home; it is not the system's."""
+    """The folders of one home. `chosen`: the user named the home; otherwise the system's folders
+    are used."""
 
     home: Path
     chosen: bool
@@ -250,7 +251,7 @@ def means_of(paths: Paths, endpoints: Endpoints, services: Sequence[str]) -> tup
 
 class MeansKeeper:
     """Watches a node's files and folders: restores removed folders, and makes supervisord reopen
-    its logs. A removed file is restored by its owner. For use in one thread."""
+    its logs. A removed file is restored by the process that owns it. For use in one thread."""
 
     def __init__(
         self, paths: Paths, means: Sequence[Means], reopen_logs: Callable[[], None]

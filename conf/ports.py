@@ -23,8 +23,8 @@ HIGHEST_BASE_PORT = 32768 - SPAN
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A row of the table: `count` ports from `offset`. `process` listens on them as long as it
-    runs; empty: the ports are opened only if needed."""
+    """A row of the table: `count` ports, the first one `offset` above the base port. `process`
+    listens on them as long as it runs; empty: the ports are opened only if needed."""
 
     offset: int
     count: int

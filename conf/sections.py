@@ -117,7 +117,7 @@ def _pull_patterns(entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 PullPatterns = Annotated[Words, AfterValidator(_pull_patterns)]
-"""A list of patterns of a hub's repositories."""
+"""A list of patterns of repositories on the hub, such as `mlx-community/*`."""
 
 ONE_OF_TWO = (
     "only http_tls_{set} is set: set both http_tls_cert and http_tls_key to the "
@@ -256,7 +256,7 @@ class PoolTable(BaseModel):
 
 
 class KeepAliveSettings(BaseModel):
-    """The keep-alive times of idle models by kind, beside `keep_alive_s`."""
+    """How long idle models stay loaded, where `keep_alive_s` does not apply."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -278,8 +278,8 @@ class ClusterSettings(BaseModel):
     measure_links: bool
 
     def discovers(self, *, has_key: bool) -> bool:
-        """Return whether to announce this node and to find others by mDNS. `auto`: only a node with
-        a cluster key that other machines can reach."""
+        """Return whether to announce this node and to find others by mDNS. `auto`: only if the node
+        has a cluster key and other machines can reach it."""
         if self.discovery == "auto":
             return has_key and bool(self.listen) and not is_loopback(self.listen)
         return self.discovery
@@ -321,7 +321,7 @@ def is_hash(key: str) -> bool:
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return a setting's value without keys, and URLs without password and query."""
+    """Return a setting's value for display: without keys, and URLs without password and query."""
     if key == "api_keys" and value:
         return f"({len(value)} hashed)"
     if key == "otlp.headers" and value:
@@ -363,8 +363,8 @@ def put(table: dict[str, Any], key: str, value: Any) -> None:
 
 
 def not_a_setting(key: str, shown: str, hint: str | None) -> str:
-    """Return why an unknown dotted key is refused. `shown` is the key in the user's form, `hint` a
-    similar key."""
+    """Return the message that refuses an unknown dotted key. `shown` is the key in the user's form,
+    `hint` a similar key."""
     if removal := REMOVED.get(key.partition(".")[0]):
         return f"{shown} was removed: {removal}"
     return f"{shown} is not a setting" + (f"; did you mean {hint}?" if hint else "")
@@ -381,7 +381,7 @@ def variable_of(key: str) -> str:
 
 
 def environment_of(flags: Mapping[str, Any]) -> dict[str, str]:
-    """Return flags as environment variables."""
+    """Return flags, by dotted key, as environment variables."""
     lists: dict[str, Any] = {k: v if isinstance(v, list | tuple) else [v] for k, v in flags.items()}
     return {variable_of(key): ",".join(map(str, many)) for key, many in lists.items()}
 

@@ -70,7 +70,7 @@ from conf.sections import (
 DEFAULTS_FILE = Path(__file__).parent / "default.toml"
 LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
 API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
-"""Variables of the key that a command sends, and of the keys that a node accepts."""
+"""Environment variables of the key that a command sends, and of the keys that a node accepts."""
 NOT_SETTINGS = frozenset(
     {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", API_KEY, LAUNCHED_BY}
 )
@@ -175,7 +175,7 @@ class Settings(BaseSettings):
 
     @property
     def sources(self) -> Mapping[str, str]:
-        """Return where each setting's value comes from (a layer), by dotted key."""
+        """Return the layer from which each setting's value comes, by dotted key."""
         return self._sources
 
     @property
@@ -185,8 +185,8 @@ class Settings(BaseSettings):
 
     @property
     def trouble(self) -> str:
-        """Return what is wrong with `shoal.toml`; "" if it is fine. If it is not, these are the
-        settings from the start of the running node."""
+        """Return what is wrong with `shoal.toml`; "" if it is fine. If it is wrong, this object has
+        the settings with which the node started."""
         return self._trouble
 
     @property
@@ -203,7 +203,7 @@ class Settings(BaseSettings):
         return TlsFiles(*files) if all(files) and self.api else None
 
     def port_of(self, use: str) -> int:
-        """Return the first port of a use in the table of `conf.ports`."""
+        """Return the first port of `use`, a key of the table `conf.ports.PORTS`."""
         return self.http_port if use == "http" else port_of(use, self.base_port or None)
 
     def process_arguments(self) -> ProcessArguments:
@@ -243,7 +243,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return only the given values: `load_settings` merges the layers itself."""
+        """Make pydantic read only its arguments, because `load_settings` merges the layers."""
         return (init_settings,)
 
     @field_validator("api_keys")

@@ -2,9 +2,9 @@
 
 The bus starts first and stops last. The gateway stops before the runners, so that open requests end
 with an error message. A killed service is restarted with practically unlimited retries; one second
-counts as a successful start. Only the worker starts runner slots. Each program keeps three log
-files of 10 MB, with its standard error. Each `%` in a path is doubled, because supervisord expands
-single ones.
+counts as a successful start. Only the worker starts runner slots. Each program has a log file of at
+most 10 MB, with its standard error, and three older ones. Each `%` in a path is doubled, because
+supervisord expands single ones.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ SERVICES: tuple[str, ...] = tuple(program.name for program in PROGRAMS)
 def render(
     settings: Settings, *, python: str, blas: Mapping[str, str], user: str | None = None
 ) -> str:
-    """Return the whole configuration. `blas` are the variables that preload a runner's library.
-    `user` is set only if supervisord runs as root, to avoid its warning. Raises ConfigError for a
-    path that supervisord's format cannot contain."""
+    """Return the whole configuration. `blas` are the environment variables that make a runner
+    preload a BLAS library. `user` is set only if supervisord runs as root, to avoid its warning.
+    Raises ConfigError for a path that supervisord's format cannot contain."""
     paths = settings.paths
     socket = _plain(settings.endpoints.supervisor)
     environment = _environment(settings)

@@ -32,8 +32,8 @@ def descriptions(text: str) -> Mapping[str, str]:
 
 
 def commented(text: str) -> str:
-    """Return the text of a first `shoal.toml` from the text of the defaults. Every setting is
-    commented out by a `#` without a blank. A new first paragraph explains the file."""
+    """Return the text of a first `shoal.toml`; `text` is the text of `default.toml`. Every setting
+    is commented out by a `#` without a blank. A new first paragraph explains the file."""
     _, _, rest = text.partition("\n\n")
     lines = [
         f"#{line}" if line and not line.startswith(("#", "[")) else line

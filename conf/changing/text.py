@@ -1,8 +1,8 @@
 """Sets and unsets settings in the text of a TOML file; comments, order and blank lines stay.
 
 Pure. To set a commented-out setting, its line is uncommented. To unset a setting, its line is
-commented out and shows the default. If that fails, tomlkit edits the text alone. The result is
-always parsed again, to check that only the wanted settings have changed.
+commented out and shows the default. If such an edit fails, tomlkit inserts or removes the line. The
+result is always parsed again, to check that only the wanted settings have changed.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ HERE_ALONE: Mapping[str, str] = {
         "it controls which models are downloaded without a request",
     ),
 }
-"""Settings that the HTTP API does not change, and why: a key to the API must not grant more than
-the API itself does."""
+"""Settings that cannot be changed over the HTTP API, each with the reason: an API key must not
+grant more rights than the use of the API."""
 
 
 @dataclass(frozen=True, slots=True)
