@@ -92,7 +92,8 @@ def shelf(settings: Settings) -> Shelf:
 
 
 def _fast_synch(setting: str) -> bool | None:
-    """Return the operator's setting of Metal's fast synchronisation; None if unset."""
+    """Return whether the operator switched Metal's fast synchronisation on, by the setting or by
+    the environment variable; None if neither is set."""
     if setting != "card":
         return setting == "on"
     exported = os.environ.get(FAST_SYNCH)

@@ -26,7 +26,7 @@ STUCK_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """The result of a scan, and the fetched or pulled models that had arrived before it."""
+    """The result of a scan, and the fetched or pulled models that had arrived before the scan."""
 
     seen: DiskLook
     came: frozenset[ModelId]

@@ -1,7 +1,7 @@
 """Talks to the bus: composes the worker and announces its node.
 
-It joins, announces the models on the disk, and reconciles the slots with each state and four times
-a second. Stopping a worker stops no runner.
+It joins the cluster and announces the models on the disk. It reconciles the slots whenever the
+cluster's state changes, and four times a second. Stopping a worker stops no runner.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ TICK_S = 0.25
 CARD_S = 30.0
 LOAD_TIMES_FILE = "load_seconds.json"
 MOST_PASSED_OVER, PASSED_OVER_CHARACTERS = 100, 48 << 10
-"""Limits on the unlisted entries, and their characters, in the node card and in the log. Their
-total count is reported as well."""
+"""The most unlisted entries, and the most characters of their texts, in the node card and in the
+log. The count of all unlisted entries is reported as well."""
 UNLOGGED = ("stray", "still_written", "being_pulled")
 FRESH_READING_S = 3.0
 
@@ -77,7 +77,7 @@ class WorkerSettings:
 
 
 class Worker:
-    """This node's worker."""
+    """The worker of this node: connects its parts to the bus and to each other."""
 
     def __init__(
         self,
@@ -220,7 +220,8 @@ class Worker:
         self._looks.begin(now, came, self._used)
 
     def _saw(self, looked: Looked) -> None:
-        """Apply the result of a scan; announce it if it changed, or if an announcement is due."""
+        """Apply the result of a scan; announce the node's models if they changed, or if it is
+        time."""
         self._models.take(looked.seen)
         passed_over = self._say_passed_over()
         addresses = self._downloads.addresses

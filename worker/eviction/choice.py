@@ -22,8 +22,8 @@ def in_order(holdings: Iterable[Holding]) -> list[Holding]:
 
 
 def plan(holdings: Iterable[Holding], limit_bytes: int) -> tuple[Holding, ...]:
-    """Return the models to delete, in order, so that the fetched models take at most `limit_bytes`;
-    fewer if too many must stay."""
+    """Return the models to delete, in order, so that the fetched models take at most `limit_bytes`.
+    If too many models must stay, the rest takes more."""
     listed = tuple(holdings)
     over_bytes = fetched_bytes(listed) - limit_bytes
     going: list[Holding] = []

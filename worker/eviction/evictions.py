@@ -58,7 +58,7 @@ class _Going:
 
 
 class Evictions:
-    """The deletions of this node."""
+    """Deletes models that this node fetched, and publishes what its store contains."""
 
     def __init__(self, client: BusClient, settings: StoreSettings, near: Near) -> None:
         self._client = client
@@ -268,7 +268,7 @@ class Evictions:
     # --- what is told ---
 
     def _publish(self, holdings: tuple[Holding, ...], now: float) -> None:
-        """Publish on change, and every half minute."""
+        """Publish the report about the store if it has changed, and every half minute."""
         self._report.disk_free_bytes = self._knowledge.free_bytes or 0
         reading = reading_of(self._report, holdings, [purge.state for purge in self._rounds.purges])
         free, last = {"disk_free_bytes": reading.disk_free_bytes}, self._published

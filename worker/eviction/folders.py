@@ -67,8 +67,8 @@ def _card(folder: Path) -> tuple[str, float]:
 
 
 def weights_of(folder: Path) -> str:
-    """Return the digest of a fetched model's weights, by the hashes with which they arrived; empty
-    if unknown."""
+    """Return a digest of a fetched model's weights, from the hashes that were recorded when the
+    files arrived; empty if unknown."""
     files = origin_of(folder).files
     weights = {name: value for name, value in files.items() if name.endswith(".safetensors")}
     if not weights or any(len(value) != HASH_DIGITS for value in weights.values()):
@@ -86,8 +86,9 @@ def is_whole(folder: Path, size_bytes: int) -> bool:
 
 
 def lacking(folder: Path, size_bytes: int, question: KeepAsked) -> str:
-    """Return why the copy in a folder cannot replace another one. Its `card.toml` must be the same
-    and no older, so that the newest `card.toml` is kept. Raises OSError."""
+    """Return why this node's copy in `folder` cannot replace the copy of the node that asks; empty
+    if it can. Its `card.toml` must be the same and no older, so that the newest `card.toml` is
+    kept. Raises OSError."""
     if not is_whole(folder, size_bytes):
         return "its files are incomplete"
     own = content_of(folder)
@@ -103,8 +104,8 @@ def lacking(folder: Path, size_bytes: int, question: KeepAsked) -> str:
 def put_away(
     folder: Path, models: Path, until_at: float, content: Content | None
 ) -> tuple[Path, Path]:
-    """Move a folder aside before `until_at`, on `bus.process.clock`; return its resolved path and
-    its new path. `content` identifies the content for which another node granted the deletion; None
+    """Move a folder aside before the instant `until_at` of `bus.process.clock`; return its resolved
+    path and its new path. `content` identifies the copy that another node allowed to delete; None
     if the copy is incomplete. Raises NotLetGo, FolderKept, OSError; after an error the folder is in
     its original place."""
     real = own_folder(folder, models)

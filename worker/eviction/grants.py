@@ -1,9 +1,9 @@
 """The protocol by which nodes with copies of one model agree which node may delete its copy.
 
-Pure: time arrives as `now`. A node that wants to delete its copy asks the other holders one by one.
-It deletes after the first grant, within `window_s` of asking. A node grants only while it has a
-complete copy and does not want to delete it itself. If two nodes ask each other, the smaller id
-gives up and grants.
+Pure: time arrives as `now`. A node that wants to delete its copy asks the other nodes with a copy,
+one by one. It deletes after the first grant, within `WINDOW_S` of asking. A node grants only while
+it has a complete copy and does not want to delete that copy itself. If two nodes ask each other,
+the smaller id gives up and grants.
 
 So the last copy is never deleted. For the last deletion on each node, consider the moment of its
 grant. The granting node then had a copy and no request of its own, so its own request and grant
@@ -42,9 +42,9 @@ class NotGranted:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Digests of a copy of a model. `weights` is a digest of the hashes with which its weights
-    arrived; empty: unknown. The other digest is that of the copy's `card.toml`, which was written
-    at `card_at_s`; empty: no `card.toml`."""
+    """Digests of a copy of a model. `weights` is computed from the hashes that were recorded when
+    the weights arrived; empty: unknown. `card` is the digest of the copy's `card.toml`, which was
+    written at `card_at_s`; empty: no `card.toml`."""
 
     weights: str = ""
     card: str = ""
@@ -96,7 +96,7 @@ class Grants:
         self._next(wish, now)
 
     def due(self, now: float) -> tuple[NodeId, KeepAsked] | None:
-        """Return the question to send now, and to which node."""
+        """Return the question to send now, and the node to ask; None if no question is due."""
         wish = self._wish
         if wish is None or wish.verdict is not None:
             return None
@@ -158,7 +158,7 @@ class Grants:
         return KeepAnswered(question=question.question, node=self._me, keeps=not why, why=why)
 
     def _next(self, wish: _Wish, now: float) -> None:
-        """Ask the next node."""
+        """Choose the next node to ask; if none is left, the deletion is not granted."""
         if not wish.left:
             wish.node = None
             wish.verdict = NotGranted("; ".join(wish.whys)[:400] or "no other node has it")

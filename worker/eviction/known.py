@@ -54,7 +54,8 @@ class Near:
 
 @dataclass(slots=True)
 class _Heard:
-    """The last messages of nodes, each with its arrival."""
+    """The latest readings of each node about fetched and pulled models, with the instant of
+    arrival."""
 
     weights: dict[NodeId, tuple[WeightsReading, float]] = field(
         default_factory=dict[NodeId, tuple[WeightsReading, float]]
@@ -85,7 +86,8 @@ class Knowledge:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether state, other nodes' cards and the disk are known."""
+        """Return whether the cluster's state, other nodes' cards and the disk's free space are
+        known."""
         elsewhere = self._near.downloads.elsewhere(self._client.reactor.now())
         return elsewhere.has_heard and self._client.mirror.live and self.free_bytes is not None
 

@@ -1,8 +1,8 @@
 """When and for how long a node's store is cleaned: rounds, and purges that clients wait for.
 
-Pure: time arrives as `now`. A round begins when a model was unloaded and when the worker starts. It
-lasts while the store is too large and a model in use may become free. If the deletion of a model is
-refused, the model is not tried again in that round.
+Pure: time arrives as `now`. A round is one cleaning. It begins when a model was unloaded and when
+the worker starts. It lasts while the store is too large and a model in use may soon become idle. If
+the deletion of a model is refused, the model is not tried again in that round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bus.wire.messages.weights import LetGo, PurgeAsked, PurgeState, StoredModel
 ROUND_S = 120.0
 """After an unload, a round waits this long for models that are still in use."""
 LEASE_S = 10.0
-"""A client that has not repeated its question for this long counts as disconnected."""
+"""A client that has not repeated its purge request for this long counts as disconnected."""
 ENDED_S = 30.0
 """The result of a purge is kept this long."""
 MOST_QUESTIONS = 64
@@ -36,7 +36,7 @@ class Round:
 
 @dataclass(slots=True)
 class Purge:
-    """A round that clients wait for. `heard` has the last repetition of each question."""
+    """A round that clients wait for. `heard` has the instant at which each request last arrived."""
 
     round: Round
     heard: dict[str, float]

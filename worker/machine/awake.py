@@ -1,8 +1,8 @@
 """Talks to macOS's `caffeinate`: keeps the machine awake while a runner has work.
 
-An assertion is held from the first sign of work until a while after the last; it also ends with
-this process (`-w`). Other systems have no such program, and nothing is done: their settings decide,
-which `shoal doctor` checks.
+`caffeinate` runs from the first sign of work until a while after the last; it also ends with this
+process (`-w`). On other systems this module does nothing: their sleep settings decide, which `shoal
+doctor` checks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from bus.process.logs import Log
 from bus.wire.messages.control import SlotHello
 
 LINGER_S = 60.0
-"""The assertion is held this long after the last work. That covers the pauses of a conversation, so
-it does not change with each answer."""
+"""`caffeinate` runs this long after the last work. That covers the pauses of a conversation, so it
+is not started anew for each answer."""
 CAFFEINATE = ("/usr/bin/caffeinate", "-i", "-w")
-"""Prevents idle sleep until the process with the following id ends."""
+"""The command that prevents idle sleep until a process ends; the id of the process is appended."""
 
 
 class KeepAwake:
@@ -40,7 +40,7 @@ class KeepAwake:
         return self._held is not None and self._held.poll() is None
 
     def look(self, hellos: Iterable[SlotHello], now: float) -> None:
-        """Take or release the assertion, depending on the last reports of the running slots."""
+        """Start or stop `caffeinate`, depending on the last hellos of the running slots."""
         if not self._command:
             return
         steps: dict[str, int] = {}
@@ -75,7 +75,8 @@ class KeepAwake:
 
 
 def has_work(hello: SlotHello, step_before: int | None) -> bool:
-    """Return whether a runner has work: it loads, has open requests, or computes for its lead."""
+    """Return whether a runner has work: it loads, has open requests, or computes steps for its
+    lead."""
     if hello.phase in ("loading", "warming") or hello.open_requests:
         return True
     return step_before is not None and hello.step != step_before

@@ -24,7 +24,7 @@ ASK_METAL = (
 )
 METAL_S = 30.0
 CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
-"""Packages of which `mlx[cuda]` installs one."""
+"""The packages that contain MLX for CUDA; `mlx[cuda]` installs one of them."""
 
 
 def has_metal() -> bool:
@@ -46,8 +46,8 @@ def folders_of(package: str) -> list[Path]:
 
 
 def missing(folders_of: Callable[[str], list[Path]] = folders_of) -> str:
-    """Return which part of MLX is not installed, so that no runner can start; empty if all is
-    there. Looks for files and imports nothing."""
+    """Return which part of MLX is not installed, so that no runner can start; empty if none is
+    missing. Looks for files and imports nothing."""
     mlx = folders_of("mlx")
     if not any(
         (folder / f"core{suffix}").exists() for folder in mlx for suffix in EXTENSION_SUFFIXES
@@ -75,16 +75,17 @@ def nvidia_bytes() -> int:
 
 
 def memory_in(output: str) -> int:
-    """Return the bytes in the output of `nvidia-smi`: MiB, one line per GPU."""
+    """Return the memory of the first GPU in `nvidia-smi`'s output, in bytes; 0 without a GPU. The
+    output has one line per GPU, in MiB."""
     first = next(iter(output.splitlines()), "").strip()
     return int(first) << 20 if first.isdecimal() else 0
 
 
 @functools.cache
 def working_set_bytes() -> int:
-    """Return how much memory macOS lets its GPU wire down: the operator's limit
-    (`iogpu.wired_limit_mb`) if set, else Metal's recommendation, from a process of its own. Return
-    0 without Metal, or if both are unknown."""
+    """Return how much memory macOS lets its GPU wire down, in bytes: the operator's limit
+    (`iogpu.wired_limit_mb`) if set, else Metal's recommendation, which a child process asks for.
+    Return 0 without Metal, or if both are unknown."""
     if not has_metal():
         return 0
     output = asked("/usr/sbin/sysctl", "-n", "iogpu.wired_limit_mb")
@@ -94,8 +95,8 @@ def working_set_bytes() -> int:
 
 
 def working_set_in(limit_mb: str, ask_metal: Callable[[], str]) -> int:
-    """Return the bytes of a limit in MB; 0 is macOS's default and means no limit, so Metal's
-    recommendation is returned."""
+    """Return the GPU's memory limit in bytes. `limit_mb` is the operator's limit in MB; 0 is
+    macOS's default and means no limit, so Metal's recommendation is returned."""
     if limit_mb.isdecimal() and int(limit_mb):
         return int(limit_mb) << 20
     recommended = ask_metal()

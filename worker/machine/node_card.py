@@ -30,7 +30,7 @@ def free_bytes() -> int:
 
 def machine_facts(memory_bytes: int) -> dict[str, Any]:
     """Return this node's card entries about its machine and its software, by field. `memory_bytes`
-    0: all that the machine has."""
+    is the most memory that shoal may use; 0: all of the machine's."""
     total = psutil.virtual_memory().total
     version, _, tree = running_code().partition("/")
     return {
@@ -93,9 +93,9 @@ def chip_in(cpuinfo: str) -> str:
 
 
 def machine() -> str:
-    """Return one name for all nodes of a machine. On a Mac it is a digest of its id, because its
-    network addresses change with docks and private Wi-Fi. Elsewhere it is the lowest hardware
-    address; "" without one."""
+    """Return a name for this machine, the same for all of its nodes. On a Mac it is a digest of its
+    id, because its network addresses change with docks and private Wi-Fi. Elsewhere it is the
+    lowest hardware address (MAC); "" without one."""
     return (mac_id() if sys.platform == "darwin" else "") or lowest_address()
 
 
@@ -112,7 +112,7 @@ def mac_id_in(ioreg: str) -> str:
 
 
 def lowest_address() -> str:
-    """Return the lowest hardware address of this machine; empty without one."""
+    """Return the lowest hardware address (MAC) of this machine; empty without one."""
     hardware_addresses = [
         address.address
         for name, some in psutil.net_if_addrs().items()

@@ -49,7 +49,7 @@ class RdmaWatch:
 
     @property
     def devices(self) -> dict[str, str]:
-        """Return for each peer the device that leads to it."""
+        """Return the RDMA device whose cable leads to each peer, by node."""
         return devices_to(self.ports, self._others)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Talks to the disk: when each model was last used on this node, over restarts.
 
-Seconds since 1970, rounded down to minutes, so that announcements seldom change. Beyond
-`MOST_MODELS` the least recently used are dropped, by order and not by age: a clock that jumps ahead
-would make all others old.
+Times are seconds since 1970, rounded down to minutes, so that the node's announcements seldom
+change. If there are more than `MOST_MODELS` models, the least recently used are dropped. Their
+order decides and not their age: a clock that jumps ahead would make all other models old.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MOST_MODELS = 1_000
 
 
 class LastUsed:
-    """The contents of `file`. `keep` and `read` may be called from different threads."""
+    """The times of last use, stored in `file`. `keep` and `read` may be called from different
+    threads."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -2,11 +2,11 @@
 
 Pure. A safetensors file begins with the length of its header (8 bytes), the header (JSON: each
 tensor's name and place) and then the tensors. A stage needs all headers, because the loader reads
-them, and every tensor except those of other stages' layers. The first stage needs the embedding,
-and so does the last in a model without a projection of its own; the last needs the projection.
-Tensors of no layer are always needed. A header that exceeds the first piece is not read; then the
-whole file is needed. An adapter's file is always needed as a whole, because the ranks compare
-adapters.
+them, and every tensor except those of other stages' layers. The first stage needs the embedding. So
+does the last stage if the model has no output projection of its own; otherwise it needs the
+projection. All other tensors outside the layers are always needed. A header that exceeds the first
+piece is not read; then the whole file is needed. An adapter's file is always needed as a whole,
+because the ranks compare adapters.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from worker.models.manifest import piece_count
 LENGTH_BYTES = 8
 SUFFIX = ".safetensors"
 Range = tuple[int, int]
-"""Bytes of a file: first, and the one after the last."""
+"""A range of bytes in a file: the first byte, and the byte after the last."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layers:
-    """Layers `first` up to, not including, `last` of `count`."""
+    """The layers from `first` up to, not including, `last`, of a model with `count` layers."""
 
     first: int
     last: int
@@ -87,8 +87,8 @@ def needs(place: Place, layers: Layers, *, projects: bool) -> bool:
 
 
 def tensor_ranges(head: bytes) -> dict[str, Range] | None:
-    """Return where each tensor is in a file with this beginning; None if its header is
-    incomplete."""
+    """Return the byte range of each tensor, by name, in a file that begins with `head`; None if the
+    header is incomplete."""
     try:
         (length,) = struct.unpack_from("<Q", head)
         base = LENGTH_BYTES + length

@@ -18,7 +18,8 @@ from bus.wire.kv import GROUPS, group_of
 
 Kind = Literal["growing", "windowed", "recurrent"]
 Place = int | Literal["embedding", "projection", "rest"]
-"""Where a tensor belongs: to a layer, or elsewhere."""
+"""The part of a model to which a tensor belongs: the number of its layer, or a part outside the
+layers."""
 
 TENSOR_FAMILIES = frozenset({
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v41", "exaone_moe", "glm4_moe",
@@ -79,7 +80,8 @@ _EXPERTS = re.compile(r"\.(?:experts|switch_mlp)\.")
 
 @dataclass(frozen=True, slots=True)
 class PlacedBytes:
-    """Weights by place, in bytes. `active` is what one token reads of each layer."""
+    """The bytes of a model's weights by part. `active` has the bytes of each layer that one token
+    reads."""
 
     layers: tuple[int, ...]
     active: tuple[int, ...]
@@ -90,8 +92,8 @@ class PlacedBytes:
 def placed_bytes(
     tensors: Iterable[tuple[str, int]], layers: int, expert_share: float
 ) -> PlacedBytes:
-    """Return where the bytes of tensors (each with its name) belong. `expert_share` (0..1] of a
-    mixture's experts are read per token.
+    """Return how the bytes of a model divide over its parts. `tensors` are names with their bytes.
+    For one token, the share `expert_share` (0..1] of a mixture's experts is read.
 
     If the names do not show all layers, the result has no layers, because their sizes are unknown.
     """
@@ -123,7 +125,7 @@ def why_unsplit(family: str, text: Mapping[str, Any]) -> str:
 
 
 def place_of(name: str, layers: int) -> Place:
-    """Return where a tensor of this name belongs in a model with this many layers."""
+    """Return the part to which a tensor of this name belongs, in a model with this many layers."""
     if _ELSEWHERE.search(name):
         return "rest"
     match = _LAYER.search(name)
@@ -142,7 +144,8 @@ def expert_share(text: Mapping[str, Any]) -> float:
 
 
 def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
-    """Return the memory of each layer: growing KV, a window of it, or a recurrent state."""
+    """Return what each layer keeps for a row: KV that grows, a window of KV, or a recurrent
+    state."""
     named = cast(Sequence[str], text.get("layer_types") or ())
     if named:
         kinds: dict[str, Kind] = {"full_attention": "growing", "sliding_attention": "windowed"}
@@ -158,8 +161,8 @@ def layer_kinds(text: Mapping[str, Any], layers: int) -> list[Kind]:
 
 
 def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
-    """Return why KV can only be stored as the model does, neither in reduced precision nor as a
-    window, as words after a colon; else empty."""
+    """Return why KV must be stored as the model itself does: neither in reduced precision nor as a
+    window. The text follows a colon; it is empty if there is no such reason."""
     if family in STATES_ONLY or "growing" not in layer_kinds(text, layers):
         return "its layers keep windows or states, not growing KV"
     if text.get("index_head_dim"):
@@ -170,9 +173,9 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
 
 
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
-    """Return how many KV values can share a scale, with an empty text. If KV stays in full
-    precision, return 0 with the reason, as words after a colon. The runner detects further
-    cases."""
+    """Return how many KV values can share one scale of a quantization, with an empty text. If KV
+    must stay in full precision, return 0 and the reason, as words after a colon. The runner detects
+    further cases."""
     if why := why_whole(family, text, layers):
         return 0, why
     if text.get("kv_lora_rank"):
@@ -206,9 +209,9 @@ def layer_kv(text: Mapping[str, Any], layers: int, value_bytes: int) -> list[tup
 
 
 def tensor_sizes(family: str, text: Mapping[str, Any], group: int) -> dict[str, int]:
-    """Return the counts that a tensor-parallel degree must divide, by what they count; empty for a
-    family that does not shard. `group` is the quantization's group size, 0 without: a rank's inputs
-    must be whole groups."""
+    """Return the numbers that a tensor-parallel degree must divide (such as the heads), by name;
+    empty for a family that does not shard. `group` is the quantization's group size, 0 without: a
+    rank's inputs must be whole groups."""
     if family not in TENSOR_FAMILIES:
         return {}
     heads = int(text.get("num_attention_heads") or 1)
@@ -238,5 +241,5 @@ def _head_dim(text: Mapping[str, Any], heads: int) -> int:
 
 
 def first_of(text: Mapping[str, Any], *names: str) -> int:
-    """Return the first nonzero value among these settings; else 0."""
+    """Return the first of these settings that is not zero; 0 if there is none."""
     return next((int(text[name]) for name in names if text.get(name)), 0)

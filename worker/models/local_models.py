@@ -40,8 +40,8 @@ class DiskLook:
 
 class LocalModels:
     """The models of the last accepted scan: `cards` of complete ones, `parts` of others. Incomplete
-    ones grow below `folder`. `load_s` returns how long their last loads took. `scan` may run in
-    another thread."""
+    ones grow below `folder`. `load_s` maps models to the seconds of their last load. `scan` may run
+    in another thread."""
 
     def __init__(
         self, weights: Weights, folder: Path, load_s: Mapping[ModelId, float] | None = None

@@ -74,10 +74,10 @@ def model_card(
     bundled: bool,
     kv: KvKind = "full",
 ) -> ModelCard:
-    """Return the card. A model whose template can think does so by default, following Qwen3's
+    """Return a model's card. A model whose template can think does so by default, following Qwen3's
     convention, unless its `card.toml` (`notes`) says otherwise. `float32`: floating-point weights
-    are cast to 32 bits on loading. `adapters` are beside it. `kv` is the KV kind if the notes have
-    none.
+    are cast to 32 bits on loading. `adapters` are in the model's folder. `kv` is the KV kind unless
+    `notes` names one.
 
     Raises KeyError or ValueError if the configuration lacks what placement needs.
     """
@@ -226,7 +226,7 @@ def _quantization(config: Mapping[str, Any]) -> str:
 
 
 def _parameters(config: Mapping[str, Any], tensors: Sequence[Tensor]) -> int:
-    """Return the count of weights. A packed U32 holds 32/bits of them; scales and biases of the
+    """Return the number of parameters. A packed U32 holds 32/bits of them; scales and biases of the
     quantization do not count."""
     bits = int(_quant(config).get("bits") or 0)
     total = 0

@@ -44,7 +44,7 @@ _MEDIA = re.compile(
 )
 """Families of models for other media than text."""
 CONVERT = "`mlx_lm.convert --hf-path OWNER/NAME --mlx-path FOLDER -q`"
-"""Converts an original model for MLX; the tool is installed with shoal."""
+"""The command that converts an original model for MLX; the tool is installed with shoal."""
 
 
 class Unfit(NamedTuple):
@@ -73,7 +73,7 @@ def weights_among(names: Iterable[str]) -> list[str]:
 
 
 def has_weights(names: Iterable[str]) -> bool:
-    """Return whether these files include weights of any kind."""
+    """Return whether these files include weights in any format."""
     kinds = (_SAFETENSORS, _GGUF, _PICKLED, _UNFINISHED)
     return any(kind.fullmatch(name) for name in names for kind in kinds)
 

@@ -1,11 +1,12 @@
-"""Talks to the disk: finds the models here and reads each one's files.
+"""Talks to the disk: finds the models on this disk and reads the files of each one.
 
-A model is a folder with `config.json` and safetensors. Folders are searched in order, and the first
-of a name wins. The order is: the bundled model, `<data>/models/<name>` and `<owner>/<name>`,
-folders from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read only, snapshots as
-they are). Sizes are exact: they come from the safetensors headers. A `card.toml` beside them may
-add to that (`bus.models.cards`). Downloads nothing. Entries that are not listed are kept with
-the reason. Folders that have not changed since the last scan, good or bad, are not read again.
+A model is a folder with `config.json` and safetensors. Folders are searched in order, and of
+several models with one name the first wins. The order is: the bundled model, `<data>/models/<name>`
+and `<owner>/<name>`, folders from the settings, the Hugging Face cache (HF_HUB_CACHE, HF_HOME; read
+only, snapshots as they are). Sizes are exact: they come from the safetensors headers. A `card.toml`
+beside the weights may add settings (`bus.models.cards`). Nothing is downloaded. Entries that are
+not listed are kept with the reason. Folders that have not changed since the last scan are not read
+again.
 """
 
 from __future__ import annotations
@@ -292,7 +293,7 @@ def _origin(entry: Found) -> Origin:
 
 
 def _mark(entries: Entries) -> tuple[object, ...]:
-    """Return a mark that changes when one of the read files changes."""
+    """Return a mark that changes when one of the files changes from which the card is made."""
     named = {
         CONFIG,
         CARD_FILE,
@@ -315,7 +316,7 @@ def _embeds(
     entry: Found, config: Mapping[str, Any], note: Callable[[bytes], object]
 ) -> EmbeddingModel | None:
     """Return a folder's settings as an embedding model; None if it is not one. `note` is called
-    with each file that this depends on. Raises OSError, UnfitModel."""
+    with each file from which the settings come. Raises OSError, UnfitModel."""
 
     def read(name: str) -> object:
         """Return the content of a JSON file of the folder; None if there is none."""

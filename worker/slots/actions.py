@@ -43,7 +43,7 @@ class StartSlot:
 
 @dataclass(frozen=True, slots=True)
 class GiveSpec:
-    """Send the slot its `RunnerSpec`."""
+    """Send the slot's runner its `RunnerSpec`."""
 
     slot: str
     task: Task
@@ -67,7 +67,7 @@ class SeatRank:
 
 @dataclass(frozen=True, slots=True)
 class DrainSlot:
-    """Send the slot a `SlotDrain`."""
+    """Ask the slot's runner to finish its requests and exit (`SlotDrain`)."""
 
     slot: str
     task: Task
@@ -77,7 +77,7 @@ class DrainSlot:
 
 @dataclass(frozen=True, slots=True)
 class RefuseSlot:
-    """Send the slot a `SlotRefused`; it ends itself."""
+    """Refuse the slot's runner (`SlotRefused`); it then exits."""
 
     slot: str
     message: str

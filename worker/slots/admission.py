@@ -82,10 +82,10 @@ USUAL = SlotTiming()
 class NodeInventory:
     """The facts that the worker knows besides the cluster's state and the slots.
 
-    `free_bytes` is measured now; None if that is impossible (then nothing is refused for it).
-    `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the weights
-    on other nodes. `settled`: the inventory is complete. `spare`: keep one runner started that
-    belongs to no instance.
+    `free_bytes` is measured now; None if that is impossible (then no rank is refused for lack of
+    memory). `paths` are the complete models on this disk, `parts` the partial ones, `elsewhere` the
+    weights on other nodes. `settled`: the inventory is complete. `spare`: keep one runner started
+    that belongs to no instance.
     """
 
     node: NodeId
@@ -100,12 +100,12 @@ class NodeInventory:
     spare: bool = False
 
     def has(self, instance: Instance, shard: Shard) -> bool:
-        """Return whether a rank's weights are on this disk."""
+        """Return whether the weights that a rank needs are on this disk."""
         part = self.parts.get(instance.reads)
         return instance.reads in self.paths or _in_part(instance, shard, part)
 
     def other_lacks(self, instance: Instance, shard: Shard) -> bool:
-        """Return whether another rank's node is known to lack its weights."""
+        """Return whether the node of another rank is known to lack the weights of that rank."""
         card = self.elsewhere.cards.get(shard.node)
         if card is None or any(item.model == instance.reads for item in card.models):
             return False
@@ -125,9 +125,8 @@ def admitted(
     """Return None if the rank can start now, a list of fetches (maybe empty) if it must wait, or a
     refusal.
 
-    Memory is checked before a fetch begins and when the rank could start; a shortage in between
-    does not count. The memory of runners that are leaving will be free, so the decision waits for
-    them.
+    Memory is checked before a fetch begins and when the rank could start, not in between. The
+    memory of runners that are leaving will be free, so the decision waits for them.
     """
     weights = supplied(instance, shard, here)
     if isinstance(weights, Refusal) or weights == []:

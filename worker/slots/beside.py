@@ -50,7 +50,8 @@ class SlotNotes:
             self._thread.submit(self._sweep)
 
     def close(self) -> None:
-        """Finish running work and start none; a timer may still call `sweep`."""
+        """Finish the queued work and start no more; a timer may still call `sweep`, without
+        effect."""
         self._is_closed = True
         self._thread.shutdown()
 

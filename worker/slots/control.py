@@ -1,8 +1,9 @@
 """Talks to the slots, and through `executor` to supervisord: the shell around `reconcile`.
 
-The only writer of the slot table and of the reports. supervisord is polled twice a second while a
-slot changes. With each state, each hello and four times a second, the slots are reconciled and the
-actions done. Stopping a worker stops no runner: the next worker finds them by their hellos.
+Only this module writes the slot table and the reports. supervisord is polled twice a second while a
+slot changes. After each change of the state, after each hello and four times a second, `reconcile`
+compares the slots with the state, and its actions are done. Stopping a worker stops no runner: the
+next worker finds them by their hellos.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ ENDED_KEPT = 8
 class SlotControl:
     """This node's slots. `inventory` returns the `NodeInventory`; its arguments are whether every
     running slot has said hello, and the time. `notes` stores data that outlives runners. `others`
-    answers other questions at this socket, given the question and its sender."""
+    maps the types of other messages at the slots' socket to functions that answer them, given the
+    message and its sender."""
 
     executor: Executor
     inventory: Callable[[bool, float], NodeInventory]
@@ -186,7 +188,7 @@ class SlotControl:
         )
 
     def close(self) -> None:
-        """Stop waiting for answers."""
+        """Stop waiting for telemetry's answers about silent runners."""
         self._stacks.close()
 
     # --- what supervisord says ---
@@ -247,8 +249,8 @@ class SlotControl:
     # --- what to do ---
 
     def tick(self, now: float) -> None:
-        """Check for silence: of this worker, of telemetry and runners with open questions, and of
-        runners."""
+        """Refuse questions that a runner has not answered in time, and have telemetry examine
+        silent runners. Ignore the silence if this worker itself stood still."""
         self._forgive_if_away(now)
         for asker in self._questions.expired(now):
             text = "the runner did not answer in time"

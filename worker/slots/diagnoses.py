@@ -155,7 +155,8 @@ class SuspectStacks:
 
 
 def _checked(content: bytes, process: str, pid: int) -> bytes:
-    """Return telemetry's result if it belongs to this process and is not too long."""
+    """Return telemetry's result; if it is of another process, unreadable or too long, return a
+    result that says so instead."""
     try:
         diagnosis = cast(dict[str, Any], json.loads(content))
         if diagnosis["pid"] != pid:

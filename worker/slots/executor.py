@@ -31,7 +31,7 @@ Noted = SlotAction | SeatRank | Tell
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Performs the worker's actions. `link` is the ROUTER of its slots."""
+    """Performs the worker's actions. `link` is the ROUTER socket to the runners in the slots."""
 
     client: BusClient
     link: Link
@@ -45,7 +45,8 @@ class Executor:
         return self.client.log
 
     def send(self, peer: bytes, message: Message) -> bool:
-        """Send to the peer with this ROUTER identity; False if there is none."""
+        """Send a message to the peer with this ROUTER identity; return False if there is no such
+        peer."""
         return self.link.send(peer, self.client.write(message))
 
     def do(self, action: Action, slots: Mapping[str, Slot], now: float) -> Sequence[Noted]:
@@ -116,8 +117,9 @@ class Executor:
         return [action] if self.processes.start(action.slot) else []
 
     def _mixing(self, task: Task | None) -> list[Tell]:
-        """Report that a task is not started, because its runner would run code of two versions of
-        shoal."""
+        """If the installed code is not the code of this worker, report that the task is refused,
+        and return the report: its runner would run code of another version. Otherwise return
+        nothing."""
         if task is None or (installed := installed_code()) == running_code():
             return []
         return [self._tell(refused(task, self.client.speaker.node, _mixed(installed)))]

@@ -89,7 +89,8 @@ class SlotProcesses:
         self._supervisor.signal(GROUP + slot, "KILL")
 
     def sweep(self, free: set[str]) -> None:
-        """Delete the sockets that a killed runner left, once per freed slot."""
+        """Delete the sockets that killed runners left behind, once for each slot that became
+        free."""
         for slot in sorted(free - self._swept):
             left = sweep_role(self._endpoints, GROUP + slot)
             if left:
@@ -100,11 +101,12 @@ class SlotProcesses:
         self._swept = free
 
     def take_flight(self, slot: str, pid: int) -> tuple[dict[str, Any], ...]:
-        """Take the flight recorder's entries of a slot's ended process."""
+        """Return the flight recorder's entries of a slot's ended process, and delete the recorder's
+        file."""
         return take_flight(Path(self._endpoints.folder), GROUP + slot, pid)
 
     def last_words(self, slot: str) -> str:
-        """Return the last line of a slot's log, readable; empty if there is none."""
+        """Return the last line of a slot's log as plain text; empty if there is none."""
         try:
             tail = self._supervisor.last_words(GROUP + slot)
         except (Unavailable, ProcessRefused):

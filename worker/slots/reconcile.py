@@ -37,7 +37,7 @@ WAITING = ("starting", "idle")
 
 
 def is_settled(table: SlotTable, began_at: float, now: float, timing: SlotTiming) -> bool:
-    """Return whether every running slot has said hello, or has had 3 s to do so."""
+    """Return whether every running slot has said hello, or has had `inventory_s` to do so."""
     unheard = [s for s in table.slots.values() if s.life != "free" and s.hello is None]
     return not unheard or now - began_at >= timing.inventory_s
 
@@ -86,8 +86,9 @@ def reconcile(
 def _assign_waiting(
     wanted: Desired, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> Iterator[actions.AssignSlot]:
-    """Give runners without a task (spares, or left over by an earlier worker) a task that has no
-    slot and may start. Notes each in `table`, a copy for this call."""
+    """Assign tasks to waiting runners without a task in the state (spares, or runners of an earlier
+    worker). Only tasks that have no slot and may start are assigned. Notes each assignment in
+    `table`, a copy for this call."""
     if not here.settled:
         return
     for slot in list(table.slots.values()):
@@ -122,7 +123,8 @@ def _spare_slot(table: SlotTable, here: NodeInventory) -> str | None:
 def _beforehand(
     table: SlotTable, here: NodeInventory, reported: Reported, planned: list[Action]
 ) -> list[Action]:
-    """Return the start of a spare runner, if one is wanted and nothing else happens."""
+    """Return the action that starts a spare runner, if one is wanted and no other action is
+    planned."""
     timing, now = here.timing, here.now
     if not (here.spare and here.settled) or planned or not table.is_steady:
         return []
@@ -160,7 +162,7 @@ def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
 
 
 def _watched(slot: Slot, here: NodeInventory) -> list[Action]:
-    """Return how to end a living slot that has passed a deadline."""
+    """Return the actions that end a runner which has passed a deadline; empty if it has not."""
     age_s, silent_s = here.now - slot.since_at, slot.silent_s(here.now)
     timing = here.timing
     match slot.life:
@@ -190,7 +192,8 @@ def _guided(
     here: NodeInventory,
     reported: Reported,
 ) -> list[Action]:
-    """Return what to send a living slot; `known_instance` is its instance in the state."""
+    """Return the actions for a slot with a living runner; `known_instance` is its instance in the
+    state."""
     if slot.life in ("stopping", "killed"):
         return []
     task = slot.task
@@ -223,8 +226,8 @@ def _give_spec(
     here: NodeInventory,
     reported: Reported,
 ) -> list[Action]:
-    """Return how to give a slot its spec when every rank of its group has an address, unless the
-    model has vanished from the disk since the slot was started."""
+    """Return the action that gives a slot its spec, once every rank of its group has an address. If
+    the model has vanished from the disk since the slot was started, return a refusal."""
     missing = _unseated(instance)
     if missing:
         waited_s, seat_s = here.now - slot.since_at, here.timing.seat_s
@@ -242,7 +245,8 @@ def _give_spec(
 
 
 def _seated(task: Task, instance: Instance, shard: Shard, reported: Reported) -> list[Action]:
-    """Announce a rank's address (its seat) when it has a slot: all other ranks wait for it."""
+    """Return the action that announces a rank's address (its seat) when the rank has a slot: all
+    other ranks wait for the address."""
     if task in reported.seated or shard not in _unseated(instance):
         return []
     return [actions.SeatRank(task, instance, shard)]
@@ -276,9 +280,9 @@ def _missed_its_spec(slot: Slot, here: NodeInventory) -> bool:
 
 
 def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) -> list[Action]:
-    """Return how to end a runner that the state does not require. If a later generation replaced
-    it, it is ended immediately. If the state never had it or has dropped it (a replaced log, a node
-    presumed dead), it is drained normally, because it may be answering requests."""
+    """Return the actions that end a runner which the state does not require. If a later generation
+    replaced it, it is ended immediately. If the state never had it or has dropped it (a replaced
+    log, a node presumed dead), it is drained normally, because it may be answering requests."""
     if not here.settled:
         return []
     if slot.life == "idle":
@@ -293,8 +297,8 @@ def _unwanted(slot: Slot, known_instance: Instance | None, here: NodeInventory) 
 
 
 def _drained(slot: Slot, task: Task, deadline_s: float, why: str) -> list[Action]:
-    """Ask the runner to drain and exit. Ask again only if the deadline was brought forward. A
-    runner that is not ready has no requests to finish."""
+    """Return the action that asks the runner to drain and exit. Ask again only if the deadline was
+    brought forward. A runner that is not ready has no requests to finish, and is stopped."""
     if slot.life in ("idle", "loading"):
         return [StopSlot(slot.name, why)]
     told_s = slot.drain_deadline_s
@@ -333,7 +337,7 @@ def _missing(
     reported: Reported,
     planned: list[Action],
 ) -> list[Action]:
-    """Start a slot for a task that has no living slot, or report why not."""
+    """Return the actions that start a slot for a task without a living slot, or report why not."""
     if table.of(task) is not None or not here.settled or task in reported.left:
         return []
     if _is_ready(task, instance):
@@ -388,7 +392,8 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """Return the leading slot of an instance (its lowest rank here); None without one."""
+    """Return the slot of an instance's highest rank here, in its latest generation; None without
+    one."""
     living = [slot for slot in table.slots.values() if slot.life != "free"]
     ranks = [(s.task, s.name) for s in living if s.task and s.task.instance == instance]
     return table.slots[max(ranks)[1]] if ranks else None

@@ -46,8 +46,9 @@ RingSecret = Callable[[InstanceId, int], str]
 
 
 def open_secret(instance: InstanceId, generation: int) -> str:
-    """Return the greeting secret of a group in a cluster without keys: it distinguishes generations
-    (attempts to load the instance), but it does not keep other users' processes out."""
+    """Return the secret with which the ranks of a group greet each other in a cluster without keys.
+    It distinguishes generations (attempts to load the instance), but it does not keep other users'
+    processes out."""
     return sha256(f"{instance}/{generation}".encode()).hexdigest()
 
 

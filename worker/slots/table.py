@@ -193,8 +193,8 @@ class SlotTable:
             )
 
     def excuse(self, name: str, lost_s: float) -> None:
-        """Do not count these seconds as silence: the slot's runner had no core, or everything stood
-        still."""
+        """Do not count these seconds as silence: the slot's runner had no core, or the whole
+        machine stood still."""
         slot = self.slots[name]
         lost_s, unheard_s = slot.lost_s + lost_s, slot.unheard_s + lost_s
         self.slots[name] = replace(slot, lost_s=lost_s, unheard_s=unheard_s)

@@ -30,7 +30,7 @@ class DiskThread:
         self._thread.start()
 
     def add(self, work: Work[Result], then: Callable[[Result | Exception], None]) -> None:
-        """Queue a job."""
+        """Queue a job; `then` gets its result or its exception."""
         self._queue.put((work, then))
 
     def close(self) -> None:

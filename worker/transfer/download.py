@@ -4,13 +4,14 @@ Pure: time arrives as `now`. Events go to `heard`, `lost`, `staged`, `checked` a
 returns the next actions, in order. The phases:
 
     asking -> staging -> fetching -> publishing -> done
-       any of them -> failed
+    any of them -> failed
 
-Every source with the manifest chosen first serves, each with a window of its own. A piece is
-written only after its hash was verified; the model is published only after each whole file was.
-Every wait has a deadline with its own message. Lost, late, repeated or corrupt pieces are requested
-again from a free source. A source that keeps sending corrupt pieces is dropped. A silent source is
-paused and then asked again, until no source has sent anything for 45 s.
+Once a manifest is chosen, every source that offers the same manifest serves pieces. Each source has
+its own window of open requests. A piece is written only after its hash was verified; the model is
+published only after the hash of each whole file was. Every wait has a deadline with its own
+message. Lost, late, repeated or corrupt pieces are requested again from a free source. A source
+that keeps sending corrupt pieces is dropped. A silent source is paused and then asked again, until
+no source has sent anything for 45 s.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from worker.transfer.pieces import Piece, Pieces, Staged, piece_at
 from worker.transfer.source import MAX_BAD, AskSource, Source, SourcePool, StoreAddress
 
 CHOICE_S = 2.0
-"""How long an existing staging folder waits for a source with the same content."""
+"""If a staging folder exists, the time to wait for a source of its content before other content is
+chosen."""
 STALL_S = 45.0
 RATE_S = 5.0
 
@@ -68,7 +70,7 @@ class ReceivedBytes:
         self._marks: deque[tuple[float, int]] = deque()
 
     def mark(self, now: float) -> None:
-        """Record the current sum, for the rate of the next seconds."""
+        """Record the current total, from which the rate of the next seconds is computed."""
         self._marks.append((now, self.total))
         while self._marks[0][0] < now - RATE_S:
             self._marks.popleft()
@@ -292,8 +294,8 @@ class Download:
     # --- all together ---
 
     def _next(self, now: float) -> list[DownloadAction]:
-        """Choose the content, request the pieces that the windows allow, and publish a complete
-        model. Return the actions."""
+        """Choose the content (manifest) if none is chosen, request the pieces that the windows
+        allow, and publish the model if it is complete. Return the actions."""
         self._choose(now)
         if self.phase == "fetching" and self._pieces is not None and self.manifest is not None:
             self._out += self.sources.ask(self._pieces, self.manifest.digest, now)
@@ -305,8 +307,8 @@ class Download:
         return [] if self.phase == "failed" else actions
 
     def _choose(self, now: float) -> None:
-        """Choose the content to fetch. If all its sources are gone for good, choose other
-        content."""
+        """Choose which content (manifest) to fetch, because sources may differ. If all sources of
+        the chosen content are gone for good, choose again."""
         orphaned = self.phase == "fetching" and self.sources.lives() <= {"out", "offered"}
         if not (orphaned or self.phase == "asking"):
             return

@@ -35,7 +35,8 @@ SLICE = 4
 """Messages handled before the loop turns to other events."""
 
 OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
-"""Makes the sockets of stores and downloaders; the node is the DEALER's peer."""
+"""Returns a new socket: a ROUTER for this node's store, or a DEALER to the store of the given
+node."""
 Pack = Callable[[Message], bytes]
 """Packs a message into this node's next envelope, as one frame."""
 

@@ -154,7 +154,7 @@ class Downloads:
             self._want(model, now)
 
     def cancel(self, model: ModelId) -> None:
-        """Cancel an attempt, or drop its result; the files so far stay."""
+        """Cancel the fetch of a model, or drop its result; the files fetched so far stay."""
         news = self._news().get(model)
         attempt = self._attempts.pop(model, None)
         if attempt is None:

@@ -79,8 +79,8 @@ class FileChecks:
         )
 
     def check(self, path: str, wanted: bytes | None, now: float) -> CheckFile:
-        """Hash a file. Its time limit begins when the time limits of the files before it have
-        ended."""
+        """Return the action that hashes a file. Its time limit begins when the time limits of the
+        files before it have ended."""
         self._until = max(now, self._until) + STAGE_S + self._sizes[path] / CHECK_BYTES_PER_S
         self._what = "hashing the fetched files"
         return CheckFile(self._digest, path, wanted)

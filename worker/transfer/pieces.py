@@ -1,9 +1,9 @@
-"""Track which pieces of a model are here, and which to request next.
+"""Track which pieces of a model have arrived, and which to request next.
 
 Pure. A piece counts only if its SHA-256 is the manifest's. Small files come first, each file from
 its beginning; failed requests are repeated before new ones. If only some layers are wanted, the
 first piece of each safetensors file says which others are needed. Nothing else of those files is
-requested until all first pieces are here.
+requested until all first pieces have arrived.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def piece_at(path: str, offset: int) -> Piece:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The contents of an opened staging folder: per file one byte per piece, 1 if the piece is
-    there. Pieces are unverified until their file is hashed. `free_bytes` of the disk. `heads` are
-    the present first pieces of safetensors files."""
+    """The contents of an opened staging folder: per file one byte per piece, 1 if the piece has
+    arrived. Pieces are unverified until their file is hashed. `free_bytes` is the free space of the
+    disk. `heads` are the first pieces of safetensors files, if they have arrived."""
 
     have: Mapping[str, bytes]
     free_bytes: int

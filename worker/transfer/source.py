@@ -26,7 +26,7 @@ QUICK_S, SLOW_S = 2.0, 5.0
 MAX_LATE = 3
 MAX_BAD = 3
 MAX_MANIFESTS = 8
-"""A source that was asked this often without sending anything new is dropped."""
+"""A source that was asked for its manifest this often, without sending anything new, is dropped."""
 
 Life = Literal["new", "asked", "hashing", "offered", "serving", "resting", "out"]
 Due = Literal["ask", "rest", "leave"]
@@ -104,8 +104,8 @@ class Source:
         return late
 
     def due(self, now: float) -> Due | None:
-        """Return what to do about the source's silence; `why` describes the message that did not
-        arrive."""
+        """Return what to do about a source that is silent; None: nothing yet. Sets `why` to the
+        message that did not arrive."""
         age_s = now - self.since_at
         match self.life:
             case "new":
@@ -201,7 +201,7 @@ class SourcePool:
         return chosen
 
     def ask(self, pieces: Pieces, digest: str, now: float) -> Iterator[AskSource]:
-        """Request as many pieces as the windows of the sources allow."""
+        """Yield requests for as many pieces as the windows of the sources allow."""
         for source in self:
             while source.may_ask(now):
                 piece = pieces.next() or self._overdue_elsewhere(source, pieces, now)

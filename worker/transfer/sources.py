@@ -24,11 +24,12 @@ STORAGE_TTL_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class WeightsElsewhere:
-    """Weights on other nodes.
+    """Weights on other nodes, and this node's fetches of them.
 
-    `cards` are those of other nodes: complete when `has_heard`. `fetches` are running, or failed
-    with a reason; more layers of the models in `arrived` may be wanted. The models in `held` are
-    wanted although no slot waits for them.
+    `cards` are the node cards of other nodes; they are complete once `has_heard`. `fetches` maps
+    models to None (running) or to the reason of a failure. Models in `arrived` have been fetched,
+    but more of their layers may be wanted. Models in `held` are wanted although no slot waits for
+    them.
     """
 
     cards: Mapping[NodeId, NodeCard]

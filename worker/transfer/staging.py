@@ -70,9 +70,9 @@ class Stage:
     def check(
         self, path: str, stopped: Stopped, wanted: bytes | None = None
     ) -> tuple[int, ...] | None:
-        """Hash a whole file, or its `wanted` pieces: () if they are right (and now synced), else
-        the corrupt pieces; None if only the whole is wrong. Raises OSError, FileChanged,
-        Interrupted."""
+        """Hash a whole file, or its `wanted` pieces. Return () if all is right (and now synced),
+        else the corrupt pieces; None if every piece is right but the whole file is not. Raises
+        OSError, FileChanged, Interrupted."""
         entry = self._entries[path]
         with opened(self._files.path(path), os.O_RDWR) as file:
             if wanted is not None:
@@ -101,7 +101,8 @@ class Stage:
 
     def publish(self, _stopped: Stopped, nodes: Iterable[str] = ()) -> Path:
         """Move the model into place, durably, with a record of its source nodes; return its folder.
-        A complete model that appeared there meanwhile stays. Raises OSError, PlaceTaken."""
+        A complete model that another process put in that place meanwhile stays. Raises OSError,
+        PlaceTaken."""
         target = self._models / self._manifest.model
         target.parent.mkdir(parents=True, exist_ok=True)
         if not _is_model(target):

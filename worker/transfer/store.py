@@ -1,9 +1,9 @@
 """Talks to other nodes' workers: serves the files of this node's models.
 
 The store is a ROUTER. A model's files are hashed once, in a separate thread. Clients get the
-progress meanwhile, and the manifest at the end. Pieces are read from the disk in turn for all
-askers, a few at a time, so the loop is never held up and no asker waits for another's window. An
-answer that cannot be sent at once is dropped: the asker asks again.
+progress meanwhile, and the manifest at the end. Pieces are read from the disk a few at a time, for
+one client after the other. So the loop is never blocked, and no client waits until another has all
+of its pieces. An answer that cannot be sent at once is dropped: the client asks again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Reason = Literal["unknown_digest", "unreadable", "busy", "bad_request"]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A model as it was announced to one client."""
+    """A model whose manifest was sent to clients, and its files on the disk by path."""
 
     manifest: Manifest
     held: Mapping[str, Held]

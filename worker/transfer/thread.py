@@ -1,8 +1,8 @@
 """Talks to the weights thread, in which this node's store and downloader have their own event loop.
 
-The worker's loop never waits for bytes or disks: it passes the present and the wanted models, and
-reads the latest news. An exception in the thread is raised in the worker at the next read, because
-a worker needs its thread.
+The worker's loop never waits for bytes or disks: it sends the thread the models on the disk and the
+wanted models, and reads the latest state of each fetch. An exception in the thread is raised in the
+worker at the next read, because a worker needs its thread.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ def link_maker(
     security: Security | None, speaker: Speaker | None = None, traffic: Traffic | None = None
 ) -> OpenLink:
     """Return the function that makes every socket for weights: a ROUTER, or a DEALER to `node`.
-    `traffic` counts the bytes, at the ROUTER if the DEALER's `speaker` is known."""
+    `traffic` counts the bytes by node. A ROUTER counts them only for DEALERs whose `speaker` is
+    known, because the DEALER's identity then names its node."""
     count = itertools.count()
 
     def open_link(kind: Literal["dealer", "router"], node: NodeId | None) -> Link:
-        """Return a ROUTER for questions to the store, or a DEALER for its answers."""
+        """Return the ROUTER of this node's store, or a DEALER to the store of `node`."""
         if kind == "router":
             link = Link(
                 kind, high_water=HIGH_WATER, max_bytes=MAX_QUESTION_BYTES, security=security

@@ -113,7 +113,7 @@ def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped
 
 
 def _hash_for(expected: str, size_bytes: int) -> _Hash:
-    """Return a hash object of the expected kind."""
+    """Return a hash object of the kind of `expected`: Git's SHA-1 of a blob, or SHA-256."""
     if len(expected) == 40:
         return hashlib.sha1(f"blob {size_bytes}\0".encode(), usedforsecurity=False)
     return hashlib.sha256()

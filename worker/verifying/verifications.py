@@ -36,9 +36,9 @@ MOST_QUESTIONS = 64
 
 @dataclass(slots=True)
 class _Verification:
-    """The verification of one model. `heard` has the last repetition of each question. The thread
-    writes `done_bytes` and `total_bytes` and reads `left`, which is set when all clients are
-    gone."""
+    """The verification of one model. `heard` has the instant at which each question last arrived.
+    The thread writes `done_bytes` and `total_bytes` and reads `left`, which is set when all clients
+    are gone."""
 
     model: ModelId
     state: VerifyState

@@ -29,7 +29,7 @@ def refused(error: BadCard, data: bytes) -> Unfit:
 
 def _named_in(data: bytes) -> tuple[ModelId, ...]:
     """Return the aliases of an invalid card; if it is not TOML, the quoted words of the line that
-    looks like theirs."""
+    seems to list the aliases."""
     text = data.decode(errors="replace")
     try:
         aliases: object = tomllib.loads(text).get("aliases")

@@ -24,8 +24,8 @@ ANEW = "download it again"
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. Raises OSError; ValueError or RecursionError for anything
-    else, and for a file that is too large."""
+    """Return the object in a JSON file. Raises OSError; ValueError or RecursionError if the file is
+    too large or contains no JSON object."""
     with open(path, "rb") as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
@@ -70,8 +70,9 @@ def header_of(path: Path) -> tuple[bytes, list[Tensor]]:
 
 
 def lacking_shards(folder: Path, here: Collection[str], tensors: Iterable[Tensor]) -> Unfit | None:
-    """Return which files named by the weights' index are not `here`, and whose tensors no other
-    file has; None if there is no readable index, or nothing is missing."""
+    """Return the files that the weights' index names and that are missing; None if there is no
+    readable index, or nothing is missing. `here` are the existing files. A missing file does not
+    count if another file has its tensors."""
     try:
         named: object = json_object(folder / INDEX).get("weight_map")
     except (OSError, ValueError, RecursionError):

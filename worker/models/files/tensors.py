@@ -33,7 +33,7 @@ class Tensor:
 
 def tensors_in(header: bytes) -> list[Tensor]:
     """Return the tensors in a safetensors header (JSON). Raises ValueError, KeyError, TypeError or
-    AttributeError for anything else."""
+    AttributeError if the bytes are no such header."""
     entries = cast(dict[str, Any], json.loads(header))
     return [
         Tensor(
