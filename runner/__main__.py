@@ -91,7 +91,7 @@ def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
 
 
 def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
-    """Open one rank's end of a collective test."""
+    """Return the exchanges between ranks that a collective test runs on this rank."""
     from runner.mlx.ranks.collective_checks import open_checks
 
     return open_checks(context, spec.memory_limit_bytes)

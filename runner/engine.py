@@ -159,8 +159,8 @@ class RowFailure:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The output of a step and its wall-clock seconds. `scored` are the scores of a row in order
-    and without gaps, up to where its last chunk predicts the next token."""
+    """The output of a step and its wall-clock seconds. `scored` has prompt scores of rows; over the
+    steps, those of a row come in order and without gaps, through its last prompt token."""
 
     step: int
     tokens: tuple[SampledToken, ...]
@@ -265,7 +265,7 @@ class EngineStatus:
 
 
 class NotMade(Exception):
-    """The model was not written; `args[0]` says why and what to do."""
+    """The quantised model was not written; `args[0]` says why and what to do."""
 
 
 class Maker(Protocol):
@@ -386,7 +386,8 @@ class FollowingEngine(StepEngine, Protocol):
 
     @property
     def hears(self) -> bool:
-        """Return whether results contain the sampled tokens, to be checked by digest."""
+        """Return whether this rank's results contain the sampled tokens, which it then checks by
+        digest."""
         ...
 
     def follow(self, plan: StepPlan, barred: tuple[RowId, ...]) -> None:

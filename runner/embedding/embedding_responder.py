@@ -44,8 +44,8 @@ class EmbeddingResponder:
     # --- from the server -----------------------------------------------------------------
 
     def step(self, now: float) -> int:
-        """Return the number of batches and of calls. A batch may take longer than a gateway waits
-        for a step, so each call counts as a step until the batch is late."""
+        """Return a step number that grows with each batch, and with each call until the batch is
+        late. The calls count because a batch may take longer than a gateway waits for a step."""
         since = self._loop.status.busy_since
         if since is not None and now - since <= self._loop.limit_s():
             self._beats += 1

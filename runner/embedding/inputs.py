@@ -15,7 +15,7 @@ from bus.wire.messages.requests import GenerationRequest, InputsPrompt
 
 PART_INPUTS = 64
 PART_CHARS = 32_768
-"""A longer input is a part of its own."""
+"""The most characters of a part; a longer input is a part of its own."""
 
 
 class InputTokens(Protocol):

@@ -52,7 +52,7 @@ class EmbeddingLoop:
         self.pace = BatchPace()
         self.status = EngineStatus()
         self.expected_s = 0.0
-        """How long what is being computed is expected to take."""
+        """Expected seconds of the batch that is being computed."""
 
     # --- the main thread -------------------------------------------------------------------
 

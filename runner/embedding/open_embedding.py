@@ -1,7 +1,7 @@
 """The inputs of one open embedding request.
 
-Pure: time arrives as `now`. Inputs are tokenised and computed in order. A part of the vectors costs
-one credit. Without credit, nothing is computed.
+Pure: time arrives as `now`. Inputs are tokenised and computed in order. Each message with vectors
+costs one credit. Without credit, nothing is computed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class OpenEmbedding:
         return self.request.request.model_copy(update={"prompt": part})
 
     def prepared(self, prompts: Sequence[InputTokens]) -> None:
-        """Add the prompts of the last part."""
+        """Add the tokenised inputs of the last part."""
         self._is_preparing = False
         self._prepared += len(prompts)
         self._ready_tokens += sum(len(prompt.tokens) for prompt in prompts)
@@ -101,8 +101,8 @@ class OpenEmbedding:
             self.request.finish(now)
 
     def close(self, now: float) -> Usage:
-        """Drop the ready prompts. Return the tokens read, the seconds until the first result, and
-        the seconds since."""
+        """Drop the ready prompts. Return the tokens read, the seconds until the first input was
+        taken for a batch, and the seconds since then."""
         self.ready.clear()
         begun_at = now if self._begun_at is None else self._begun_at
         return Usage(

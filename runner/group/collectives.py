@@ -88,8 +88,8 @@ class SuiteProgress:
 
 
 def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
-    """Return those of CHECK_SIZES whose gather from all ranks stays under the cap; at least the
-    first."""
+    """Return those of CHECK_SIZES whose gather from all ranks has at most `test.cap_bytes`; at
+    least the first."""
     fit = (n for n in CHECK_SIZES if n * ranks * ELEMENT_BYTES <= test.cap_bytes)
     return tuple(fit) or CHECK_SIZES[:1]
 

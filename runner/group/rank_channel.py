@@ -32,7 +32,7 @@ RING_LOOK_S = 1.0
 
 
 class PlanListener(Protocol):
-    """The rank's side of a channel; called in the main thread."""
+    """The callbacks by which a channel reports to its rank; called in the main thread."""
 
     def form(self) -> None:
         """Join the ring, because all ranks have said hello. Called once. The callee reports success
@@ -133,7 +133,7 @@ class PlanChannel:
 
     def formed(self) -> None:
         """Start the silence timeouts and the deadline of the proof: the ring is formed. Also count
-        its traffic if no stage does."""
+        the ring's traffic if no pipeline stage counts it."""
         self._formed = True
         self._formed_at = self._reactor.now()
         if self.group.backend == "ring" and self.group.sharding == "tensor":

@@ -51,7 +51,8 @@ class OpenTurn:
     crossings: list[RankCrossing] = field(default_factory=list[RankCrossing])
 
     def sums(self, name: RankTurnName, tokens: int) -> RankTurn | None:
-        """Return the request's sums up to the end of its last part; None if no part has ended."""
+        """Return the turn with the seconds of each kind of part, up to the end of its last part;
+        None if no part has ended."""
         if not self.parts:
             return None
         seconds = [0.0] * len(RANK_PARTS)

@@ -86,7 +86,7 @@ class _Neighbour:
     received: int = 0
 
     def look(self) -> None:
-        """Update the counts."""
+        """Add the bytes since the last call to the rank's counter."""
         counts = self.counts.of(self.connection)
         if counts is None:
             return
@@ -125,7 +125,7 @@ class RingTraffic:
                 self._neighbours.append(_Neighbour(counts, connection, way))
 
     def look(self) -> None:
-        """Update the counts."""
+        """Add the bytes since the last call to the counters of the neighbours."""
         for neighbour in self._neighbours:
             neighbour.look()
 

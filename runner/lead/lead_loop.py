@@ -74,7 +74,7 @@ class LeadLoop:
 
     @contextmanager
     def scheduling(self) -> Generator[Scheduler]:
-        """Hold the lock and yield the scheduler; the loop checks it again afterwards.
+        """Hold the lock and yield the scheduler; afterwards wake the loop, so that it plans again.
 
         Only after the engine is loaded.
         """
