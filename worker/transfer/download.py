@@ -1,6 +1,6 @@
 """Fetch one model from other nodes: a state machine.
 
-Pure: time arrives as `now`. Events go to `heard`, `lost`, `staged`, `checked` and so on; each
+Pure: time arrives as `now`. Events go to `receive`, `lost`, `staged`, `checked` and so on; each
 returns the next actions, in order. The phases:
 
     asking -> staging -> fetching -> publishing -> done
