@@ -1,1 +1,1 @@
-"""The MLX engine: all code that handles arrays. Other rooms import `engine` and `embedding`."""
+"""The MLX engine: all code that handles arrays. Other packages use its `engine` and `embedding`."""

@@ -210,7 +210,7 @@ class MlxEngine:
 
     def read(self) -> StepResult:
         """Wait for the oldest unread step. Return its tokens (none if `hears` is False), its failed
-        rows, and its cost."""
+        rows, and its seconds."""
         pending = self._pending.popleft()
         if not self._pending:
             self._comm.flush()

@@ -163,7 +163,8 @@ class Prefill:
     def _first_tokens(
         self, part: Sequence[Work], last: Sequence[int], logits: mx.array, pending: PendingStep
     ) -> list[mx.array]:
-        """Draw the first token of rows with their `last` chunk; return the arrays."""
+        """Draw the first token of the rows at the indices `last`, whose prompts end in this part.
+        Return the arrays to evaluate."""
         rows = [part[index][0] for index in last]
         drawn = self._source.draw(rows, logits, pending)
         for index, row in enumerate(rows):

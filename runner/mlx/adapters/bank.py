@@ -2,10 +2,10 @@
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
 """Talks to MLX: adds each row's adapter to the layers of a model.
 
-Each adapted layer stacks the matrices of all adapters. Number 0 is zeros, for rows whose adapter
-does not adapt this layer, or that have none. Rows with different adapters are one gathered product;
-if all rows share one adapter it is a plain product. A layer that sums over the ranks of a tensor
-group includes its adapters' parts in that sum.
+Each adapted layer stacks the matrices of all adapters. Matrix 0 is zeros, for rows that have no
+adapter or whose adapter does not adapt this layer. If rows have different adapters, one gathered
+product computes all of them; if all rows share one adapter, it is a plain product. A layer that
+sums over the ranks of a tensor group includes its adapters' parts in that sum.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class AdapterBank:
         layers: Mapping[str, LayerMatrices],
         modules: Mapping[str, Any],
     ) -> None:
-        """Apply adapters from now on: each with its scale, in the order of the matrices of
-        `layers`. `modules` maps the paths in `layers` to the model's layers."""
+        """Apply adapters from now on. `scales` has their names and scales, in the order of the
+        matrices in `layers`. `modules` maps the paths in `layers` to the model's layers."""
         self._numbers = {name: number for number, name in enumerate(scales, start=1)}
         self._scales = [0.0, *scales.values()]
         self._layers = dict(layers)

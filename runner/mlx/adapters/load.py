@@ -59,9 +59,9 @@ def load_adapters(
     shares: Shares | None = None,
     only: Collection[str] | None = None,
 ) -> AdapterBank:
-    """Return the adapters of a model's folder, applied to `module`. `float32`: cast them as the
-    model was. `shares` are those of a rank of a tensor group. `only`: load just these names; None:
-    all."""
+    """Return the adapters of a model's folder, applied to `module`. `float32`: cast them to 32
+    bits, as the model was. `shares` are those of a rank of a tensor group. `only`: load just these
+    names; None: all."""
     bank = AdapterBank()
     modules = dict(module.named_modules())
     adapters: dict[str, _Read] = {}

@@ -43,8 +43,8 @@ class LoadedEmbedder:
     precision: str
 
     def vectors(self, prompts: Sequence[Sequence[int]], dimensions: int) -> mx.array:
-        """Return (prompts, dimensions) as float32, normalised if the model says so. The prompts are
-        computed as one padded batch."""
+        """Return the vectors (prompts, dimensions) as float32, normalised if the model says so. The
+        prompts are computed as one padded batch."""
         longest = max(map(len, prompts))
         lengths = mx.array([len(prompt) for prompt in prompts])
         rows = [[*prompt, *(longest - len(prompt)) * [0]] for prompt in prompts]

@@ -2,8 +2,8 @@
 as a prefix for later prompts.
 
 The codec decides the precision. A window keeps only part of a row's KV. All arrays belong to the
-engine's thread. In this room one "cache" is one layer of KV: keys and values of shape (rows, heads,
-tokens, width).
+engine's thread. In this package one "cache" is one layer of KV: keys and values of shape (rows,
+heads, tokens, width).
 """
 
 from runner.mlx.kv.batch import DecodeBatch

@@ -5,7 +5,7 @@
 The batch lives over many steps. Its layers are slabs if the model's KV is ordinary, else mlx-lm's
 own batch caches (rotating windows, recurrent states). With slabs alone, a leaving row leaves a
 hole; otherwise the batch is compacted at once. Slots are positions in a step's arrays; `rows[slot]`
-is the row there, or None for a hole.
+is the row in a slot, or None for a hole.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class DecodeBatch:
     ) -> None:
         """`codecs[i]` stores the keys and values of layer i; None: the layer has no ordinary KV.
         `holes` False: compact the batch immediately, even if all layers of this rank are ordinary,
-        because another rank has layers that are not. `packed`: attention reads KV as stored."""
+        because another rank has layers that are not. `packed`: attention reads the stored KV
+        without decoding it."""
         self.shape = SlabShape()
         self.layers: list[SlabKV | MergedKV] = [
             MergedKV()
@@ -192,8 +193,8 @@ class DecodeBatch:
         self.shape.open_step()
 
     def lend_slabs(self) -> list[Parts]:
-        """Return the parts of every layer for the caller to write into. The batch has none until
-        they are returned, so they can be written in place."""
+        """Return the stored arrays of every layer, for the caller to write into. The batch does not
+        refer to them until `return_slabs`, so they can be written in place."""
         lent: list[Parts] = []
         for layer in self.layers:
             if not isinstance(layer, SlabKV) or not layer.parts:

@@ -2,10 +2,10 @@
 # (mlx leaves the arguments of `quantize` and its kin partly untyped)
 """Talks to MLX: how the keys and values of a layer are stored: in full or in reduced precision.
 
-Stored KV is a tuple of arrays (rows, heads, tokens, width of the part); code that cuts, joins,
-moves and keeps tokens needs no more. A token's parts depend only on its own keys and values, so
-neither neighbours nor chunk sizes change them. Attention sees the stored values, also of the newest
-token.
+Stored KV is a tuple of arrays, its parts, each (rows, heads, tokens, width of the part). Code that
+cuts, joins, moves and keeps tokens need not know more. The stored values of a token depend only on
+its own keys and values, so neither neighbours nor chunk sizes change them. Attention sees the
+stored values, also of the newest token.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Codec(Protocol):
         ...
 
     def packed(self) -> Codec:
-        """Return the codec whose attention reads the stored parts directly, if supported."""
+        """Return the codec for attention that reads stored parts without decoding them."""
         ...
 
 
@@ -61,7 +61,8 @@ class FullWidth:
 
 @dataclass(frozen=True, slots=True)
 class FewerBits:
-    """Codes of `bits` bits, with a scale and an offset per `group` values of a head.
+    """Keys and values as codes of `bits` bits, with a scale and an offset per `group` values of a
+    head.
 
     Attention reads keys and values restored to full precision while it computes a layer; with
     `as_held` it reads the codes, which mlx-lm's attention multiplies directly.
@@ -87,7 +88,7 @@ class FewerBits:
             cache.bits, cache.group_size = self.bits, self.group
 
     def packed(self) -> Codec:
-        """Return the codec whose stored parts attention reads directly."""
+        """Return the codec for attention that reads stored parts without decoding them."""
         return replace(self, as_held=True)
 
     def _coded(self, array: mx.array) -> Sequence[mx.array]:

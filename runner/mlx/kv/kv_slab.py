@@ -63,7 +63,9 @@ class SlabShape:
         self.stop += 1
 
     def mask(self, window: int | None) -> mx.array | None:
-        """Return (slots, 1, 1, window width + 1), or None if every row sees all of it."""
+        """Return the attention mask (slots, 1, 1, window width + 1); None if every row sees the
+        whole window. `window` is the most recent tokens to which the model itself limits
+        attention."""
         seen = self.stop + 1 - self.start
         if window is None or window >= seen:
             return self._mask
@@ -87,8 +89,8 @@ class SlabKV(LayerKV):
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's next one: an int if all agree, else (slots,)
-        int32."""
+        """Return the number of tokens before each row's next one: an int if it is the same for all
+        rows, else (slots,) int32."""
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
@@ -110,7 +112,7 @@ class SlabKV(LayerKV):
         return self.shape.mask(window_size)
 
     def size(self) -> int:
-        """Return the tokens of the window."""
+        """Return the number of tokens in the window."""
         return self.shape.width
 
     # What the batch calls.
@@ -125,7 +127,7 @@ class SlabKV(LayerKV):
             part[slot : slot + 1, :, there] = own
 
     def take(self, slot: int, length: int | None = None) -> Parts:
-        """Return copies of the parts of a row's first `length` (default: all) tokens."""
+        """Return copies of a row's stored parts, for its first `length` tokens (default: all)."""
         if not self.parts:
             raise ValueError("a slab without rows")
         begin = self.shape.begins[slot]

@@ -1,8 +1,9 @@
 """Talks to MLX: chunks of several rows computed as one padded batch.
 
-Rows may start at different depths. Each row's past is padded to the deepest, the chunks are padded
-on the right, and one mask says what each token may see. Afterwards every row's own chunk is
-appended to its own `RowKV`, so nothing is rolled and no padding is kept.
+The depth of a row is the number of its tokens computed so far. Depths may differ: each row's stored
+KV is padded to the greatest depth, the chunks are padded on the right, and one mask says what each
+token may see. Afterwards every row's own chunk is appended to its own `RowKV`, so nothing is rolled
+and no padding is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class GroupShape:
         self._masks: dict[tuple[int, int | None], mx.array] = {}
 
     def mask(self, count: int, window: int | None) -> mx.array:
-        """Return (rows, 1, count, deepest + count): what each token of a chunk may see."""
+        """Return the mask (rows, 1, count, deepest + count): what each token of a chunk may see."""
         key = (count, window)
         if key not in self._masks:
             self._masks[key] = self._make_mask(count, window)
@@ -57,12 +58,14 @@ class GroupKV:
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's chunk: an int if all agree, else (rows,) int32."""
+        """Return the number of tokens before each row's chunk: an int if it is the same for all
+        rows, else (rows,) int32."""
         return self._shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append to each row its own part of the chunk, (rows, heads, count, width). Return keys
-        and values after the padded past, (rows, heads, deepest + count, width)."""
+        """Append to each row its own part of the chunk, (rows, heads, count, width). Return the
+        keys and values of the padded earlier tokens and the chunk, (rows, heads, deepest + count,
+        width)."""
         codec = self._rows[0].codec
         parts = codec.encode(keys, values)
         all_keys, all_values = codec.fetch(parts)
@@ -97,11 +100,11 @@ class GroupKV:
         return self._shape.mask(N, window_size)
 
     def size(self) -> int:
-        """Return the largest number of earlier tokens of a row."""
+        """Return the greatest number of tokens that a row has in the cache."""
         return self._shape.deepest
 
     def empty(self) -> bool:
-        """Return whether no row has earlier tokens."""
+        """Return whether no row has tokens in the cache yet."""
         return self._shape.deepest == 0
 
     @property

@@ -23,7 +23,7 @@ from runner.mlx.kv.row_kv import RowKV
 
 @dataclass(frozen=True, slots=True)
 class StoredPrefix:
-    """`caches` hold `length` tokens, one per layer of the model."""
+    """The caches of one prefix, one per layer of the model; each holds `length` tokens."""
 
     caches: tuple[Any, ...]
     length: int
@@ -76,7 +76,8 @@ class PrefixStore:
 
 
 def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
-    """Return copies of a row's caches, cut to `length` if possible, sharing no memory with it.
+    """Return copies of a row's caches, cut to `length` if possible. They share no memory with the
+    originals.
 
     Raises ValueError if a cache that cannot be cut holds another number of tokens.
     """

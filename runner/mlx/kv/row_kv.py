@@ -62,7 +62,7 @@ class RowKV(LayerKV):
         return row
 
     def append(self, parts: Parts) -> None:
-        """Append parts of (1, heads, n, width)."""
+        """Append the stored parts of n tokens, each (1, heads, n, width)."""
         stop = self.offset + parts[0].shape[2]
         if not self.parts:
             if stop >= self.reserve:
@@ -88,7 +88,8 @@ class RowKV(LayerKV):
     # What a model calls.
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (1, heads, n, width) arrays. Return everything, (1, heads, offset, width)."""
+        """Append the keys and values of n tokens, (1, heads, n, width). Return those of all tokens,
+        (1, heads, offset, width)."""
         self.append(self.codec.encode(keys, values))
         return self.codec.fetch(self.past())
 

@@ -3,10 +3,10 @@
 """Talks to MLX: KV that keeps a row's first tokens (sinks) and its last ones (a window).
 
 The token at position p sees position q if q is one of the first `sinks`, or p - q < `tokens`; chunk
-sizes do not matter. Positions are those of the text, because keys are stored rotated. The token at
-position p is stored in place p. When all places are taken, it replaces the oldest token that is no
-sink, because attention does not depend on order. So each row of a batch has its own next place, and
-nothing moves when rows join and leave.
+sizes do not matter. Positions are those of the text, because keys are stored after their rotary
+embedding. The token at position p is stored in place p. When all places are taken, it replaces the
+oldest token that is no sink, because attention does not depend on order. So each row of a batch has
+its own next place, and nothing moves when rows join and leave.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class WindowKV(LayerKV):
         return tuple(part[:, :, : self.size()] for part in self.parts)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append (1, heads, n, width) arrays. Return all keys and values that at least one of the n
-        tokens sees."""
+        """Append the keys and values of n tokens, (1, heads, n, width). Return all keys and values
+        that at least one of the n tokens sees."""
         count = keys.shape[2]
         if count == 1:
             self._write((keys, values))
@@ -150,13 +150,14 @@ class WindowBatchKV(LayerKV):
 
     @property
     def offset(self) -> int | mx.array:
-        """Return the tokens before each row's next one: an int if all agree, else (rows,) int32."""
+        """Return the number of tokens before each row's next one: an int if it is the same for all
+        rows, else (rows,) int32."""
         first = self.lengths[0]
         return first if self.lengths.count(first) == len(self.lengths) else mx.array(self.lengths)
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Append one token per row, (rows, heads, 1, width). Return all places that one of them may
-        see."""
+        """Append one token per row, (rows, heads, 1, width). Return the keys and values in all
+        places that one of the rows may see."""
         places = [self.window.place_of(length) for length in self.lengths]
         if max(places) >= self.parts[0].shape[2]:
             room = min(max(places) + GROWTH_TOKENS, self.window.places)
@@ -178,8 +179,8 @@ class WindowBatchKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | None:
-        """Return (rows, 1, 1, places) for one more token per row, or None if every row sees all of
-        it."""
+        """Return the mask (rows, 1, 1, places) for one more token per row; None if every row sees
+        all places."""
         stops = [length + N for length in self.lengths]
         seen = min(max(stops), self.window.places)
         if window_size is None and min(stops) >= seen:

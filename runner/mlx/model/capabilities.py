@@ -67,8 +67,8 @@ class Shape:
         return sum(codec not in (None, FULL_WIDTH) for codec in self.codecs)
 
     def readers(self, *, packed: bool) -> list[Codec]:
-        """Return the codecs by which attention reads each layer of a batch; all layers are
-        ordinary."""
+        """Return the codec with which attention reads each layer of a batch. All layers have
+        ordinary KV. `packed`: attention reads the stored KV without decoding it."""
         held = [codec for codec in self.codecs if codec is not None]
         return [codec.packed() if packed else codec for codec in held]
 
@@ -89,8 +89,8 @@ def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
 
 
 def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None) -> Shape:
-    """Run a few tokens and return the model's KV layout, with ordinary KV as `kind` if possible. A
-    row has at most `context_tokens` (default: unlimited)."""
+    """Run a few tokens and return the model's KV layout; its ordinary KV is stored as `kind` if
+    possible. A row has at most `context_tokens` (default: unlimited)."""
     shape = _measured(model, kind)
     tokens = window_of(kind)
     if not tokens or not _sees_a_window(model, shape):
@@ -234,9 +234,9 @@ def in_full_width(shape: Shape) -> Shape:
 
 
 def _packs(model: Any, shape: Shape, rows: Sequence[list[int]]) -> bool:
-    """Return whether attention over stored KV matches attention over full precision. The tolerance
-    is wide, because a stored value that is rounded the other way differs by more than arithmetic
-    rounding."""
+    """Return whether attention that reads stored KV directly matches attention over decoded KV. The
+    tolerance is wide, because a stored value that is rounded the other way differs by more than
+    arithmetic rounding."""
     wanted = _together(model, shape, rows)
     return _agree(lambda: _together(model, shape, rows, packed=True), wanted, CODED_TOLERANCE)
 

@@ -26,8 +26,8 @@ STEADY_STEPS = 12
 KEPT_LAYERS = 64
 
 Place = tuple[mx.array, mx.array, mx.array]
-"""Tokens before each row's next one (rows,), the columns it sees (rows, 1, 1, room), and the column
-that is written (1,)."""
+"""Three arrays: the number of tokens before each row's next one (rows,), whether the row sees each
+column (rows, 1, 1, room), and the column to write (1,)."""
 Step = Callable[..., tuple[mx.array, list[Parts]]]
 
 
@@ -71,7 +71,8 @@ class CompiledDecode:
         self._lasted: dict[DecodeBatch, tuple[tuple[int, int], int]] = {}
 
     def logits(self, batch: DecodeBatch) -> mx.array | None:
-        """Return (rows, vocabulary) after `batch.open_step`; None if the shape is not traced."""
+        """Return the logits (rows, vocabulary) of a batch after its `open_step`; None if its shape
+        is not traced."""
         shape = (len(batch), batch.shape.room)
         before, steps = self._lasted.get(batch, (shape, -1))
         self._lasted[batch] = shape, steps + 1 if before == shape else 0
@@ -136,8 +137,9 @@ class TraceStart:
     def __init__(
         self, kernels: KernelCache, forward: Traceable, comm: Comm, *, pays: bool, allowed: bool
     ) -> None:
-        """Check for the first time. `pays`: a trace is faster on this rank. `allowed`: all ranks
-        meet the requirements."""
+        """Start a child process for missing kernels if that is useful, and start tracing if the
+        kernels exist. `pays`: a trace is faster on this rank. `allowed`: all ranks meet the
+        requirements."""
         self._kernels = kernels
         self._forward = forward
         self._comm = comm

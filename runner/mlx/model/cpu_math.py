@@ -35,7 +35,7 @@ _LOWEST = -3.4028235e38
 _LOG2_E = 1.4426950408889634
 _EXPONENT_BITS = 23
 _ROUNDING = float(3 << 22)
-"""Added to a small number, this leaves the nearest integer in the lowest bits."""
+"""The sum of this and a small number has the nearest integer in its lowest bits."""
 _POWER_OF_TWO = (
     1.0,
     0.6931471805599453,
@@ -181,8 +181,8 @@ def _odd_ratio(x: mx.array, end: float, parts: tuple[Sequence[float], Sequence[f
 
 @partial(mx.compile, shapeless=True)
 def _halves(x: mx.array) -> tuple[mx.array, mx.array]:
-    """Split exponents of 2. Return 2 to the power of the fraction, and the integer part in the
-    lowest bits."""
+    """Split exp(x) into powers of 2. Return 2 to the power of the exponent's fraction, and the
+    exponent's integer part, which is in the lowest bits."""
     # Lower than this the result would be no normal number: it is as good as nothing.
     scaled = mx.maximum(x, -87.0) * _LOG2_E
     rounded = scaled + _ROUNDING

@@ -30,7 +30,8 @@ class LastTokenHead:
     def logits(
         self, forward: Callable[[], mx.array], rows: list[int], positions: list[int]
     ) -> mx.array:
-        """Return (len(rows), vocabulary): row rows[i]'s logits at positions[i] of the forward."""
+        """Return (len(rows), vocabulary): the logits of row `rows[i]` at `positions[i]` of the
+        forward."""
         row_array, position_array = mx.array(rows), mx.array(positions)
         if not self.narrows:
             return forward()[row_array, position_array]

@@ -31,8 +31,8 @@ MOST_CACHED_BYTES = 32 << 20
 DEFAULT_CONTEXT_TOKENS = 4096
 
 OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
-"""Maps (module, config.json) to what this process calls and the weights to load for it. Raises
-Unsplittable if a rank cannot have its part."""
+"""Returns, for a module and its config.json, the model that this process calls and the weights to
+load for it. Raises Unsplittable if a rank cannot have its part."""
 
 
 class UnloadableModel(Exception):

@@ -6,7 +6,7 @@
 The model is opened lazily, packed by `quantize_model`, and then read, computed and written tensor
 by tensor. Memory holds the current file and one tensor. The result grows in a folder of its own
 below `.quantizing`, locked while its process lives, and is renamed into place after it is synced.
-The worker's next scan deletes what a killed process left there.
+The worker's next scan deletes the folder of a killed process.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ def pattern_sum(ranks: int, start: int, stop: int) -> mx.array:
 
 
 class CollectiveChecks:
-    """See `runner.group.collectives.Exchanges`; over a ring or JACCL."""
+    """The exchanges of a collective test over a ring or JACCL: see
+    `runner.group.collectives.Exchanges`."""
 
     def __init__(self, comm: GroupComm) -> None:
         self.mlx_version = metadata.version("mlx")

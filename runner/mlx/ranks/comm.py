@@ -192,8 +192,8 @@ class Comm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Crossing:
-    """An exchange in the submission under construction. `array` is ready when the exchange has
-    arrived; `sends`, for a sent one, when it may go."""
+    """A send or a receive in the submission under construction. `array` is ready when the exchange
+    is done. `sends` is ready when its data can be sent; None for a receive."""
 
     what: Crosses
     peer: int
@@ -246,7 +246,8 @@ class GroupComm(Comm):
         self.context.tell(SharedPlan(plan, covers, barred))
 
     def least(self, mine: int) -> int:
-        """Return the smallest of all ranks' values: an exchange that waits for its result."""
+        """Return the smallest of all ranks' values. This is an exchange, and waits for its
+        result."""
         self.settle()
         least: list[int] = mx.distributed.all_min(mx.array([mine]), group=self.group).tolist()  # pyright: ignore[reportAssignmentType]
         return least[0]
@@ -320,9 +321,10 @@ class GroupComm(Comm):
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Hold or submit as a pipeline's lead does with steps, else submit. If the submission may
-        be held, return its tokens or what arrived, not its caches. The caches change in place, in a
-        step that may itself be held."""
+        """In a pipeline, treat the arrays like the end of a step (`submit_or_hold`); otherwise
+        submit them. Return the arrays to wait for. If the submission may be held, these are its
+        tokens or the arrived hidden states. They are not its caches, which a held step may change
+        in place."""
         everything = [*drawn, *caches]
         if not self.pipes:
             self.submit(everything)

@@ -39,8 +39,8 @@ class OutOfOrder(Exception):
 
 @dataclass(slots=True, eq=False)
 class Submission(Generic[A, N]):
-    """Work that is given to the device in one call. If `arrival` is not None, only `arrays` consume
-    it. `notes` are the caller's records from its construction."""
+    """Work that is given to the device in one call. `arrival` is a received array that only
+    `arrays` consume, or None. `notes` are the caller's records from its construction."""
 
     arrays: Sequence[A]
     arrival: A | None = None

@@ -26,7 +26,7 @@ Segments = int | list[int]
 
 def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
     """Return the function that shards a model of this family (arguments: model, group); None if
-    there is none here."""
+    this module has none."""
     return OWN_SHARDS.get(type(module).__module__.rpartition(".")[2])
 
 
@@ -54,7 +54,8 @@ def _qwen3_next(module: Any, group: Any) -> None:
 
 
 def _gated_delta_net(mixer: Any, group: Any) -> None:
-    """Cut by key heads: a key head stays together with its value heads in both projections."""
+    """Cut a gated delta net by key heads: a key head stays together with its value heads in both
+    projections."""
     size = group.size()
     heads = divided("linear_num_key_heads", mixer.num_k_heads, size)
     keys = mixer.key_dim
@@ -97,8 +98,8 @@ def _nemotron_h(module: Any, group: Any) -> None:
 
 
 def _mamba2(mixer: Any, group: Any) -> None:
-    """Cut by groups; each has its heads, its B and C, and its own norm. The first projection
-    outputs the gate, x, B, C and dt, in this order."""
+    """Cut a Mamba-2 mixer by groups; each group has its heads, its B and C, and its own norm. The
+    first projection outputs the gate, x, B, C and dt, in this order."""
     size = group.size()
     groups = divided("n_groups", mixer.n_groups, size)
     inner, state = mixer.intermediate_size, mixer.n_groups * mixer.ssm_state_size
@@ -115,8 +116,8 @@ def _mamba2(mixer: Any, group: Any) -> None:
 
 
 def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
-    """Cut every expert, including the shared ones. Each rank adds biases after the last cut, so
-    each adds its part of them."""
+    """Cut every expert, including the shared ones. The biases after the last cut are divided by the
+    number of ranks, because every rank adds them before the sum."""
     _columns_within(mixture.switch_mlp, ("fc1",), group)
     _rows_within(mixture.switch_mlp, "fc2", group)
     behind: list[Any] = []

@@ -32,7 +32,7 @@ MORE = "its layers pass more than hidden states to each other"
 
 
 class Unsplittable(Exception):
-    """The family cannot be shared between ranks like this; `args[0]` says why."""
+    """The ranks cannot share the family in the requested way; `args[0]` says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,8 @@ class _Call:
     returned: Any
 
     def holds(self, arrays: set[int], but: Key) -> bool:
-        """Return whether one of these arrays is among its arguments, or inside them."""
+        """Return whether one of these arrays is among the arguments of the call, or inside them;
+        the argument `but` is left out."""
         rest = [argument for at, argument in self.given.items() if at != but]
         return any(id(leaf) in arrays for _, leaf in tree_flatten(rest))
 
@@ -136,8 +137,9 @@ def _within(given: Any) -> set[int]:
 def looks_elsewhere(
     module: nn.Module, layers: Sequence[Any], own: slice, stand_ins: Sequence[int | None]
 ) -> bool:
-    """Return whether layers of this stage need information from a kind of cache which the stage
-    lacks. `stand_ins` says which cache replaces each; None: none."""
+    """Return whether layers of this stage need a kind of cache that the stage lacks: their
+    arguments change if other caches stand in for those of other stages. `stand_ins` has, for each
+    cache, the index of the cache that replaces it; None: none."""
     arguments: list[list[Any]] = []
     for lacks in (False, True):
         caches = make_prompt_cache(module)

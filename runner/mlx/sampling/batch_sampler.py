@@ -52,12 +52,13 @@ class RowDraw:
 
     @property
     def counts(self) -> bool:
-        """Return whether the row's own tokens must be counted."""
+        """Return whether the row's own tokens are counted, for the frequency and presence
+        penalties."""
         return self.sampling.frequency_penalty != 0.0 or self.sampling.presence_penalty != 0.0
 
     @property
     def repeats(self) -> bool:
-        """Return whether seen tokens must be marked."""
+        """Return whether seen tokens are marked, for the repetition penalty."""
         return self.sampling.repetition_penalty != 1.0
 
     @property
@@ -106,8 +107,8 @@ class Listing:
 
 
 def listing_of(rows: mx.array, tokens: mx.array, most: int) -> Listing:
-    """Return the listing of `tokens`, one per row of float32 logits (rows, vocabulary), and of the
-    `most` likeliest, unevaluated. The same token has the same value in both."""
+    """Return the log-probabilities of `tokens`, one per row of float32 logits (rows, vocabulary),
+    and of the `most` likeliest tokens, unevaluated. The same token has the same value in both."""
     total = mx.logsumexp(rows, axis=-1, keepdims=True)
     chosen = mx.take_along_axis(rows, tokens[:, None], axis=-1) - total
     most = min(most, rows.shape[-1])
@@ -134,7 +135,7 @@ def start_draw(
     top: int | None,
     vocabulary: int,
 ) -> RowDraw:
-    """Return the draw of a row with `tokens`, of which it generated the last `made`."""
+    """Return the sampling state of a row with `tokens`, of which it generated the last `made`."""
     draw = RowDraw(sampling=sampling, seed=seed, position=len(tokens), top=top)
     if draw.counts:
         generated = np.bincount(
@@ -149,7 +150,7 @@ def start_draw(
 
 
 class BatchSampler:
-    """Draws for a fixed tuple of rows. `close` writes the rows' state back."""
+    """Samples tokens for a fixed tuple of rows. `close` writes the rows' state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
         """`draws[slot]` is None for a hole, whose token is not read."""
@@ -186,7 +187,8 @@ class BatchSampler:
         self._truncation = Truncation(cuts, self._vocabulary) if cut else None
 
     def draw(self, logits: mx.array, allowed: Allowed | None = None) -> Drawn:
-        """Return (slots,) int32 from (slots, vocabulary) logits, unevaluated."""
+        """Return the sampled token of each slot, (slots,) int32, from logits (slots, vocabulary),
+        unevaluated. `allowed` are the tokens that grammars allow."""
         held = self._mask_of_ends()
         if self._greedy:
             scores = logits if allowed is None else self._masked(logits, allowed)
@@ -206,7 +208,7 @@ class BatchSampler:
         return self._listing(own, tokens) if self._listed else Drawn(tokens)
 
     def close(self) -> None:
-        """Write the counts back into the rows' own state."""
+        """Write each row's token counts (for the penalties) back into the row's own state."""
         if self._generated is not None:
             for index, draw in enumerate(self._of(self._counted)):
                 draw.generated = self._generated[index]

@@ -17,7 +17,8 @@ from runner.mlx.sampling.prompt_scoring import ScoredRows
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Tokens drawn together: (index in the arrays, row, number of likeliest tokens requested)."""
+    """Tokens drawn together. `rows` are (index in the arrays, row, number of likeliest tokens
+    requested)."""
 
     drawn: Drawn
     rows: tuple[tuple[int, RowId, int], ...]
@@ -25,7 +26,7 @@ class DrawnRows:
 
 @dataclass(slots=True)
 class PendingStep:
-    """The coming results of a step: arrays, and failures that are already known.
+    """The results of a step that has not been read: arrays, and failures that are already known.
 
     `prefilled` are arrays that are ready after the step's prefill, before its decode.
     """

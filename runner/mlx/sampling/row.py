@@ -72,7 +72,7 @@ class EngineRow:
 
     @property
     def computed_tokens(self) -> int:
-        """Return the tokens whose KV is computed, or will be by the end of the step being
+        """Return the number of tokens whose KV is computed, or will be by the end of the step being
         issued."""
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 

@@ -46,7 +46,7 @@ class SamplingSource:
         return self._sent(drawn)
 
     def draw_again(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return sampled tokens; the rows' state stays here until `write_back`."""
+        """Return sampled tokens; this object keeps the rows' state until `write_back`."""
         allowed = self._allowed(rows, pending, after=out)
         try:
             if self._sampler is None:
@@ -58,7 +58,7 @@ class SamplingSource:
         return self._sent(drawn)
 
     def write_back(self) -> None:
-        """Write the counts of the last `draw_again` back to its rows."""
+        """Write the token counts (for the penalties) of the last `draw_again` back to its rows."""
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None
@@ -130,7 +130,7 @@ class ReceivingSource:
         self._comm = comm
 
     def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return the lead's tokens; they may be due (see `Comm.await_tokens`)."""
+        """Return the lead's tokens; they may still have to be awaited (see `Comm.await_tokens`)."""
         for row in rows:
             if row is not None:
                 row.draw.position += 1

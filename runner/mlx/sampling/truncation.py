@@ -21,7 +21,7 @@ SPAN = 48.0
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Per-row settings as columns, and which of them are used at all."""
+    """The top-k, top-p and min-p of each row."""
 
     top_k: tuple[int, ...]
     top_p: tuple[float, ...]
@@ -49,7 +49,8 @@ class Truncation:
         self._min = mx.array(_logs(cuts.min_p))[:, None]
 
     def threshold(self, scores: mx.array) -> mx.array:
-        """Return (rows, 1) from tempered logits (rows, vocabulary): the smallest kept logit."""
+        """Return the smallest logit that each row keeps, (rows, 1), from logits (rows, vocabulary)
+        that were divided by the temperature."""
         nothing = mx.array(-float("inf"))
         lowest = mx.full((scores.shape[0], 1), -float("inf"))
         best: mx.array | None = None
@@ -81,7 +82,8 @@ def _descending(scores: mx.array) -> mx.array:
 
 
 def _nucleus_of_sorted(best: mx.array, p: mx.array) -> mx.array:
-    """Return the smallest kept score: a token stays while those before it sum to less than p."""
+    """Return the smallest score that each row keeps. `best` are scores in descending order; a token
+    is kept if the tokens before it sum to less than p."""
     mass = mx.softmax(best, axis=1)
     stays = (mx.cumsum(mass, axis=1) - mass) < p
     count = mx.maximum(mx.sum(stays, axis=1, keepdims=True), 1)
