@@ -102,9 +102,9 @@ class Timekeeper:
     """Turns measured steps into costs and settles the account.
 
     The engine is one step ahead, so part of one step's time often shows in its neighbour. Decodes
-    are therefore learned only between decodes, and chunks in bouts: the time of a bout less its
-    decodes is the time of its chunks. If every step has a chunk, prefill is paused now and then
-    (`wants_quiet`) so that decodes can be measured.
+    are therefore learned only between decodes, and chunks in bouts (groups of consecutive steps).
+    The time of a bout less its decodes is the time of its chunks. If every step has a chunk,
+    prefill is paused now and then (`wants_quiet`) so that decodes can be measured.
     """
 
     costs: CostModel

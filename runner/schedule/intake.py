@@ -3,8 +3,9 @@
 Pure: time arrives as `now`. A request that can never fit is refused. A request that finds the queue
 full is refused too, unless other requesters exceed their share, or it displaces a waiting request
 with a worse standing. The retry time is computed from the tokens that the running rows still have
-to make, and the measured cost of a step. A request's standing improves while it waits at this
-runner or another one. A request that waited `promote_after_s` in total is never displaced.
+to make, and the measured cost of a step. A request's standing is its priority, which improves while
+it waits at this runner or another one. A request that waited `promote_after_s` in total is never
+displaced.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Arrival:
 
 
 class Intake:
-    """Decides on requests by the state of the table. It only changes the table when it displaces a
+    """Decides on requests by the rows in the table. It only changes the table when it displaces a
     request."""
 
     def __init__(self, table: RowTable) -> None:
@@ -78,11 +79,10 @@ class Intake:
     def make_place(
         self, coming: Arrival, preparing: Sequence[Arrival], now: float
     ) -> RequestId | Refusal | None:
-        """Return None if there is a place for a request, given those on their way (`preparing`).
-        Otherwise return the displaced request, or the refusal. A displaced request that is in the
-        table is removed without an end event; the caller must drop a displaced request that is
-        still on its way.
-        """
+        """Return None if there is a place for a request. `preparing` are requests whose text is
+        still being tokenised; they count. Otherwise return the displaced request, or the refusal. A
+        displaced request that is in the table is removed without an end event; the caller must drop
+        a displaced request that is in `preparing`."""
         refusal = self.full(coming.sharer, [arrival.sharer for arrival in preparing])
         if refusal is None:
             return None
@@ -97,9 +97,9 @@ class Intake:
     ) -> RequestId | None:
         """Return the request to displace for `coming`; None if there is none.
 
-        Candidates are requests here or on their way (`preparing`) that have not begun. The one with
-        the worst standing, then the youngest, is displaced if `coming` stands better. A candidate
-        is skipped if its requester would be entitled to the place.
+        Candidates are requests that have not begun, in the table or still being tokenised
+        (`preparing`). The one with the worst standing, then the youngest, is displaced if `coming`
+        stands better. A candidate is skipped if its requester would be entitled to the place.
         """
         aged_s = self._table.settings.promote_after_s
 

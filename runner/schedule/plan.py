@@ -2,16 +2,16 @@
 
 Pure. Order of decisions:
 - If measured memory is short, evict kept prefixes, or else end the youngest row of the lowest
-class.
+priority.
 - Release ended rows.
-- Reserve memory for running rows. If KV is short, preempt the lowest, youngest row of the requester
-with most rows.
-- Admit waiting rows by fewest rows of the requester, then rank, then age. A row that waits for
-memory is not overtaken.
-- Preempt rows for requesters with fewer rows that have waited.
-- Decode every row that can.
-- Fill prefill's share.
-- Keep finished prompts.
+- Reserve memory for running rows. If KV is short, preempt a row of the requester with the most
+rows: its youngest row of the lowest priority.
+- Admit waiting rows: rows of the requester with the fewest rows first, then by priority, then by
+age. A row that waits for memory is not overtaken.
+- Preempt rows in favour of rows that have waited and whose requesters have fewer rows.
+- Decode every row that can be decoded.
+- Compute prompt chunks, up to the prefill share of the time.
+- Keep the KV of finished prompts as prefixes.
 
 Sources: iteration-level batching is Orca's, mixing chunks and decodes Sarathi-Serve's, preemption
 by recomputation vLLM's.
@@ -64,8 +64,8 @@ def plan_step(table: RowTable, now: float) -> tuple[StepPlan | None, list[RowEve
 
 
 def _relieve(table: RowTable, draft: Draft) -> None:
-    """Free memory if a rank measured too much: evict kept prefixes first, because they can be
-    recomputed; then end one row with the text so far."""
+    """Free memory if a rank of the group measured more than its limit. Evict kept prefixes first,
+    because they can be recomputed; then end one row with the text so far."""
     why = table.pressure.due()
     if why is None:
         return
@@ -89,8 +89,8 @@ def _ended_for_memory(row: Row, why: str, now: float) -> RowFinished | RowFailed
 
 
 def _retire(table: RowTable, draft: Draft) -> None:
-    """Release ended rows. The output of a conversation is kept one step earlier, so that the next
-    turn can reuse it."""
+    """Release ended rows. The KV of a complete output is kept as a prefix one step before the
+    release, so that the next turn of its conversation can reuse it."""
     for row in tuple(table.retiring):
         table.drop_held(row)
         keeps = row.prepared.request.prompt_logprobs is None
@@ -140,7 +140,7 @@ def _victim_order(
     table: RowTable, row: Row
 ) -> tuple[bool, tuple[int, ...], tuple[int, float, int]]:
     """Return the sort key of preemption, largest first: paused rows, then rows of the requester
-    with most, then the lowest rank, then the youngest."""
+    with the most rows, then rows of the lowest priority, then the youngest."""
     return (row.paused_at is not None, table.shares.weight(row.sharer), row.order)
 
 
@@ -164,7 +164,8 @@ def _fits(table: RowTable, draft: Draft, *more: int) -> bool:
 
 def _admit(table: RowTable, draft: Draft) -> None:
     """Admit rows in order while slots and memory last. A row that waits for memory is not
-    overtaken; rows that wait for a reader, a sibling's prompt or an unread token are."""
+    overtaken. A row is overtaken if it waits for its client to read, for the same prompt in another
+    row, or for an unread token."""
     if _holds_back(table) or (_is_full(table) and not _idle(table, draft)):
         return
     waiting = _may_enter(table)
@@ -178,7 +179,7 @@ def _admit(table: RowTable, draft: Draft) -> None:
 
 
 def _give_way(table: RowTable, draft: Draft) -> None:
-    """Admit rows that waited `give_way_s` in place of rows of requesters with too many. This is
+    """Admit rows that waited `give_way_s` by preempting rows of requesters with more rows. This is
     checked only from time to time, so that the check delays no token."""
     settings = table.settings
     if _holds_back(table) or draft.now - table.looked_at < settings.look_s:
@@ -205,9 +206,9 @@ def _holds_back(table: RowTable) -> bool:
 
 
 def _givers(table: RowTable, row: Row, long_ago: float) -> list[Row]:
-    """Return the rows to preempt for `row`, as many as it needs. They belong to requesters with
-    most rows: first rows whose client does not read, then those preempted least often, then the
-    youngest."""
+    """Return the rows to preempt for `row`, as many as it needs. They belong to the requesters with
+    the most rows: first rows whose client does not read, then the rows that were preempted least
+    often, then the youngest."""
     shares, givers = table.shares.copy(), list[Row]()
     need = row.reserve_for(table.settings.headroom_tokens)
     while (sharer := shares.gives_way(row.sharer)) is not None:
@@ -234,15 +235,15 @@ def _giver_order(row: Row) -> tuple[bool, int, tuple[int, float, int]]:
 
 
 def _may_enter(table: RowTable) -> list[Row]:
-    """Return the waiting rows that only need a slot, by rank, then age."""
+    """Return the waiting rows that only need a slot, by priority, then age."""
     if len(table.live) == len(table.rows) + len(table.retiring):
         return []
     return [row for row in table.waiting() if not row.in_flight and row.paused_at is None]
 
 
 def _next(table: RowTable, waiting: list[Row]) -> Row:
-    """Remove and return the row to admit next: an aged one, else the first of the requester with
-    fewest rows."""
+    """Remove and return the row to admit next: a row that has waited so long that it is promoted,
+    else the first row of the requester with the fewest rows."""
     row = min(
         waiting,
         key=lambda candidate: (not candidate.promoted, table.shares.weight(candidate.sharer)),
@@ -259,8 +260,8 @@ def _waits_for_prefix(table: RowTable, draft: Draft, row: Row) -> bool:
 
 
 def _shares_soon(table: RowTable, row: Row, match: PrefixMatch | None) -> bool:
-    """Return whether a row ahead of it is computing a prompt of which this row could reuse more
-    than it can now (choices of one request, or a common beginning)."""
+    """Return whether a row before `row` is computing a prompt of which `row` could reuse more than
+    of `match` (choices of one request, or a common beginning)."""
     have = match.length if match is not None else 0
     block_tokens = table.settings.block_tokens
     mine = row.prompt
@@ -293,7 +294,7 @@ def _will_keep(table: RowTable, length: int) -> bool:
 
 def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) -> bool:
     """Find a slot and memory for the row. First idle rows are preempted, then (for memory) rows of
-    lower rank, then `givers`. No row is preempted unless that is enough."""
+    lower priority, then `givers`. No row is preempted unless that is enough."""
     idle = _idle(table, draft)
     lower: list[Row] = []
     if not _is_full(table):
@@ -324,9 +325,9 @@ def _make_place(table: RowTable, draft: Draft, row: Row, givers: Sequence[Row]) 
 
 
 def _may_be_asked(table: RowTable, draft: Draft, other: Row, row: Row) -> bool:
-    """Return whether `other` may be preempted for `row` of higher rank. No if the requester of
-    `other` holds no more rows than that of `row` (then `row` would be preempted back), or if
-    `other` has just entered."""
+    """Return whether `other` may be preempted for `row`, which has a higher priority. No if the
+    requester of `other` has no more rows than that of `row` (then `row` would be preempted back),
+    or if `other` has just entered."""
     weight = table.shares.weight
     mine = other.sharer == row.sharer or weight(other.sharer) > weight(row.sharer)
     return mine and all(spec.row != other.row_id for spec in draft.admit)

@@ -110,7 +110,7 @@ def _depth(rows: list[Row]) -> int:
 
 def _due(table: RowTable, draft: Draft, rows: list[Row]) -> float:
     """Return how many rows the prompts count as when time is divided between prefill and decode.
-    Prompts with a lower rank than a decoding row do not count; short prompts count several
+    Prompts of a lower priority than a decoding row do not count; short prompts count several
     times."""
     best = min(table.live[row_id].rank for row_id in draft.decode)
     short = table.settings.prefill_tokens // 2
@@ -123,8 +123,9 @@ def _size(group: list[RowChunk]) -> GroupSize:
 
 
 def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
-    """Return chunks that fit the room. A long prompt leaves up to half of it to prompts of its rank
-    that can be finished now, so that one document does not block all short questions."""
+    """Return chunks that fit the room. A long prompt leaves up to half of the room to prompts of
+    its priority that can be finished now, so that one document does not block all short
+    questions."""
     first = rows[0]
     if _left(first) <= room.most:
         return _fill(table, rows, room)

@@ -54,7 +54,7 @@ class Pressure:
 
 
 def to_end(rows: Iterable[Row]) -> Row | None:
-    """Return the row to end first if memory is short: the youngest of the lowest class that holds
-    memory; None if there is none."""
+    """Return the row to end first if memory is short: the youngest row of the lowest priority in
+    the engine; None if there is none."""
     holding = [row for row in rows if row.status != "ended" and row.row_id is not None]
     return max(holding, key=lambda row: row.order, default=None)

@@ -30,7 +30,8 @@ NEXT: Mapping[RowStatus, Mapping[RowSignal, RowStatus]] = {
 
 
 LONG_PROMPT = 256
-"""Prompts of at least this many tokens are kept before their output is complete."""
+"""The KV of prompts with at least this many tokens is kept as a prefix before their output is
+complete."""
 
 
 class RowKey(NamedTuple):
@@ -42,8 +43,8 @@ class RowKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """The cost of a row, for usage. Seconds are wall-clock; waits are those before its first
-    admission."""
+    """The cost of a row, for usage. Seconds are wall-clock; `queue_s` is the wait before the row's
+    first admission."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -115,10 +116,9 @@ class Row:
     included; `in_flight` counts samples issued but not read. KV memory is admitted for `reserved`
     tokens; `computed <= reserved` while it is in the engine. `sharer` is the requester; `gave_way`
     counts preemptions for other requesters. `scored` counts the prompt tokens with
-    log-probabilities read, over all lives. `thinking` counts thinking tokens against their budget;
-    `forced` counts the tokens of the thinking end mark already emitted. `returns`: its gateway
-    accepts the request back as long as it has not begun.
-    """
+    log-probabilities read, over all admissions of the row. `thinking` counts thinking tokens
+    against their budget; `forced` counts the tokens of the thinking end mark already emitted.
+    `returns`: its gateway accepts the request back as long as it has not begun."""
 
     key: RowKey
     prepared: PreparedRequest
@@ -158,9 +158,9 @@ class Row:
 
     @property
     def keeps_prompt(self) -> bool:
-        """Return whether the row's prompt is kept as soon as it is computed, because other choices
-        need it or because it is long. A short prompt is kept with its output, at half the copying.
-        A scored prompt neither uses nor becomes a kept prefix."""
+        """Return whether the prompt's KV is kept as a prefix as soon as it is computed, because
+        other choices need it or because it is long. A short prompt is kept with its output, at half
+        the copying. A scored prompt neither uses nor becomes a kept prefix."""
         if self.prepared.request.prompt_logprobs is not None:
             return False
         enough = self.prompt.length > self.prompt.block_tokens
@@ -184,12 +184,13 @@ class Row:
 
     @property
     def rank(self) -> int:
-        """Return the effective priority: an aged row precedes every class."""
+        """Return the effective priority, smallest first: a row that has waited so long that it is
+        promoted precedes every priority."""
         return -1 if self.promoted else self.prepared.request.priority
 
     @property
     def order(self) -> tuple[int, float, int]:
-        """Return the sort key, smallest first: rank, then age."""
+        """Return the sort key, smallest first: effective priority, then age."""
         return (self.rank, self.submitted_at, self.serial)
 
     @property
@@ -203,14 +204,14 @@ class Row:
 
     @property
     def must_be_read(self) -> bool:
-        """Return whether samples in flight must be read before its next one is planned: one of them
-        may end its thinking or use up the thinking budget."""
+        """Return whether samples in flight must be read before the row's next sample is planned:
+        one of them may end its thinking or use up the thinking budget."""
         if self.thinking is None or not self.in_flight or self.forced or not self.wants_token:
             return False
         return self.thinking.may_be_due(self.in_flight)
 
     def go_on_from(self, made: Sequence[TokenId]) -> None:
-        """Resume from the output of another runner."""
+        """Add the output of another runner, after which this row continues."""
         limit = self.prepared.limit
         for token in made:
             if limit is not None and self.thinking is not None:
@@ -270,8 +271,8 @@ class Row:
         )
 
     def take_scores(self, scores: PromptScores) -> PromptScores | None:
-        """Record the scores of a chunk. Return the new ones; None if an earlier life already
-        returned them, or if they follow a gap."""
+        """Record the scores of a chunk. Return the new ones; None if they were already returned
+        before a preemption, or if they follow a gap."""
         stop = scores.start + len(scores.logprobs)
         if not scores.start <= self.scored < stop:
             return None

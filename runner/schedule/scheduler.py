@@ -1,6 +1,6 @@
 """Schedule all rows of a runner, from submission to their end.
 
-Pure: time arrives as `now`; the engine's thread calls. The scheduler runs at most one step ahead:
+Pure: time arrives as `now`; callers hold one lock. The scheduler runs at most one step ahead:
 `plan` n + 1 may be called before `commit` n. Promises:
 - A row ends exactly once (`RowFinished` or `RowFailed`), and its tokens come in order before that.
 - No plan needs more KV memory than allowed, by formula.
@@ -10,8 +10,8 @@ requester with at least two rows more.
 - Preemption never loses or changes a token.
 - While a rank measures memory above its limit, no row enters, and rows end one by one with their
 text so far.
-- A full queue requeues a request that has not begun in favour of one with a better standing: its
-rows leave without an end.
+- If the queue is full, a request that has not begun is handed back in favour of one with a better
+standing. Its rows are removed without an end event.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SchedulerLoad:
 class Scheduler:
     """Schedules all rows of a runner, as the module describes. `facts` are the loaded model's;
     `settings` the operator's. `intake` refuses requests and makes places. `pressure` takes the
-    ranks' memory measurements; the next plan may end a row for them."""
+    ranks' memory measurements, because of which the next plan may end a row."""
 
     def __init__(self, facts: EngineFacts, settings: ScheduleSettings | None = None) -> None:
         self._table = RowTable(facts, settings or ScheduleSettings())
@@ -94,7 +94,9 @@ class Scheduler:
         returns: bool = False,
         made: Sequence[Sequence[TokenId]] = (),
     ) -> Placed | Refusal:
-        """Accept the request with one row per choice (`seeds` as many), or return the refusal.
+        """Accept the request with one row per choice, or return the refusal. `seeds` has one seed
+        per choice.
+
         `waited_s` is its waiting time elsewhere. `returns`: the gateway accepts the request back as
         long as it has not begun. Rows resume after the tokens `made` at another runner.
         """

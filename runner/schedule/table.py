@@ -118,7 +118,7 @@ class RowTable:
         return self.cost_bytes(row.reserved for row in self.live.values())
 
     def waiting(self) -> list[Row]:
-        """Return the rows that wait outside the engine, by rank, then age."""
+        """Return the rows that wait outside the engine, by priority, then age."""
         return sorted(
             (row for row in self.rows.values() if row.status == "waiting"),
             key=lambda row: row.order,
