@@ -71,7 +71,7 @@ class EveryToken:
         self._ended = False
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Return what this token completes; tokens after the end are ignored."""
+        """Return the pieces that this token completes; tokens after the end are ignored."""
         if self._ended:
             return ChoiceOutput()
         self._untold.append(logprob_of(token.token, token.logprob, token.top, self._token_text))

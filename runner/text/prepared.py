@@ -105,9 +105,9 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TextPiece:
-    """Becomes a `TokenDelta`. `tokens` counts the LLM tokens whose text ended in this piece,
-    including those held before it; it is 0 on a flush with nothing new. `text` may be empty only if
-    `logprobs` is not."""
+    """A piece of a choice's text or thinking, sent as a `TokenDelta`. `tokens` counts the LLM
+    tokens whose text ended in this piece, including those held before it; it is 0 on a flush with
+    nothing new. `text` may be empty only if `logprobs` is not."""
 
     channel: Channel
     text: str
@@ -117,7 +117,8 @@ class TextPiece:
 
 @dataclass(frozen=True, slots=True)
 class CallPiece:
-    """Becomes a `ToolCallDelta`: `call_id` and `name` in the first piece of a call only."""
+    """A tool call or a part of it, sent as a `ToolCallDelta`. Only the first piece of a call has
+    `call_id` and `name`."""
 
     call: int
     call_id: str | None
@@ -128,7 +129,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class PromptPiece:
-    """Becomes `PromptTokens`: the prompt's tokens from index `start` on."""
+    """The prompt's tokens from index `start` on, sent as `PromptTokens`."""
 
     start: int
     text: str
@@ -162,7 +163,8 @@ class ChoiceReader(Protocol):
     """Reads one choice (see `ChoiceText`). Tokens pushed after the end are ignored."""
 
     def push(self, token: SampledToken) -> ChoiceOutput:
-        """Return what this token completes; tokens come in order, the stop token included."""
+        """Return the pieces that this token completes; tokens come in order, the stop token
+        included."""
         ...
 
     def finish(self, reason: FinishReason) -> ChoiceFinish:

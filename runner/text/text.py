@@ -76,7 +76,7 @@ COUNT = PromptQuestion(wants="count")
 @dataclass(frozen=True, slots=True)
 class _Prompt:
     """A tokenised prompt and how to read the output after it. `text` is the tokenised text, if it
-    was one text; `unshown` are the paths of fields that it does not show."""
+    was one text; `unshown` are the paths of the request's fields that the prompt does not show."""
 
     tokens: list[int]
     opening: SpanState = "text"
@@ -97,10 +97,10 @@ class Text:
         constrain_tools: bool = False,
     ) -> None:
         """Prepare everything that is slow on first use (the template, llguidance's trie), so that
-        no request waits for that. `thinking_by_default` is the card's default for requests that do
-        not say. `constrain_tools`: calls follow their schemas even if no tool is strict, if the
-        model's tool call format allows it. Raises TokenizerError if the template exceeds its limits
-        already for "Hello"."""
+        no request waits for that. `thinking_by_default` is for requests that do not say whether the
+        model thinks. `constrain_tools`: calls follow their schemas even if no tool is strict, if
+        the model's tool call format allows it. Raises TokenizerError if the template exceeds its
+        limits already for "Hello"."""
         self._tokenizer = tokenizer
         self._family = tokenizer.family
         self._conversations = Conversations(tokenizer, thinking_by_default=thinking_by_default)

@@ -58,9 +58,10 @@ class _Job:
 
 
 class TextThread(Generic[Prepared]):
-    """`load` is called on the thread; `post` runs a callback in the main thread. `loaded` is called
-    there with the error, or None. `busy_since` is when the current request was started; None if
-    there is none. This thread writes it, so others read it once into a local name."""
+    """The text thread. `load` is called in it; `post` runs a callback in the main thread. `loaded`
+    is called in the main thread with the error of `load`, or None. `busy_since` is when the current
+    request was started; None if there is none. This thread writes it, so others read it once into a
+    local name."""
 
     def __init__(
         self,

@@ -6,8 +6,8 @@
 `runner.text.opening` reads them. This class provides: encoding, chat templates, the bytes of every
 token, the markers of thinking and of tool calls, the end-of-sequence ids, and llguidance's view of
 the vocabulary. Code from the model directory is never run here; its templates are, by
-`runner.text.rendering`, in a process of their own. Nothing else changes after opening, so any
-thread may use it.
+`runner.text.rendering`, in a process of their own. Nothing changes after opening, so any thread may
+use it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # (the arguments of some of tokenizers' functions are untyped)
 """Talks to the tokenizer files of an embedding model's directory, once, when it is opened.
 
-An input becomes the model's token ids, including the special tokens of its tokenizer. Nothing else
+An input becomes the model's token ids, including the special tokens of its tokenizer. Nothing
 changes after opening, so any thread may use it. Other threads run while a text is tokenised.
 """
 

@@ -1,7 +1,7 @@
 """Families of models: how each family marks thinking and tool calls, and how its output is read.
 
-Pure. A model's chat template and vocabulary decide its `Family`. No other room knows the names of
-families.
+Pure. A model's chat template and vocabulary decide its `Family`. No other package knows the names
+of families.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class CallText:
     def __init__(
         self, start: int, beginning: str = "", *, name: str | None = None, passes_on: bool = True
     ) -> None:
-        """`beginning` is the first part of the text."""
+        """Parse a call whose text begins at offset `start`; `beginning` is the text that was
+        already read."""
         self.raw = beginning
         self.start = start
         self._name = name

@@ -38,8 +38,8 @@ _OWN: Mapping[str, ParseWithTools] = {
     "function_gemma": gemma_calls("<escape>"),
     "gemma4": gemma_calls('<|"|>'),
 }
-"""mlx-lm's name of a tool call format to our own parser of that format. Our parser loses no text
-where mlx-lm's does."""
+"""Maps mlx-lm's name of a tool call format to our own parser of that format. Our parsers lose no
+text where mlx-lm's do."""
 _BARE, _NONE = "llama", "none"
 _LLAMA = ('"parameters": dictionary of argument name', "<|python_tag|>")
 _CALLS: tuple[tuple[str, str, str, Marks, ParseWithTools], ...] = (

@@ -4,8 +4,8 @@ Pure. An output is a sequence of `<|start|>assistant<|channel|>NAME<|message|>TE
 channel `analysis` is thinking, `final` is the answer, `commentary` an answer's preamble. A message
 `to=functions.NAME` is a call with JSON arguments. The prompt ends with `<|start|>assistant`, so the
 output begins within a header. Markers and headers never become text. A malformed call is returned
-as text, without its header. If a marker is missing or repeated no text is lost: the part of a
-header that cannot belong to it is the message's. Source:
+as text, without its header. If a marker is missing or repeated, no text is lost: text that cannot
+belong to a header belongs to the message. Source:
 developers.openai.com/cookbook/articles/openai-harmony.
 """
 

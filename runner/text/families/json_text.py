@@ -258,7 +258,7 @@ class ObjectText:
 
 
 def mended_json(text: str, *, is_cut: bool = False) -> str:
-    """Return a text with its JSON objects repaired, and lists of objects.
+    """Return a text in which JSON objects, and lists of objects, are repaired.
 
     Open objects are closed, unless the token limit cut them off (`is_cut`). A text with a torn
     object is returned unchanged.

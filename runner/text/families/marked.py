@@ -35,7 +35,7 @@ _LAYOUT = " \t\r\n"
 
 
 _NO_CALL = CallText(0)
-"""Stands for the open call where none are read; nothing writes to it."""
+"""The open call of a reader that reads no calls; nothing writes to it."""
 
 
 class SpanReader:

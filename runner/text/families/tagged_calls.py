@@ -1,8 +1,9 @@
 """Parses calls whose arguments stand between tags: Qwen3-Coder's, GLM's, MiniMax's and others'.
 
 Pure. Text that opens like such a call is always a call. A value that does not fit its schema's type
-is passed on as a string. A missing end is where the next tag opens. Text between the tags is
-returned beside the call. In all these cases mlx-lm's own parsers raise an error or lose text.
+is passed on as a string. A call or a value without an end tag ends where the next tag opens. Text
+between the tags is returned beside the call. In all these cases mlx-lm's own parsers raise an error
+or lose text.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ TAGGED: Mapping[str, TaggedForm] = {
     "laguna": _keyed(""),
     "longcat": _keyed("longcat_"),
 }
-"""mlx-lm's name of a tool call format to our patterns for that format."""
+"""Maps mlx-lm's name of a tool call format to our patterns for that format."""
 
 _TAGS = re.compile(
     r"</?(?:\w+[:_])?(?:tool_call|function|parameter|param|invoke|arg_key|arg_value)\b[^<>\n]*>"

@@ -74,8 +74,8 @@ class CallRules:
         return [f"calls: {rows}", f"call: {head} ({names}) {tail}", *self._lines]
 
     def pieces(self, pieces: Sequence[Piece]) -> str:
-        """Write pieces in sequence. A token that ends an output is left out, because a finished
-        grammar allows it anyway."""
+        """Return the text of a rule that writes these pieces in sequence. A token that ends an
+        output is left out, because a finished grammar allows it anyway."""
         written = [
             f"/{piece.regex}/" if isinstance(piece, Pattern) else self.mark(piece)
             for piece in pieces
@@ -115,7 +115,7 @@ class CallRules:
         return schema
 
     def _tagged(self, tags: Tags, tool: ToolSpec, place: int, where: str) -> str:
-        """Write a tool's arguments as tags, in the order of its schema."""
+        """Return the grammar of a tool's arguments as tags, in the order of its schema."""
         schema: Mapping[str, Any] = tool.parameters or _ANY_OBJECT
         try:
             return self._properties(tags, schema, f"{place}", where)

@@ -136,7 +136,8 @@ def _within_reach(node: Mapping[str, Any], key: str, value: Any) -> Any:
 
 
 def json_rule(schema: Mapping[str, Any]) -> str:
-    """Write `%json` with our own compile options; options in a client's schema are ignored."""
+    """Return a `%json` rule with our own compile options; options in a client's schema are
+    ignored."""
     return "%json " + json.dumps({**narrowed(dict(schema)), "x-guidance": _GUIDANCE})
 
 

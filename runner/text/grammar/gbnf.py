@@ -89,7 +89,7 @@ class _Cursor:
         return match[0]
 
     def skip(self, space: re.Pattern[str]) -> None:
-        """Skip all of a kind of space."""
+        """Skip the white space and the comments that `space` matches."""
         match = space.match(self._text, self.at)
         assert match is not None
         self.at = match.end()
@@ -256,7 +256,7 @@ class _Reader:
         raise GbnfError(f"line {self._here.line()}: an empty character class matches nothing")
 
     def _times(self) -> str:
-        """Take the repetition of the element before, and return it in Lark."""
+        """Take the repetition after an element, and return it in Lark."""
         self._here.skip(_SPACE_AND_LINES if self._nested else _SPACE)
         for mark in "*+?":
             if self._here.takes(mark):
@@ -277,7 +277,7 @@ class _Reader:
         return f"{{{least},{most if comma else least}}}"
 
     def _lexeme(self, pattern: str) -> str:
-        """Return the name of a character class."""
+        """Return the name of the lexeme for one character or character class."""
         self._lexemes += 1
         if self._lexemes > LEXEMES_AT_MOST:
             raise GbnfError(f"too many characters and classes: the limit is {LEXEMES_AT_MOST}")

@@ -96,7 +96,7 @@ def open_matcher(guide: LLTokenizer, spec: GrammarSpec) -> LLMatcher:
 
 
 class Grammars:
-    """Makes and checks grammars for one vocabulary; caches the last few hundred."""
+    """Makes and checks grammars for one vocabulary; caches the last `KEPT_GRAMMARS`."""
 
     def __init__(self, guide: LLTokenizer, token_ids: Mapping[str, int]) -> None:
         """`token_ids`: added tokens by their text, at least those of markers."""

@@ -56,8 +56,8 @@ class Twin:
         return [self._meant.get(token, token) for token in ids] if self._meant else ids
 
     def _with_names(self) -> Any:
-        """Return a tokenizer that shares the vocabulary. Added tokens that the vocabulary lacks
-        come first and so keep their ids."""
+        """Return a tokenizer with the new names that shares the vocabulary. Added tokens that the
+        vocabulary lacks come first and so keep their ids."""
         backend, model = self._backend, self._backend.model
         made: Any = Tokenizer(model)
         for part in ("normalizer", "pre_tokenizer", "post_processor"):

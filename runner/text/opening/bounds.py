@@ -32,8 +32,8 @@ FACTORS: Mapping[str, float] = {
     "FixedLength": 1, "RandomChunk": 1, "WordPiece": 1, "BPEDecoder": 1, "CTC": 1, "Fuse": 1,
     "ByteFallback": 1,
 }  # fmt: skip
-"""Type of a processing part to its growth factor. In byte-level text, each character becomes up to
-four."""
+"""Maps the type of a processing part to its growth factor. In byte-level text, each character
+becomes up to four."""
 UNKNOWN = 18.0
 _MAY_BE_EMPTY = re.compile(r"[*?^$]|\{[0,]|\\[bBAzZGKyY]|\(\)|\(\||\|\)|\|\||^\||\|$|^$")
 _SEQUENCES = ("normalizers", "pretokenizers", "decoders")

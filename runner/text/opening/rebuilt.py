@@ -47,13 +47,13 @@ FORCED: Mapping[str, Rebuilding] = {
     "qwen3_5_moe": QWEN_3_5,
     "qwen3_5_moe_text": QWEN_3_5,
 }
-"""Model family to the class that transformers uses for it, even if the tokenizer's settings name
-another class."""
+"""Maps a model family to the class that transformers uses for it, even if the tokenizer's settings
+name another class."""
 NAMED_SO: Mapping[str, Rebuilding] = dict.fromkeys(
     ("qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), QWEN_2
 )
-"""Model family to the class that transformers uses for it if the tokenizer's settings name that
-class."""
+"""Maps a model family to the class that transformers uses for it if the tokenizer's settings name
+that class."""
 
 
 def rebuilding_of(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Rebuilding | None:
