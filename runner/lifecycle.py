@@ -71,7 +71,8 @@ so exceeding this is a defect."""
 RANK_BEAT_S: Final = 0.5
 RANK_LOST_S: Final = 3.0
 RANK_LOST_LOADING_S: Final = 15.0
-"""While a rank loads its part, the interpreter may be held longer than usual."""
+"""Silence after which a loading rank counts as lost. It is long because a load may hold the
+interpreter."""
 
 
 def lost_peer(message: str) -> bool:
@@ -82,7 +83,7 @@ def lost_peer(message: str) -> bool:
 def step_deadline_s(expected_s: float, steps_done: int) -> float:
     """Return the time limit of the engine's current work, in seconds. It is 8 times the expected
     time, between 5 s and 10 s, or twice the expected time if that is more (a device may be slow).
-    It is 60 s for the first step and while costs are learned."""
+    It is 60 s until the first step is done."""
     if steps_done == 0:
         return FIRST_STEP_DEADLINE_S
     patience_s = min(max(SHORTEST_STEP_DEADLINE_S, 8 * expected_s), LONGEST_STEP_DEADLINE_S)

@@ -59,7 +59,8 @@ from runner.roles.role import ENGINE_THREAD, TEXT_THREAD, Factories, Role, RoleP
 BEAT_S = 1.0
 WATCH_S = 0.25
 RESTS_S = 0.6
-"""Two checks after the last open request: a client that follows up immediately has done so."""
+"""Delay of a report after the last request ended. It is longer than two checks, so that a client's
+immediate next request has arrived."""
 CANCELS_KEPT = 64
 LAST_WORDS_S = 0.2
 """Delay between the last messages and the exit, so that they are sent."""
@@ -372,8 +373,8 @@ def run_slot(
 ) -> int:
     """Serve one slot; return an exit code of `runner.lifecycle`.
 
-    `keys` are the cluster's, for gateways and ranks on other nodes. `trouble` is logged, from the
-    level in `levels` on.
+    `keys` are the cluster's, for gateways and ranks on other nodes. `trouble` is the fault of the
+    settings file, which is logged; `levels` is the source of the log level.
     """
     services: list[RunnerService] = []
 

@@ -1,10 +1,9 @@
-"""Talks to the engine and the system: this rank's memory, every 16 tokens, against its limit.
+"""Talks to the engine and the system: compares this rank's memory with its limit, every 16 steps.
 
-A rank may use its reserved memory plus a sixteenth, because slabs allocate up to a sixteenth more
-KV than the formula of the placement counts. It may also use seven eighths of what the system grants
-its process: a growing batch is copied layer by layer, and a process that exceeds the grant is
-killed. First unused memory is freed, which costs no row; only a remaining excess is reported.
-
+A rank may use its reserved memory plus a sixteenth, because slabs (the KV arrays of decoding rows)
+can be a sixteenth larger than placement computed. It may also use seven eighths of what the system
+grants its process: a growing batch is copied layer by layer, and a process that exceeds the grant
+is killed. First unused memory is freed, which costs no row; only a remaining excess is reported.
 `ProcessMemory` covers the rest of the process: tokenizers, templates, texts (decision 0080).
 """
 
@@ -17,7 +16,8 @@ from bus.wire.messages.control import Phase
 from runner.engine import MemoryLook, StepEngine, StepPlan
 
 LOOK_STEPS = 16
-"""A row makes one token per step; a step that reads a prompt is always measured."""
+"""Steps between two measurements; each step adds one token to a row. A step that reads a prompt is
+always measured."""
 PROMISED_SHARE, GRANTED_SHARE = 17 / 16, 7 / 8
 BESIDE_BYTES, BESIDE_SHARE = 3 << 30, 1 / 8
 """Limit for the memory of a process outside its engine: a fixed part, and a share of its reserved
@@ -29,8 +29,8 @@ JUDGED: tuple[Phase, ...] = ("warming", "ready", "draining")
 
 
 class MemoryWatch:
-    """Measures one rank. `granted` returns what its process uses and may use; None: no limit.
-    Called from the engine's thread."""
+    """Measures one rank. `granted` returns the memory that its process uses and may use; None: no
+    limit. Called from the engine's thread."""
 
     def __init__(
         self, promised_bytes: int, granted: Callable[[], DataGrant | None] = granted_data
@@ -57,7 +57,8 @@ class MemoryWatch:
         return look
 
     def _measured(self, engine: StepEngine, step: int) -> MemoryLook:
-        """Return whichever of the two measurements is closer to its limit, or further above it."""
+        """Return the measurement of MLX's memory, or that of the whole process if the process is
+        closer to its limit or further above it."""
         memory = engine.memory()
         own = MemoryLook(step, memory.active_bytes + memory.cache_bytes, self._may_bytes)
         granted = self._granted()

@@ -37,8 +37,8 @@ NO_ROW = RowId(0)
 
 @dataclass(slots=True)
 class TextChoice:
-    """`made` are its tokens and `logprobs` theirs if requested, as in `ChoiceSoFar`. `cost` is set
-    when its row ended."""
+    """The text of one choice. `made` are its tokens, `logprobs` their log-probabilities if
+    requested (as in `ChoiceSoFar`). `cost` is set when the choice's row has ended."""
 
     seed: int
     reader: ChoiceReader
@@ -93,7 +93,8 @@ class OpenText:
             self._cached_tokens = cached_tokens
 
     def prefilled(self, choice: int, done: int, total: int) -> None:
-        """Report the progress of a long prompt; the first token reports the last step."""
+        """Report the progress of a long prompt, except its last step, which the first token
+        reports."""
         if choice == 0 and done < total:
             self.request.read_prompt(done, total)
 
@@ -127,7 +128,8 @@ class OpenText:
             self.request.finish(now)
 
     def stopped(self, ends: Iterable[RowEvent]) -> None:
-        """Record the costs of rows that were stopped; and the reasoning of a cancelled text."""
+        """Record the costs of rows that were stopped, and the reasoning tokens of a cancelled
+        text."""
         self._take_costs(ends)
         if self.request.cancelled is None:
             return
@@ -150,7 +152,7 @@ class OpenText:
 
     def given_back(self, ends: Iterable[RowEvent]) -> Displaced | Suspended:
         """Return the message that hands the request back to its gateway, with the output so far.
-        `ends` are those of the rows here."""
+        `ends` are the last events of its rows on this runner."""
         request_id = self.request.request_id
         if not self.has_begun:
             return Displaced(request_id)
@@ -163,14 +165,14 @@ class OpenText:
         return Suspended(request_id, AnswerSoFar(tokens, limit, tuple(choices), self.usage()))
 
     def history(self) -> PromptAnswer | None:
-        """Return all prompt and output tokens, if requested."""
+        """Return all prompt and output tokens if the request asked for them; else None."""
         if self.prepared.request.history is None:
             return None
         return PromptAnswer((*self.prepared.tokens, *self.choices[0].made), "", 0)
 
     def usage(self) -> Usage:
-        """Return the sums over all choices. Seconds are of the slowest choice, waits of the first;
-        both include other runners."""
+        """Return the sums over all choices. Prefill and decode times are those of the slowest
+        choice, the waiting time that of the first row. All times include other runners."""
         before = self._before
         costs = [choice.cost for choice in self.choices if choice.cost is not None]
         return Usage(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from runner.lead.lead_loop import Stepped
 
 MOST_CHOICES = 8
-"""Choices of a request that are traced."""
+"""The most choices of a request that are traced."""
 MOST_SPANS = 64
-"""Spans per name and choice."""
+"""The most spans per name and choice."""
 
 
 class SpanSeries:

@@ -22,7 +22,8 @@ LONGEST_S = 1.0
 
 
 class WarmUp:
-    """Call `advance` until it returns False, with the lock held."""
+    """Submits the prompts. Call `advance` with the scheduler's lock held, until it returns
+    False."""
 
     def __init__(self, model: ModelId, facts: EngineFacts, scheduler: Scheduler) -> None:
         self._model = model
@@ -32,8 +33,8 @@ class WarmUp:
         self._current: RequestId | None = None
 
     def advance(self, now: float) -> bool:
-        """Submit the next prompt; False if none is left or fits the context. RuntimeError if the
-        scheduler refuses it."""
+        """Submit the next prompt. Return False if none is left or fits the context. Raises
+        RuntimeError if the scheduler refuses it."""
         if self._done == 1:
             self._scheduler.forget_costs()
         if self._done == len(LENGTHS):
@@ -53,8 +54,8 @@ class WarmUp:
         return True
 
     def ended(self, event: RowEvent) -> bool:
-        """Return whether this event ends the prompt submitted last. RuntimeError if the engine
-        failed it."""
+        """Return whether this event ends the prompt submitted last. Raises RuntimeError if the
+        engine failed it."""
         if event.key.request_id != self._current:
             return False
         if isinstance(event, RowFailed):

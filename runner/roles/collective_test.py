@@ -156,7 +156,7 @@ class CollectiveTestRole(Role):
         self._leave(lifecycle.GROUP_LOST, what)
 
     def ended(self, why: str) -> None:
-        """Leave; normally if this rank is done."""
+        """Leave, because the lead has left: normally if this rank is done."""
         code = lifecycle.GROUP_LOST if self._done_at is None else lifecycle.STOPPED
         self._host.leave(code, "model_unavailable", f"the lead stopped: {why}")
 

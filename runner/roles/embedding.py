@@ -48,7 +48,8 @@ class EmbeddingRole(ServingRole):
         self._computing = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
-        """Leave also if a batch or the tokenising of inputs takes too long."""
+        """Check as every serving role does; also leave if a batch or the tokenising of inputs takes
+        too long."""
         super().watch(now)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:
             what = f"tokenising a request took more than {PREPARES_S:g} s"

@@ -23,7 +23,8 @@ from runner.roles.role import Role, RoleParts, note_steps, watchdog
 
 READ_WITHIN_S = 0.5
 LOOKS_AGAIN_S = 0.01
-"""A follower reads the last step of a request slightly after the lead."""
+"""Interval at which a follower checks whether it has read the last step of a request, because it
+reads that step slightly after the lead."""
 
 
 class FollowerRole(Role):

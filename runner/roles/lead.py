@@ -53,7 +53,8 @@ class LeadRole(ServingRole):
         self._stepping = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
-        """Leave also if a step or the preparation of a request takes too long."""
+        """Check as every serving role does; also leave if a step or the preparation of a request
+        takes too long."""
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._preparing.passed(now, lambda: PREPARES_S) is not None:

@@ -65,7 +65,7 @@ ThreadNews = Loaded | LoadFailed | Broken
 
 
 class ModelThread:
-    """Start it once; `post` is called from it and must not block."""
+    """The thread of an engine. Start it once; `post` is called from it and must not block."""
 
     def __init__(self, loop: EngineLoop, post: Callable[[ThreadNews], None]) -> None:
         self._loop = loop

@@ -26,8 +26,8 @@ PIECE_S = 900.0
 
 
 class MakerLoop:
-    """The `EngineLoop` of the work. `ended` is called from the thread with the reason of a failure;
-    None: the model is written, or the loop was stopped."""
+    """The `EngineLoop` of a quantization. `ended` is called from the thread with the reason of a
+    failure; None: the model is written, or the loop was stopped."""
 
     def __init__(self, opened: Callable[[], Maker], ended: Callable[[str | None], None]) -> None:
         self._opened = opened

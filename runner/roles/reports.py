@@ -36,7 +36,8 @@ class RunnerMeter:
     _generated_tokens: int = 0
 
     def loaded(self, facts: EngineFacts) -> Mapping[str, str | int | float | bool]:
-        """Store how the loaded model holds KV. Return the facts of a diagnosis."""
+        """Store how the loaded model holds KV. Return the facts about the model that a diagnosis
+        shows."""
         self.kv = str(facts.extra.get("kv", ""))
         return {**facts.extra, "context_tokens": facts.context_tokens}
 

@@ -78,7 +78,7 @@ class Factories:
 
 
 class RoleHost(Protocol):
-    """The shell's side, for its role. Called from the main thread."""
+    """The part of the shell that a role may use. Called from the main thread."""
 
     @property
     def phase(self) -> Phase: ...
@@ -168,7 +168,7 @@ class Role:
             self._channel.end(message)
 
     def say_goodbye(self, message: str) -> None:
-        """Take leave of gateways, after the last entries."""
+        """Tell the gateways that this runner ends, after the last entries of its requests."""
 
     def stop(self, timeout_s: float) -> None:
         """Give the engine a moment to finish its step, then close the links."""
@@ -301,8 +301,8 @@ class ServingRole(Role):
 
 
 def leave_without_text(host: RoleHost, log: Log, error: Exception | None) -> None:
-    """Leave: a model's text files could not be opened, or the process that opens them was not ready
-    (a retry may help)."""
+    """End the runner, because a model's text files could not be opened, or because the process that
+    opens them was not ready (a retry may help)."""
     if isinstance(error, RendererNotReady):
         log.error("a helper process was not ready in time", error=str(error))
         host.leave(lifecycle.WEDGED, "model_unavailable", str(error))
@@ -324,7 +324,8 @@ def watchdog(
 
 
 def note_steps(recorder: FlightRecorder, status: EngineStatus, channel: PlanChannel | None) -> None:
-    """Make the flight recorder follow the engine's steps, and in a group its current part."""
+    """Make the flight recorder follow the engine's steps, and in a group the part of its work that
+    the engine is in."""
     engine: dict[str, int | str] = {}
     if channel is not None:
         engine = {"begun": status.steps_begun, "engine": channel.context.spans.part}

@@ -1,6 +1,6 @@
 """Talks to gateways: accepts requests, sends a responder's answers, ends each request exactly once.
 
-This room knows requests, not tokens or steps. A role brings a `Responder`, which answers them.
+This package knows requests, not tokens or steps. A role brings a `Responder`, which answers them.
 """
 
 from runner.serving.arrivals import too_many

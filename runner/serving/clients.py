@@ -16,12 +16,13 @@ GIVEN_UP = (
     f"the runner heard nothing from this gateway process for {SILENT_S:g} s and ended "
     "its requests; retry"
 )
-"""Sent to a gateway process that speaks without a current hello."""
+"""Sent to a gateway process that sends other messages before it says hello, or after it was
+dropped."""
 
 
 @dataclass(slots=True)
 class Client:
-    """One run of one gateway process."""
+    """A gateway process that has said hello; `boot` identifies its run."""
 
     name: str
     boot: Boot

@@ -42,7 +42,7 @@ Asked = Submit | Credit | Cancel | Recall | Ping
 
 
 class GatewayListener(Protocol):
-    """The server's side of the link; called in the main thread. `peer` is a socket identity."""
+    """The server, as the link sees it; called in the main thread. `peer` is a socket identity."""
 
     @property
     def owed(self) -> Collection[RequestId]:

@@ -43,8 +43,8 @@ CancelReason = Literal["client", "deadline", "shutdown"]
 
 @dataclass(frozen=True, slots=True)
 class VectorsPiece:
-    """Becomes `Vectors`: those of the inputs from index `start` on. `cut` are the indices of inputs
-    whose end was cut off."""
+    """The vectors of the inputs from index `start` on, which are sent as `Vectors`. `cut` are the
+    indices of inputs whose end was cut off."""
 
     start: int
     vectors: tuple[bytes, ...]
@@ -61,9 +61,9 @@ class Responder(Protocol):
     **Order.** `refusal` comes first; if it returns None, `begin` follows at once. The responder
     then calls `OpenRequest.accept` or `refuse`, within some seconds, because a gateway waits at
     most 8 s. After `accept` it calls `put` for the pieces of each choice, `end_choice` for each
-    choice, and `finish` or `fail`. Calls after the end do nothing. In each turn of its own it calls
-    `RequestServer.flush` last. The turn's entries then leave in one message per gateway process.
-    After its own calls the server flushes itself.
+    choice, and `finish` or `fail`. Calls after the end do nothing. When the responder acts without
+    a call of the server, it calls `RequestServer.flush` last. All new entries then leave in one
+    message per gateway process. After its own calls the server flushes itself.
 
     **End.** The server calls `end` exactly once for each request that began, unless `give_back`
     returned the request. The cause may be the responder's own `finish`, `fail` or `refuse`. The
@@ -114,7 +114,7 @@ class Responder(Protocol):
 
 
 class RequestHost(Protocol):
-    """The server's side of an open request."""
+    """The server, as an open request sees it."""
 
     responder: Responder
 
@@ -129,8 +129,9 @@ class RequestHost(Protocol):
 
 @dataclass(slots=True)
 class OpenChoice:
-    """`held` waits for credit; `sent` counts sent pieces. `finish` is set when all pieces are
-    known, `closed` when the choice's end was sent. `stalled_at`: since when it has no credit."""
+    """The pieces of one choice. `held` are pieces that wait for credit; `sent` counts sent pieces.
+    `finish` is set when all pieces are known, `closed` when the choice's end was sent.
+    `stalled_at`: since when the choice has no credit."""
 
     credit: int
     held: deque[Piece | VectorsPiece] = field(default_factory=deque[Piece | VectorsPiece])
@@ -308,7 +309,7 @@ class OpenRequest:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether every incomplete choice waits for its client."""
+        """Return whether every incomplete choice waits for credit of its client."""
         return all(choice.credit <= 0 or choice.finish is not None for choice in self.choices)
 
     # --- inside --------------------------------------------------------------------------
