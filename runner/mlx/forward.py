@@ -39,7 +39,8 @@ from runner.mlx.sampling import (
 )
 
 PART_TOKENS = 64
-"""Minimum tokens of a part that a pipeline computes by itself; smaller parts cost hardly less."""
+"""Minimum tokens of a part of prompts that a pipeline computes separately; smaller parts are hardly
+faster."""
 
 Work = tuple[EngineRow, PrefillChunk]
 
@@ -57,7 +58,7 @@ class Prefill:
         *,
         groups: bool,
     ) -> None:
-        """`groups`: chunks of several rows can be one padded batch."""
+        """`groups` says whether chunks of several rows can be one padded batch."""
         self._model = model
         self._head = head
         self._source = source
@@ -66,16 +67,16 @@ class Prefill:
         self._groups = groups
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
-        """Start the forwards of some rows' chunks; rows at their last chunk get their first token.
-        A chunk out of order fails its row. An error fails its rows if this rank is alone; in a
-        group it is raised."""
+        """Start the forwards for chunks of prompts. A row whose last chunk is among them gets its
+        first token. A chunk out of order fails its row. An error fails the rows of its forward if
+        this rank is alone; in a group it is raised."""
         fit = [work for work in group if self._follows(work, pending)]
         for part in self._parts(fit):
             self._compute_part(part, pending)
 
     def _parts(self, fit: list[Work]) -> list[list[Work]]:
-        """Return the chunks grouped by forward. A pipeline's stages work in parallel only if there
-        are as many parts as stages."""
+        """Return the chunks grouped by forward. There are as many forwards as pipeline stages if
+        the chunks are large enough, so that the stages work in parallel."""
         if not self._groups:
             return [[work] for work in fit]
         tokens = sum(chunk.stop - chunk.start for _, chunk in fit)
@@ -152,8 +153,8 @@ class Prefill:
     def _scores(
         self, out: mx.array, chunks: Sequence[ScoredChunk], pending: PendingStep
     ) -> list[mx.array]:
-        """Return the arrays of the chunks' scores. A follower takes part in the whole forward,
-        because the lead's logits need the exchanges of the last layer."""
+        """Return the arrays to evaluate for the scores of these chunks. A follower returns the
+        output of the forward, because the lead's logits need the exchanges of the last layer."""
         if not self._comm.leads:
             return [out]
         scores = score_chunks(out, chunks)
@@ -202,8 +203,8 @@ class Forward:
         return new_caches(self._model, self._shape, reserve)
 
     def traces(self) -> bool:
-        """Try whether a compiled trace of a small batch gives the same results, and return whether
-        it does."""
+        """Return whether a compiled trace of a small batch gives the same results as the plain
+        forward; this is tried out."""
         model, capabilities = self._model, self._capabilities
         with model.rehearsal() if isinstance(model, StageModel) else nullcontext():
             return capabilities.batches_ragged and trace_agrees(
@@ -211,17 +212,18 @@ class Forward:
             )
 
     def trace(self) -> None:
-        """Compute small batches with traced forwards from now on."""
+        """Use traced forwards for small batches from now on."""
         readers = self._shape.readers(packed=self._capabilities.packs)
         self._compiled = CompiledDecode(self._model, readers)
 
     def caches_of(self, row: EngineRow) -> list[Any]:
-        """Return the row's caches; unevaluated copies if it is in a microbatch."""
+        """Return the row's caches. If the row is in a microbatch, they are copies that are not
+        evaluated yet."""
         return self._microbatches[row.microbatch].caches_of(row.name) if row.batched else row.caches
 
     @property
     def nbytes(self) -> int:
-        """Return the KV bytes of the rows that decode together."""
+        """Return the KV bytes of all microbatches, spare slots included."""
         return sum(microbatch.batch.nbytes for microbatch in self._microbatches)
 
     def ease(self) -> None:
@@ -246,7 +248,7 @@ class Forward:
             self._decode_alone(row, pending)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Remove rows, in a microbatch or not, and free their KV."""
+        """Free the KV of rows, and remove them from their microbatches."""
         inside = [row for row in rows if row.batched]
         for row in rows:
             row.caches = []

@@ -24,13 +24,14 @@ from runner.mlx.ranks.comm import Comm
 from runner.mlx.sampling import Drawn, DrawnRows, EngineRow, PendingStep, TokenSource
 
 FULL_ROWS = 4
-"""A further microbatch is opened when every open one has this many rows; smaller ones gain
-nothing."""
+"""When every open microbatch has this many rows, a new row opens the next one; smaller microbatches
+gain nothing."""
 
 
 def microbatch_for(lengths: Sequence[int]) -> int:
-    """Return the index of the microbatch for a new row, given the row counts of all. It is the
-    shortest open one, or the next if all are full; ties go to the first."""
+    """Return the index of the microbatch for a new row; `lengths` are the row counts of all
+    microbatches. It is the open one with the fewest rows, or the next one if all are full; of
+    equals, the first."""
     opened = max((at for at, length in enumerate(lengths) if length), default=0)
     if opened + 1 < len(lengths) and all(rows >= FULL_ROWS for rows in lengths[: opened + 1]):
         opened += 1
@@ -38,7 +39,8 @@ def microbatch_for(lengths: Sequence[int]) -> int:
 
 
 def record(into: list[DrawnRows], drawn: Drawn, rows: Sequence[tuple[int, EngineRow]]) -> None:
-    """Append to `into` the tokens `drawn` and their `rows`: pairs (index in the arrays, row)."""
+    """Append the drawn tokens to `into`, with their `rows`: pairs of an index in the arrays and the
+    row at that index."""
     for index, row in rows:
         if row.matcher is not None:
             row.unread = (drawn.tokens, index)
@@ -77,8 +79,8 @@ class Microbatch:
     def step(
         self, rows: Sequence[EngineRow], pending: PendingStep, compiled: CompiledDecode | None
     ) -> None:
-        """Start one step for exactly these rows; `pending` gets the arrays of their tokens. The
-        tokens of the previous step are awaited after this forward is built, not before."""
+        """Start one step for exactly these rows; `pending` gets the arrays of their new tokens. The
+        tokens of the previous step are awaited only after this step's forward is built."""
         self._hold_exactly(rows)
         self.batch.open_step()
         slots = [self._in_batch.get(slot) for slot in range(len(self.batch.rows))]
@@ -98,12 +100,13 @@ class Microbatch:
         record(pending.decoded, drawn, in_batch)
 
     def leave(self, rows: Sequence[EngineRow]) -> None:
-        """Free the slots of rows that are already marked as outside of microbatches."""
+        """Remove rows from the batch; their `batched` is already false."""
         self._source.write_back()
         self._reslot(self.batch.leave([row.name for row in rows]))
 
     def _hold_exactly(self, rows: Sequence[EngineRow]) -> None:
-        """Make the batch hold exactly these rows."""
+        """Make the batch consist of exactly these rows: other rows leave it and keep their KV, new
+        rows join."""
         wanted = set(rows)
         parked = [row for row in self._in_batch.values() if row not in wanted]
         joining = [row for row in rows if not row.batched]

@@ -1,8 +1,8 @@
 """Talks to MLX: applies LoRA adapters of a loaded model; each row of a forward can have a different
 adapter.
 
-All arrays belong to the engine's thread. A forward gets the adapter of each row. If no row has an
-adapter, layers use the same kernels as without adapters, so the result is the same.
+All arrays belong to the engine's thread. If no row of a forward has an adapter, layers use the same
+kernels as a model without adapters, so the result is the same.
 """
 
 from runner.mlx.adapters.bank import AdapterBank

@@ -51,8 +51,8 @@ class _Choice:
 
 
 class AdapterBank:
-    """The adapters of a loaded model, by name. `refused` maps adapters that are not applied to the
-    reason."""
+    """The adapters of a loaded model, by name. `refused` maps the names of adapters that cannot be
+    applied to the reason."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}
@@ -135,7 +135,8 @@ class AdapterBank:
                 return plain(module, x)
 
             def with_adapters(out: mx.array) -> mx.array:
-                """Return an output for `x`, or a part of one, plus the adapters' part."""
+                """Return `out`, the layer's output for `x` or one rank's part of it, plus the
+                adapters' output for `x`."""
                 return out + _added(choice, self._layers[path], x, out)
 
             if isinstance(module, SUMMED):
@@ -146,8 +147,8 @@ class AdapterBank:
 
 
 def _added(choice: _Choice, layer: LayerMatrices, x: mx.array, out: mx.array) -> mx.array:
-    """Return what adapters add to a layer's output for `x`. The first dimension of `x`, or its
-    first factor, is the rows."""
+    """Return the adapters' part of a layer's output for `x`. The rows are the first dimension of
+    `x`, or the slowest factor of it if rows and tokens were flattened into one dimension."""
     if choice.only is not None:
         made = (x @ layer.a[choice.only]) @ layer.b[choice.only]
         return (choice.scale * made).astype(out.dtype)

@@ -1,10 +1,10 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 # (mlx.nn and mlx_lm are partially typed)
-"""Talks to MLX: loads the adapters beside a model and checks them against its layers.
+"""Talks to MLX: loads the adapters in a model's folder and checks them against the model's layers.
 
 They are read when the model is loaded, before it serves. An adapter that cannot be applied is
-refused with the reason; the model serves the others. A rank of a pipeline holds the matrices of its
+refused with the reason; the other adapters are used. A rank of a pipeline holds the matrices of its
 own layers; a rank of a tensor group holds its part of each layer's matrices.
 """
 
@@ -131,9 +131,9 @@ def _read(
 
 
 def _layer(name: str, modules: Mapping[str, Any]) -> str:
-    """Return the path of the layer that an adapter names. It is an exact match, or the only path
-    with the same end from its layer number on: multimodal models nest their language part
-    deeper."""
+    """Return the path of the model's layer that an adapter calls `name`. It is the same path, or
+    the only path with the same end from the layer number on, because multimodal models nest their
+    language part deeper."""
     if name in modules:
         return name
     tail = "." + name[name.find("layers.") :]
@@ -167,8 +167,8 @@ def _check(name: str, pair: Pair, share: LinearShare) -> None:
 
 
 def _stacked(adapters: list[_Read]) -> dict[str, LayerMatrices]:
-    """Return for each layer the stacked matrices of all adapters, zeros first; evaluated layer by
-    layer."""
+    """Return for each layer the stacked matrices of all adapters, with zeros as the first. They are
+    evaluated layer by layer."""
     layers: dict[str, LayerMatrices] = {}
     for path in sorted({path for adapter in adapters for path in adapter.matrices}):
         own = [adapter.matrices.get(path) for adapter in adapters]

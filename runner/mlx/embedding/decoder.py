@@ -29,7 +29,8 @@ class Decoder:
         self._body: Any = body
 
     def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
-        """Return (rows, tokens, hidden), after the last norm, for token ids (rows, tokens)."""
+        """Return hidden states after the last norm, (rows, tokens, hidden), for token ids (rows,
+        tokens)."""
         if tokens.shape[1] <= CHUNK_TOKENS:
             return self._body(tokens)
         cache = make_prompt_cache(self._module)
@@ -47,12 +48,12 @@ def load_decoder(folder: Path) -> tuple[Decoder, nn.Module]:
     held = set[str]()
 
     def classes(config: dict[str, Any]) -> tuple[type[nn.Module], type]:
-        """Return the family's classes; the model class tolerates a missing head."""
+        """Return the classes of a model family; the model class accepts weights without a head."""
         family, arguments = model_classes(config)
 
         class Tolerant(family):
-            """The model. Its weights may lack the head, and their names may lack the name of the
-            body."""
+            """A family's model class, which accepts weights without a head, and weights whose names
+            lack the prefix `model.`"""
 
             def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
                 """Return the weights under mlx-lm's names, and record which exist."""

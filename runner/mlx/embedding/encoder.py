@@ -3,8 +3,8 @@
 """Talks to MLX: computes BERT and RoBERTa without a head, from token ids to one hidden state per
 token.
 
-Each layer is bidirectional attention over the row's tokens, then two linear layers; each half adds
-to its input and is normalised afterwards.
+Each layer is bidirectional attention over the row's tokens, then two linear layers. The output of
+each half is added to its input, and the sum is normalised.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import mlx.core as mx
 from mlx import nn
 
 QUERIES_AT_ONCE = 1024
-"""Tokens whose attention is computed at once: memory grows with this times the row's length, not
-with its square."""
+"""Number of queries whose attention is computed at once. So memory grows with this number times the
+row's length, not with the square of the length."""
 ACTIVATIONS: Mapping[str, str] = {
     "gelu": "gelu",
     "gelu_new": "gelu_approx",
@@ -83,8 +83,8 @@ class Encoder(nn.Module):
         self.layers = [EncoderLayer(shape) for _ in range(shape.layers)]
 
     def __call__(self, tokens: mx.array, lengths: mx.array) -> mx.array:
-        """Return (rows, tokens, hidden) for token ids (rows, tokens). Values beyond a row's length
-        are meaningless, and no other token sees them."""
+        """Return hidden states, (rows, tokens, hidden), for token ids (rows, tokens). The values of
+        padding after a row's end are meaningless, and no other token sees them."""
         count = tokens.shape[1]
         positions = mx.arange(self._first, self._first + count)
         hidden = self.words(tokens) + self.positions(positions) + self.types(mx.array(0))
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention and two linear layers."""
+    """One layer of an encoder: attention and two linear layers."""
 
     def __init__(self, shape: EncoderShape) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class EncoderLayer(nn.Module):
 
 
 def encoder_shape(config: Mapping[str, Any], first_position: int) -> EncoderShape:
-    """Return the sizes in a config.json. Raises ValueError, naming the field."""
+    """Return the sizes of an encoder from its config.json. Raises ValueError, naming the field."""
     epsilon = config.get("layer_norm_eps", 1e-12)
     if type(epsilon) not in (int, float) or not 0 <= epsilon < 1:
         raise ValueError("config.json: layer_norm_eps is not a small positive number")

@@ -114,7 +114,7 @@ class EmbeddingEngine:
         return results
 
     def memory(self) -> EngineMemory:
-        """Return the bytes that MLX holds now; nothing is kept between batches."""
+        """Return the bytes that MLX holds now; the engine keeps nothing between batches."""
         return EngineMemory(
             mx.get_active_memory(), 0, 0, mx.get_peak_memory(), mx.get_cache_memory()
         )
@@ -142,7 +142,8 @@ class EmbeddingEngine:
 
 
 def _dimensions(model: EmbeddingModel, wanted: int | None) -> int:
-    """Return the length of the vectors. Raises UnfitDimensions."""
+    """Return the length of the vectors to compute: `wanted`, or the model's own if `wanted` is
+    None. Raises UnfitDimensions."""
     if wanted is None or wanted == model.dimensions:
         return model.dimensions
     if model.allows(wanted):

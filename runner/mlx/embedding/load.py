@@ -3,8 +3,8 @@
 # (mlx.nn is partially typed)
 """Talks to MLX: loads an embedding model's directory.
 
-Reads weights from safetensors only, and never runs code from the directory. If the contents
-contradict the settings, the error says why.
+Reads weights from safetensors only, and never runs code from the directory. If the weights do not
+fit the model's settings, the error says why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Forward = Callable[[mx.array, mx.array], mx.array]
 
 @dataclass(frozen=True, slots=True)
 class LoadedEmbedder:
-    """A model in memory. `dense` are its linear layers after the pooling, by folder."""
+    """An embedding model in memory. `dense` are its linear layers after the pooling, by folder."""
 
     model: EmbeddingModel
     forward: Forward
@@ -123,7 +123,7 @@ def _loaded(
 
 
 def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encoder:
-    """Return a BERT or RoBERTa with the folder's weights. Raises ValueError."""
+    """Return a BERT or RoBERTa encoder with the weights in the folder. Raises ValueError."""
     if config.get("quantization") or config.get("quantization_config"):
         raise ValueError("its weights are quantized; encoders run unquantized only")
     shape = encoder_shape(config, padding_token(config) + 1 if roberta else 0)
@@ -151,7 +151,7 @@ def _encoder(folder: Path, config: Mapping[str, Any], *, roberta: bool) -> Encod
 
 
 def _dense(folder: Path, step: DenseStep) -> Dense:
-    """Return a linear layer after the pooling. Raises ValueError."""
+    """Return the linear layer after the pooling that `step` describes. Raises ValueError."""
     path = folder / step.folder / "model.safetensors"
     if not path.is_file():
         raise ValueError(f"{step.folder} has no model.safetensors; no other format is supported")
@@ -172,7 +172,8 @@ def _dense(folder: Path, step: DenseStep) -> Dense:
 
 
 def _weights_in(path: Path) -> dict[str, mx.array]:
-    """Return the tensors of a file, read when they are evaluated. Raises ValueError."""
+    """Return the tensors of a safetensors file. Their values are read when they are evaluated.
+    Raises ValueError."""
     try:
         return cast(dict[str, mx.array], mx.load(str(path)))
     except Exception as error:  # MLX raises plain errors of several kinds

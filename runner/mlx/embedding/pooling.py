@@ -16,7 +16,8 @@ from mlx import nn
 from bus.models.embedding_models import PoolingMode
 
 LEAST_LENGTH = 1e-12
-"""Minimum divisor of a vector, so that a zero vector stays zero."""
+"""Least length by which a vector is divided when it is normalised, so that a zero vector stays
+zero."""
 ACTIVATIONS: Mapping[str, Callable[[mx.array], mx.array]] = {
     "tanh": mx.tanh,
     "identity": lambda vectors: vectors,
@@ -34,14 +35,14 @@ class Dense:
     activation: str
 
     def __call__(self, vectors: mx.array) -> mx.array:
-        """Return (rows, outputs) for (rows, inputs)."""
+        """Return the layer's outputs, (rows, outputs), for vectors (rows, inputs)."""
         outputs = vectors @ self.weight.T
         return ACTIVATIONS[self.activation](outputs if self.bias is None else outputs + self.bias)
 
 
 def pooled(hidden: mx.array, lengths: mx.array, modes: Sequence[PoolingMode]) -> mx.array:
-    """Return (rows, hidden x modes) for hidden states (rows, tokens, hidden) and the rows'
-    lengths."""
+    """Return one vector per row, (rows, hidden x modes), from hidden states (rows, tokens, hidden)
+    and the rows' lengths. Each mode gives `hidden` numbers."""
     hidden = hidden.astype(mx.float32)
     real = (mx.arange(hidden.shape[1]) < lengths[:, None])[..., None]
     vectors = [_pooled(hidden, real, lengths, mode) for mode in modes]

@@ -21,8 +21,8 @@ from runner.mlx.kv.kv_slab import SLACK_TOKENS, SlabKV, SlabShape
 from runner.mlx.kv.row_kv import RowKV
 
 SNUG_ROWS = 8
-"""Up to this many rows, slabs have no spare slots: small batches are traced for their exact
-shape."""
+"""Up to this many rows, slabs have no spare slots, because a trace of a small batch is for its
+exact number of rows."""
 ROOM_STEP = 64
 
 
@@ -32,9 +32,9 @@ def slots_for(rows: int) -> int:
 
 
 class MergedKV:
-    """One layer of the batch in one of mlx-lm's batch caches.
+    """One layer of the batch whose KV is in one of mlx-lm's batch caches.
 
-    A batch of one keeps the row's own cache, which is faster and exact.
+    A batch of one row keeps the row's own cache, which is faster and exact.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class MergedKV:
         self.cache.extend(type(own).merge([own]))
 
     def take(self, slot: int) -> Any:
-        """Return a slot's cache: a copy, unless the row is alone."""
+        """Return the cache of one slot: a copy, unless the batch has only one row."""
         return self.cache if self._alone else self.cache.extract(slot)
 
     def keep(self, slots: Sequence[int]) -> None:
-        """Drop all slots but `slots`, which are in ascending order."""
+        """Drop all slots except `slots`, which are in ascending order."""
         if not self._alone:
             self.cache.filter(mx.array(list(slots)))
 
@@ -69,7 +69,7 @@ class MergedKV:
 
 
 class DecodeBatch:
-    """The rows that decode together, with each row's next input token."""
+    """The rows that decode together: their KV, and the next input token of each."""
 
     def __init__(
         self, codecs: Sequence[Codec | None], *, holes: bool = True, packed: bool = False
@@ -150,8 +150,8 @@ class DecodeBatch:
         return caches, self.tokens[slot : slot + 1]
 
     def leave(self, gone: Sequence[RowId]) -> list[int] | None:
-        """Drop rows. Return None if the slots are unchanged; else the remaining old slots in their
-        new order, to which all per-slot data must be moved."""
+        """Drop rows. Return None if no slot has moved. Otherwise return, for each new slot, the old
+        slot of its row; the caller moves all other data per slot likewise."""
         for row in gone:
             slot = self.slot_of(row)
             self.rows[slot] = None
@@ -170,16 +170,17 @@ class DecodeBatch:
         return None
 
     def close_holes(self) -> list[int] | None:
-        """Compact the batch if its holes have cost more than compacting would. Call this once per
-        step. Return None, or the remaining old slots in their new order."""
+        """Remove the holes of the batch if they have cost more than removing them would. Call this
+        once per step. Return None if nothing has moved; else, for each new slot, the old slot of
+        its row."""
         self._wasted = self._wasted + self.holes if self.holes else 0
         if self._wasted < max(8, len(self.rows) - self.holes):
             return None
         return self._close_up()
 
     def ease(self) -> None:
-        """Drop spare slots once. This happens at the next step, or when rows leave and make slots
-        free. Rows keep their slots."""
+        """Drop spare slots once: at the next step, or when rows that leave make slots spare. Rows
+        keep their slots."""
         self._eases = True
 
     def open_step(self) -> None:
@@ -210,7 +211,8 @@ class DecodeBatch:
                 layer.parts = tuple(parts)
 
     def close_step(self, sampled: mx.array) -> None:
-        """Count the column that the forward wrote; `sampled`, (slots,) int32, is the next input."""
+        """Record that the forward has written a column. `sampled`, (slots,) int32, are the next
+        input tokens."""
         self.shape.close_step()
         self.tokens = sampled
 
@@ -231,7 +233,8 @@ class DecodeBatch:
             self._relay(None, length, len(self.rows))
 
     def _relay(self, kept_slots: Sequence[int] | None, length: int, slots: int) -> None:
-        """Make new slabs: for `slots` rows of at least `length` tokens, with spare room."""
+        """Copy the KV into new slabs that fit `slots` rows of at least `length` tokens, with spare
+        room. `kept_slots` are the slots to copy, in their new order (None: all)."""
         shape = self.shape
         width = shape.width
         wide = max(width, length)

@@ -25,15 +25,15 @@ class Codec(Protocol):
     """One storage format of a layer's keys and values."""
 
     def encode(self, keys: mx.array, values: mx.array) -> Parts:
-        """Return the stored parts of keys and values, each (rows, heads, tokens, width)."""
+        """Return keys and values, each (rows, heads, tokens, width), in the stored form."""
         ...
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
-        """Return the keys and values that attention reads from stored parts."""
+        """Return the keys and values in the form in which attention reads them."""
         ...
 
     def mark(self, cache: Any) -> None:
-        """Set the attributes of a cache that tell the model how to read the keys and values of
+        """Set the attributes of a cache by which the model's attention knows the form of
         `fetch`."""
         ...
 
@@ -77,7 +77,7 @@ class FewerBits:
         return (*self._coded(keys), *self._coded(values))
 
     def fetch(self, parts: Parts) -> tuple[Any, Any]:
-        """Return keys and values; with `as_held` the three parts of each."""
+        """Return keys and values; with `as_held` the codes, scales and offsets of each."""
         if self.as_held:
             return parts[:3], parts[3:]
         return self._decoded(parts[:3]), self._decoded(parts[3:])
@@ -103,7 +103,7 @@ FULL_WIDTH = FullWidth()
 
 
 def codec_for(kind: KvKind, *widths: int) -> Codec:
-    """Return the codec for a layer with these key and value widths: of the requested kind, or full
-    precision if no group divides them."""
+    """Return the codec for a layer whose keys and values have these widths. It is of the requested
+    kind; if no group size divides the widths, it stores full precision."""
     group = group_of(*widths)
     return FewerBits(BITS[kind], group) if kind in BITS and group else FULL_WIDTH

@@ -41,11 +41,12 @@ class SlabShape:
 
     @property
     def width(self) -> int:
-        """Return the number of tokens (columns) in the window."""
+        """Return the number of columns (tokens) from the earliest beginning of a row to `stop`."""
         return self.stop - min((b for b in self.begins if b != self.HOLE), default=self.stop)
 
     def open_step(self) -> None:
-        """Compute the offset and masks of the next forward; one column must be free."""
+        """Compute the offsets and masks for the next forward, which writes one column; the slabs
+        must have room for it."""
         begins = [self.stop if b == self.HOLE else b for b in self.begins]
         self.start = min(begins)
         self._masks = {}
@@ -59,7 +60,7 @@ class SlabShape:
         self._mask = columns >= padding[:, None, None, None]
 
     def close_step(self) -> None:
-        """Count the column that the forward has written."""
+        """Record that the forward has written one column."""
         self.stop += 1
 
     def mask(self, window: int | None) -> mx.array | None:
@@ -81,7 +82,8 @@ class SlabKV(LayerKV):
     def __init__(
         self, shape: SlabShape, codec: Codec = FULL_WIDTH, reader: Codec | None = None
     ) -> None:
-        """`reader` returns to attention what `codec` stored (default: `codec` itself)."""
+        """`reader` is the codec with which attention reads the KV that `codec` stored (default:
+        `codec` itself)."""
         super().__init__(codec)
         self.shape = shape
         self.reader = reader or codec
@@ -94,8 +96,8 @@ class SlabKV(LayerKV):
         return self.shape.offset
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        """Write one column, (slots, heads, 1, width), in place. Return keys and values of the
-        window including it, (slots, heads, window + 1, width)."""
+        """Write one column of keys and values, (slots, heads, 1, width), in place. Return keys and
+        values of the window including it, (slots, heads, window + 1, width)."""
         shape = self.shape
         if not self.parts:
             raise ValueError("a slab without rows")
@@ -135,8 +137,8 @@ class SlabKV(LayerKV):
         return tuple(mx.contiguous(part[slot : slot + 1, :, begin:end]) for part in self.parts)
 
     def move(self, slots: Sequence[int] | None, source: slice, target: slice) -> None:
-        """Copy the KV into a new slab of the shape's size, from the columns `source` to `target`.
-        `slots` are the slots to keep, in their new order (None: all)."""
+        """Copy the KV into new arrays of the shape's present size, from the columns `source` to the
+        columns `target`. `slots` are the slots to keep, in their new order (None: all)."""
         self.parts = tuple(self._moved(part, slots, source, target) for part in self.parts)
 
     def clear(self) -> None:

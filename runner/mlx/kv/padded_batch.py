@@ -17,7 +17,8 @@ from runner.mlx.kv.row_kv import RowKV
 
 
 class GroupShape:
-    """The shape of one group forward, shared by all layers: depths, lengths, offsets, masks."""
+    """The shape of one forward over chunks of several rows, shared by all layers: depths, lengths,
+    offsets, masks."""
 
     def __init__(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
         self.starts = tuple(starts)
@@ -50,7 +51,8 @@ class GroupShape:
 
 
 class GroupKV:
-    """The KV of one attention layer for a group forward; the model uses it as its cache."""
+    """The KV of one attention layer in a forward over chunks of several rows; the model uses it as
+    its cache."""
 
     def __init__(self, shape: GroupShape, rows: Sequence[RowKV]) -> None:
         self._shape = shape
@@ -94,7 +96,8 @@ class GroupKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of a chunk of `N` tokens, or mlx-lm's name for it if one fits."""
+        """Return the attention mask for a chunk of `N` tokens, or mlx-lm's name of a standard mask
+        if that suffices."""
         if self._shape.level and window_size is None and not return_array:
             return None if N == 1 else "causal"
         return self._shape.mask(N, window_size)

@@ -34,8 +34,8 @@ class StoredPrefix:
 
 
 class PrefixStore:
-    """The kept prefixes by entry id. `keep` takes ownership of copies that were made for the store;
-    `start` returns new copies."""
+    """The kept prefixes by entry id. `keep` takes copies that were made for the store and owns
+    them; `start` returns new copies."""
 
     def __init__(self) -> None:
         self._entries: dict[EntryId, StoredPrefix] = {}
@@ -93,11 +93,12 @@ def copy_of(caches: Sequence[Any], length: int) -> list[Any]:
 
 
 def evaluated(caches: Sequence[Any]) -> list[mx.array]:
-    """Return the arrays of caches, for `mx.eval`."""
+    """Return all arrays in these caches, to pass to `mx.eval`."""
     leaves = tree_flatten([cache.state for cache in caches])
     return [leaf for _, leaf in leaves if isinstance(leaf, mx.array)]
 
 
 def _own(leaf: Any) -> Any:
-    """Return a copy of an array that keeps no larger buffer alive; scalars unchanged."""
+    """Return a copy of an array, so that no larger buffer is kept in memory; return scalars
+    unchanged."""
     return mx.contiguous(leaf) if isinstance(leaf, mx.array) and leaf.ndim else leaf

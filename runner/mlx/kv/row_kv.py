@@ -45,8 +45,8 @@ class LayerKV:
 class RowKV(LayerKV):
     """One attention layer's keys and values of one row, in parts of (1, heads, room, width).
 
-    `reserve` tokens are allocated when the first part of a longer prompt arrives, so that a chunked
-    prefill never copies.
+    If a prompt comes in several chunks, room for `reserve` tokens is allocated with its first
+    chunk, so that later chunks need no copying.
     """
 
     def __init__(self, reserve: int = 0, codec: Codec = FULL_WIDTH) -> None:
@@ -77,7 +77,7 @@ class RowKV(LayerKV):
         self.offset = stop
 
     def past(self, length: int | None = None) -> Parts:
-        """Return views of the first `length` (default: all) tokens' parts."""
+        """Return views of the stored parts of the first `length` tokens (default: all)."""
         if not self.parts:
             raise ValueError("the row has no past yet")
         stop = self.offset if length is None else length
@@ -96,7 +96,8 @@ class RowKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of the next `N` tokens, or mlx-lm's name for it if one fits."""
+        """Return the attention mask for the next `N` tokens, or mlx-lm's name of a standard mask if
+        that suffices."""
         if window_size is not None or (return_array and N > 1):
             return causal_mask(N, self.offset, window_size)
         return None if N == 1 else "causal"
@@ -107,7 +108,8 @@ class RowKV(LayerKV):
 
 
 def causal_mask(count: int, offset: int, window: int | None) -> mx.array:
-    """Return (count, offset + count): which positions each of `count` new tokens may attend to."""
+    """Return the mask (count, offset + count): which positions each of `count` new tokens may
+    attend to."""
     those = mx.arange(offset + count)[None]
     these = mx.arange(offset, offset + count)[:, None]
     mask = these >= those

@@ -41,8 +41,8 @@ class SinkWindow:
         return self.sinks + (position - self.sinks) % self.tokens
 
     def position_in(self, place: mx.array, length: int | mx.array) -> mx.array:
-        """Return the position stored in each place of a row of `length` tokens (an array: of each
-        row). An empty place yields a position of at least `length`."""
+        """Return the position of the token in each place, for a row of `length` tokens (an array:
+        one length per row). For an empty place, the result is at least `length`."""
         last = length - 1
         behind = (last - place) % self.tokens
         return mx.where((place < self.sinks) | (place > last), place, last - behind)
@@ -50,8 +50,8 @@ class SinkWindow:
     def sees(
         self, these: mx.array, those: mx.array, length: int | mx.array, narrower: int | None
     ) -> mx.array:
-        """Return whether each of `these` positions sees `those`, which belong to a row of `length`
-        tokens. `narrower` is a window of the model itself."""
+        """Return whether each position of `these` sees each position of `those`, in a row of
+        `length` tokens. `narrower` is the model's own sliding window."""
         seen = (those < length) & (those <= these)
         seen = seen & ((those < self.sinks) | (these - those < self.tokens))
         return seen if narrower is None else seen & (these - those < narrower)
@@ -93,7 +93,8 @@ class WindowKV(LayerKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array | str | None:
-        """Return the mask of the next `N` tokens, or mlx-lm's name for it if one fits."""
+        """Return the attention mask for the next `N` tokens, or mlx-lm's name of a standard mask if
+        that suffices."""
         if window_size is None and N == 1:
             return None
         stop = self.offset + N
@@ -112,7 +113,7 @@ class WindowKV(LayerKV):
         return min(self.offset, self.window.places)
 
     def _write(self, new: Parts) -> None:
-        """Write one token to the place of its position, replacing the token there."""
+        """Write one token into the place of its position. The token that was there is lost."""
         place = self.window.place_of(self.offset)
         if not self.parts or place >= self.parts[0].shape[2]:
             room = min(place + GROWTH_TOKENS, self.window.places)
@@ -124,7 +125,8 @@ class WindowKV(LayerKV):
 
     def _remaining(self, seen: Parts, count: int) -> Parts:
         """Return the keys and values that a row keeps after `count` further tokens, each in its
-        place. `seen` are those of its kept and its further tokens."""
+        place. `seen` has the keys and values of the tokens kept so far, then those of the further
+        tokens."""
         stop = self.offset + count
         if stop <= self.window.places:
             return seen
@@ -219,7 +221,7 @@ class WindowBatchKV(LayerKV):
 
 
 def _widened(part: mx.array, room: int) -> mx.array:
-    """Return the array enlarged to `room` tokens."""
+    """Return the array, enlarged with zeros to `room` tokens."""
     rows, heads, taken, width = part.shape
     if taken >= room:
         return part

@@ -46,8 +46,9 @@ CODED_TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The KV layout of a model. `codecs[i]` stores the ordinary KV of layer i; None: the layer
-    keeps something else. In the layers `windowed` a row keeps a `window`."""
+    """How a model keeps KV. `codecs[i]` stores the ordinary KV (keys and values that grow with each
+    token) of layer i; None: the layer keeps something else. In the layers `windowed` a row keeps a
+    `window`."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int
@@ -74,8 +75,8 @@ class Shape:
 
 
 def new_caches(model: nn.Module, shape: Shape, reserve: int) -> list[Any]:
-    """Return a row's own empty caches, one per layer; a `RowKV` or `WindowKV` for layers with
-    ordinary KV."""
+    """Return new empty caches for one row, one per layer. Layers with ordinary KV get a `RowKV` or
+    `WindowKV`; others get mlx-lm's cache."""
     made = [None] * len(shape.codecs) if shape.trims else make_prompt_cache(model)
     if shape.window is not None:
         window = shape.window
@@ -105,7 +106,8 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
 
 
 def _windowed(shape: Shape, window: SinkWindow) -> Shape:
-    """Return the shape with a window in each layer of ordinary KV. Its bytes are unchanged."""
+    """Return the shape with a window in each layer of ordinary KV. The byte counts are not
+    adjusted."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
 
@@ -148,7 +150,7 @@ class _Masked(RowKV):
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
-        """Return the mask of a window, (N, offset + N)."""
+        """Return the mask of a window, (N, offset + N), for the next `N` tokens."""
         stop = self.offset + N
         these, those = mx.arange(self.offset, stop)[:, None], mx.arange(stop)[None]
         return self._window.sees(these, those, stop, window_size)
@@ -183,7 +185,8 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """Return (True, bytes per token) of a growing cache, (False, bytes) of a fixed one."""
+    """Return what a cache costs: (True, bytes per token) if it grows, (False, bytes per row) if its
+    size is fixed."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
@@ -196,8 +199,9 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that trials of a model showed. `slabs`: a row may leave a hole in the batch.
-    `packs`: attention reads reduced-precision KV of a batch directly."""
+    """The features that a model showed when it was tried out. `slabs`: a row may leave a hole in
+    the batch. `packs`: attention can read the reduced-precision KV of a batch without decoding
+    it."""
 
     batches_ragged: bool
     groups: bool
@@ -248,7 +252,7 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
     rows = [_probe(5, shape.vocabulary, 3 + 2 * at) for at in range(len(names))]
 
     def last(some: Sequence[int]) -> mx.array:
-        """Return the last logits of some of the rows, computed together."""
+        """Return the last logits of the rows at these indices, computed as one batch."""
         with adapters.applied([names[at] for at in some]):
             caches = new_caches(model, shape, 0)
             out = model(mx.array([rows[at] for at in some]), cache=caches)[:, -1]
@@ -260,8 +264,8 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
 
 
 def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
-    """Return whether a traced decode gives the same results, for one row and for more. `packed`:
-    attention reads stored KV directly."""
+    """Return whether a traced decode gives the same results as a plain one, for one row and for
+    two. `packed`: attention reads the stored KV without decoding it."""
     if not shape.trims:
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]
@@ -271,7 +275,7 @@ def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
     tolerance = CODED_TOLERANCE if shape.narrowed else None
 
     def traced(some: int) -> Callable[[], list[mx.array]]:
-        """Return a function that computes the first rows by a trace."""
+        """Return a function that computes the first `some` rows with a trace."""
         return lambda: _together(model, shape, rows[:some], traced=True, packed=packed)
 
     return all(_agree(traced(some), alone[:some], tolerance) for some in (2, 1))
@@ -282,8 +286,8 @@ def _probe(length: int, vocabulary: int, stride: int) -> list[int]:
 
 
 def _alone(model: Any, shape: Shape, row: list[int]) -> tuple[mx.array, mx.array]:
-    """Compute a row alone. Return its logits after its tokens, and after one further token (a
-    repetition of its first)."""
+    """Compute a row alone. Return its logits after its last token, and the logits after one more
+    token (its first token again)."""
     caches = new_caches(model, shape, 0)
     first = model(mx.array([row]), cache=caches)[0, -1]
     second = model(mx.array([row[:1]]), cache=caches)[0, -1]
@@ -315,7 +319,8 @@ def _together(
 
 
 def _grouped(model: Any, shape: Shape, rows: Sequence[list[int]]) -> list[mx.array]:
-    """Compute both rows' last chunks as one padded batch, from different depths."""
+    """Return the last logits of two rows whose chunks are computed as one padded batch, after
+    different numbers of earlier tokens."""
     own = [new_caches(model, shape, 0) for _ in rows]
     starts = [0, 4]
     mx.eval(model(mx.array([rows[1][:4]]), cache=own[1]))

@@ -53,7 +53,8 @@ class CompiledKV:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None
     ) -> mx.array:
-        """Return the mask over the slab's columns, (rows, 1, 1, room), within a window if given."""
+        """Return the attention mask over all columns of the slab, (rows, 1, 1, room), limited to a
+        sliding window if one is given."""
         if window_size is None:
             return self._mask
         return self._mask & (mx.arange(self.parts[0].shape[2]) > self._stop - window_size)
@@ -88,11 +89,13 @@ class CompiledDecode:
         return self.run(self._steps[shape], batch)
 
     def trace(self) -> Step:
-        """Return a step function that is traced on its first call with a shape."""
+        """Return a function that computes one step; MLX traces it on its first call with a
+        shape."""
         return mx.compile(self._step)
 
     def run(self, step: Step, batch: DecodeBatch) -> mx.array:
-        """Compute one step of the batch with `step`, and put its slabs back."""
+        """Compute one step of the batch with the function `step`, and return the logits. The batch
+        lends its slabs to the step and gets them back."""
         stop = batch.shape.stop
         begins = [stop if begin == SlabShape.HOLE else begin for begin in batch.shape.begins]
         offset = mx.array([stop - begin for begin in begins])
@@ -119,20 +122,20 @@ class CompiledDecode:
 
 
 class Traceable(Protocol):
-    """A forward whose small batches may be traceable."""
+    """A forward that may be able to compute small batches with compiled traces."""
 
     def traces(self) -> bool:
-        """Try out whether the model's forward can be traced; return the result."""
+        """Try out whether traces of the forward give correct results; return whether they do."""
         ...
 
     def trace(self) -> None:
-        """Use traces from the next step on."""
+        """Use traces for small batches from the next step on."""
         ...
 
 
 class TraceStart:
-    """Decides when a forward begins to trace: at load, or when a child process has compiled its
-    kernels."""
+    """Decides when a forward begins to use traces: at load, or when a child process has compiled
+    the kernels that they need."""
 
     def __init__(
         self, kernels: KernelCache, forward: Traceable, comm: Comm, *, pays: bool, allowed: bool

@@ -33,7 +33,7 @@ def share(most: int, cores: int, busy: int) -> int:
 
 
 class Threads(Protocol):
-    """The threads of the matrix library of one engine."""
+    """The threads that the BLAS library of one engine uses."""
 
     def work(self) -> None:
         """Record that a step begins."""
@@ -45,7 +45,8 @@ class Threads(Protocol):
 
 
 class OwnThreads:
-    """The threads of a runner that shares with none: a constant number."""
+    """The threads of a runner that does not share the cores with others: their number is
+    constant."""
 
     def work(self) -> None:
         """Change nothing."""
@@ -87,7 +88,7 @@ class SharedThreads:
             self._set_threads(threads)
 
     def rest(self) -> None:
-        """Leave the cores to the other runners."""
+        """Mark this runner as idle, so that other runners use its cores."""
         self._busy = False
         self._write(0)
 
@@ -112,8 +113,8 @@ class SharedThreads:
 
 
 def shared_threads(file: Path, cores: int) -> Threads:
-    """Return the threads of the BLAS preloaded into this process. Their number is constant if it
-    has one thread, cannot be read, or the file cannot be opened."""
+    """Return the threads of the BLAS library that is preloaded into this process. Their number is
+    constant if the library has one thread or none is found, or if the file cannot be opened."""
     preloaded = ctypes.CDLL(None)
     for get, put in _CALLS:
         if hasattr(preloaded, get) and hasattr(preloaded, put):
