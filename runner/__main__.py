@@ -1,6 +1,6 @@
 """Talks to the settings: composes the process of one runner slot.
 
-python -P -m runner        (supervisord sets SHOAL_SLOT to the slot's two digits)
+python -P -m runner        (supervisord sets SHOAL_SLOT to the two digits of the slot)
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 SWITCH_S = 0.0005
 """How long a Python thread may hold the GIL while another thread waits for it. This is a tenth of
-the default, so that the engine's thread does not wait while another renders a prompt's template."""
+Python's default, so that the engine's thread does not wait while another thread renders a chat
+template."""
 THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
 """With this environment variable, MLX raises in the middle of a step if shapes change more often
 than its CUDA caches allow. We turn it off, because a slow runner is better than a dead one. A value
@@ -84,7 +85,8 @@ def open_maker(spec: RunnerSpec) -> ModelMaker:
 
 
 def form_group(group: GroupSpec, rank: int, deadline_s: float) -> None:
-    """Form the group in the main thread; this is the rank's first call of MLX."""
+    """Make this rank join the group, within `deadline_s`. Called in the main thread; this is the
+    process's first call of MLX."""
     from runner.mlx.ranks.comm import form
 
     form(group, rank, deadline_s)
@@ -98,7 +100,8 @@ def open_exchanges(spec: RunnerSpec, context: RankContext) -> Exchanges:
 
 
 def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
-    """Open the model's tokenizer; imports the tokenizer library only now. Raises TokenizerError."""
+    """Open the model's tokenizer, and return the object that does all text work. The tokenizer
+    library is imported only now. Raises TokenizerError."""
     from runner.text import ModelTokenizer, Parsers, Text
 
     return Text(
@@ -113,14 +116,15 @@ def load_text(spec: RunnerSpec, *, constrain_tools: bool = False) -> TextWorks:
 
 
 def load_inputs(spec: RunnerSpec) -> EmbeddingInputs:
-    """Open the tokenizer of an embedding model. Raises TokenizerError."""
+    """Open the tokenizer of an embedding model, and return the object that tokenises inputs. Raises
+    TokenizerError."""
     from runner.text import EmbeddingInputs
 
     return EmbeddingInputs.load(Path(spec.path), max_tokens=spec.context_tokens)
 
 
 def engine_bytes() -> int | None:
-    """Return MLX's peak memory; None before an engine has imported it."""
+    """Return MLX's peak memory in bytes; None if no engine has imported MLX yet."""
     device: Any = sys.modules.get("runner.mlx.model.device")
     return None if device is None else device.taken_bytes()
 

@@ -23,9 +23,10 @@ from bus.wire.ids import TokenId
 from bus.wire.messages.requests import Sampling
 
 RowId = NewType("RowId", int)
-"""Id of one choice of one request; new after each resumption, never reused in a generation."""
+"""Id of a row, which is one choice of one request. A row that resumes gets a new id; ids are never
+reused within a generation (an attempt to load the instance)."""
 EntryId = NewType("EntryId", int)
-"""One kept prefix in the engine's prefix cache."""
+"""Id of one kept prefix in the engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +80,8 @@ class PrefixHit(ArrayFrame, frozen=True):
 
 
 class PrefixInsert(ArrayFrame, frozen=True):
-    """Keep the KV of the row's first `length` tokens as `entry`; all of them are computed by the
-    end of this step."""
+    """Keep the KV of the row's first `length` tokens as entry `entry` of the prefix cache; all of
+    these tokens are computed by the end of this step."""
 
     entry: EntryId
     row: RowId
@@ -88,7 +89,7 @@ class PrefixInsert(ArrayFrame, frozen=True):
 
 
 class PrefillChunk(ArrayFrame, frozen=True):
-    """Compute tokens[start:stop] of the row. Chunks of a row come in order, without gaps."""
+    """Compute tokens[start:stop] of a row's prompt. Chunks of a row come in order, without gaps."""
 
     row: RowId
     start: int
@@ -101,7 +102,8 @@ PrefillGroup = tuple[PrefillChunk, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One numbered step. An empty tuple means that the step does nothing of that kind."""
+    """The work of the engine in one numbered step. An empty tuple means that the step does nothing
+    of that kind."""
 
     step: int
     release: tuple[RowId, ...] = ()
@@ -113,10 +115,11 @@ class StepPlan:
     decode: tuple[RowId, ...] = ()
     insert: tuple[PrefixInsert, ...] = ()
     digest: int = 0
-    """Running CRC-32 of all tokens committed before this plan; followers check it."""
+    """Running CRC-32 of all tokens that were read before this plan; followers compare it with their
+    own."""
     forced: tuple[tuple[RowId, TokenId], ...] = ()
-    """Tokens forced on sampled rows, instead of the drawn ones. Only the lead has them, because
-    only the lead samples."""
+    """Tokens that replace the sampled ones, by row. Only the lead has them, because only it
+    samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class PromptScores:
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """Only this row fails; every other row of the step has its token."""
+    """The failure of one row in a step; every other row of the step has its token."""
 
     row: RowId
     reason: Literal["bad_request", "internal", "memory_pressure"]
@@ -224,7 +227,7 @@ class EngineMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryLook:
-    """A rank's memory and its limit, measured when `step` was the last step that it had read."""
+    """The used memory and the limit of a rank, measured after it had read the result of `step`."""
 
     step: int
     used_bytes: int
@@ -282,9 +285,9 @@ class Maker(Protocol):
 
 
 class EmbedderFacts(Protocol):
-    """Facts of a loaded embedding model. A vector has `dimensions` numbers unless a request asks
-    for another length and `allows_dimensions` is true: one of `dimension_choices`, or with
-    `any_dimensions` any up to `width`. An input has at most `max_tokens`."""
+    """Facts of a loaded embedding model. A vector has `dimensions` numbers by default. A request
+    may choose another length if `allows_dimensions`: one of `dimension_choices`, or any length up
+    to `width` if `any_dimensions`. An input has at most `max_tokens`."""
 
     @property
     def dimensions(self) -> int:
@@ -340,7 +343,7 @@ class Embedder(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the engine; the last call."""
+        """Close the engine; no calls follow."""
         ...
 
 
@@ -360,7 +363,8 @@ class StepEngine(Protocol):
         ...
 
     def ease(self) -> None:
-        """Free unused memory now, and spare slots of batches soon; steps may be unread."""
+        """Free unused memory now, and the spare slots of batches soon. May be called while steps
+        are unread."""
         ...
 
     def rest(self) -> None:
@@ -368,7 +372,7 @@ class StepEngine(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the engine; the last call."""
+        """Close the engine; no calls follow."""
         ...
 
 

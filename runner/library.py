@@ -29,8 +29,8 @@ STAND_INS = {
 }
 """Names that mlx-lm imports from the two libraries."""
 AT_IMPORT = "register"
-"""One class of mlx-lm registers itself with `AutoTokenizer` on import. With a stand-in this does
-nothing; the module is executed again after the library is loaded."""
+"""The method by which one of mlx-lm's classes registers itself with `AutoTokenizer` on import. A
+stand-in's method does nothing; the module is executed again after the library is loaded."""
 _READS_TOKENIZERS = "mlx_lm.tokenizer_utils"
 _loading = RLock()
 
@@ -57,7 +57,7 @@ _loaded: set[str] = set()
 
 
 def _registered(*_args: Any, **_named: Any) -> None:
-    """Ignore a class that registers itself."""
+    """Do nothing; a class of mlx-lm calls this to register itself."""
 
 
 def _stood_for(stand_in: _StandIn) -> Any:
@@ -88,7 +88,8 @@ def load_transformers() -> ModuleType:
 
 
 def _replace(names: dict[str, Any], anew: dict[int, Any]) -> None:
-    """Rebind a module's names to the library's objects."""
+    """Rebind the names of one module of mlx-lm from stand-ins, or from objects of a reloaded
+    module, to the current objects."""
     for name, value in list(names.items()):
         if id(value) in anew:
             names[name] = anew[id(value)]
@@ -98,7 +99,8 @@ def _replace(names: dict[str, Any], anew: dict[int, Any]) -> None:
 
 @contextmanager
 def _stand_ins() -> Generator[None]:
-    """Put stand-ins in the place of libraries that are not imported yet."""
+    """Within the context, put stand-ins into `sys.modules` for libraries that are not imported
+    yet."""
     mine: dict[str, ModuleType] = {}
     for name, taken in STAND_INS.items():
         if name.partition(".")[0] in sys.modules and name.partition(".")[0] not in mine:

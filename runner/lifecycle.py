@@ -21,7 +21,8 @@ NEXT: Mapping[Phase, Mapping[Signal, Phase]] = {
     "draining": {"empty": "ended", "end": "ended"},
     "ended": {},
 }
-"""`idle` waits for a spec; `draining` refuses new work until it is empty or out of time."""
+"""The next phase of a runner by phase and signal. `idle` waits for a spec; `draining` refuses new
+requests until the open ones have ended or its deadline has passed."""
 
 
 def signalled(phase: Phase, signal: Signal) -> Phase:
@@ -55,11 +56,11 @@ EXIT_CODES: Mapping[int, str] = {
 """The meaning of a runner's exit codes (75, orphaned, and 3, role taken, are `bus.service`'s)."""
 
 TELL_STACKS = frozenset({WEDGED, GROUP_LOST})
-"""Exits that a hanging thread may have caused: the threads' stacks are reported before them, as for
-a load that takes too long."""
+"""Exit codes of ends that a hanging thread may have caused. Before such an exit the stacks of all
+threads are reported."""
 
 SPEC_DEADLINE_S: Final = 60.0
-"""How long a runner without a spec and without a worker stays."""
+"""How long a runner that has neither a spec nor a connection to a worker keeps running."""
 PREPARES_AFTER_S: Final = 0.3
 """A runner that has waited this long for its spec imports its libraries meanwhile."""
 FIRST_STEP_DEADLINE_S: Final = 60.0

@@ -2,8 +2,8 @@
 
 Pure. A batch has as many tokens as take about `TARGET_S` at the measured pace, so a request with
 one input waits for at most one batch of others. Higher priorities come first. Within a priority,
-the requester whose last turn is oldest goes first; requesters (`bus.wire.shares`) then alternate,
-one input each.
+the requester that was in a batch longest ago goes first; requesters (`bus.wire.shares`) then
+alternate, one input each.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LEAST_TOKENS, MOST_TOKENS = 128, 32_768
 """Limits of a batch at any pace; a longer input is a batch of its own."""
 MOST_INPUTS = 256
 MOST_VECTOR_BYTES = 1 << 20
-"""Vectors of one batch travel in one frame per gateway process."""
+"""The most bytes of vectors in a batch: they are sent as one frame to each gateway process."""
 USUAL_PACE = 2_000.0
-"""Tokens per second, until the first batch is measured."""
+"""The pace in tokens per second that is assumed until the first batch is measured."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """Inputs computed together: per request, its prompts in order.
+    """Inputs that are computed together: for each request, its next inputs in order.
 
     `number` counts from 1. All vectors have the same `dimensions` (None: the model's own width).
     """
@@ -69,8 +69,8 @@ class BatchPace:
         return tokens / self._tokens_per_s
 
     def measured(self, tokens: int, seconds: float) -> None:
-        """Update the pace from a batch. Small batches only raise it, because they say little about
-        large ones."""
+        """Update the pace from a batch of `tokens` that took `seconds`. A small batch can only
+        raise the pace, because it says little about large ones."""
         pace = tokens / max(seconds, 1e-6)
         if not self._measured:
             self._tokens_per_s, self._measured = pace, True
@@ -103,8 +103,8 @@ def next_batch(
 def _fill(
     batch: Batch, requests: Iterable[OpenEmbedding], budget_tokens: int, most: int, now: float
 ) -> None:
-    """Add inputs one by one until no more fit. The requester with the fewest inputs in the batch
-    goes first, then the earliest."""
+    """Add inputs to the batch one by one until no more fit. The next input is from the requester
+    with the fewest inputs in the batch; of several such requesters, the first."""
     shares, asking = Shares(), dict[Sharer, deque[OpenEmbedding]]()
     for request in requests:
         asking.setdefault(request.request.sharer, deque()).append(request)

@@ -76,7 +76,7 @@ class EmbeddingResponder:
         self._advance()
 
     def give_back(self, request: OpenRequest, now: float, *, begun: bool) -> None:
-        """Return None: embedding requests are never handed over."""
+        """Return None: an embedding request is never handed back to its gateway."""
 
     def end(self, request: OpenRequest, now: float) -> Usage:
         return self._open.pop(request.request_id).close(now)
@@ -122,7 +122,7 @@ class EmbeddingResponder:
             self._prepare(embedding)
 
     def embedded(self, news: Embedded) -> None:
-        """Send the vectors of a batch and start the next one."""
+        """Send the vectors of a computed batch, and start the next batch."""
         now, start = self._now(), 0
         self.computing = None
         self._server.totals.prompt_tokens += news.batch.tokens

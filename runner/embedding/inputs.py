@@ -19,7 +19,7 @@ PART_CHARS = 32_768
 
 
 class InputTokens(Protocol):
-    """One tokenised input."""
+    """One tokenised input of an embedding request."""
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -34,7 +34,7 @@ class InputTokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PreparedInputs:
-    """A tokenised part of a request's inputs, in order."""
+    """A part of a request's inputs, tokenised, in order."""
 
     prompts: tuple[InputTokens, ...]
 
@@ -49,7 +49,8 @@ class InputsReader(Protocol):
 
 
 def next_part(prompt: InputsPrompt, start: int) -> InputsPrompt:
-    """Return the next part of the inputs, from index `start`; at least one input."""
+    """Return the part of the request's inputs that begins at index `start`; it has at least one
+    input."""
     size, stop = 0, start
     while stop < len(prompt.inputs) and stop - start < PART_INPUTS:
         size += len(prompt.inputs[stop])
@@ -87,13 +88,14 @@ class InputsText:
         return PreparedInputs(tuple(prompts))
 
     def read(self, request: GenerationRequest, context_tokens: int) -> Refusal:
-        """Refuse: embedding models do not answer questions about prompts."""
+        """Return the refusal of a question about a prompt, because embedding models do not answer
+        these."""
         text = f"{request.model} is an embedding model; it does not answer questions about prompts"
         return Refusal(reason="unsupported", message=text, field="model")
 
 
 def no_text(model: str) -> Refusal:
-    """Return the refusal of a request for text."""
+    """Return the refusal of a request that asks an embedding model to generate text."""
     message = f"{model} is an embedding model; it cannot generate text"
     return Refusal(reason="unsupported", message=message, field="model")
 

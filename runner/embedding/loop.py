@@ -18,10 +18,11 @@ from runner.engine import Embedder, EmbedderFacts, EngineStatus, LoadProgress
 IDLE_S = 0.5
 """After this idle time the engine frees its unused memory."""
 BATCH_DEADLINE_S = 60.0
-"""Time limit of a batch of inputs, or four times the expected time if that is more: unlike a
-prompt's prefill, an input cannot be computed in parts."""
+"""Least time limit of a batch; the limit is four times the batch's expected time if that is more. A
+batch has no shorter limit because, unlike a prompt, an input cannot be computed in parts."""
 TRIED_OUT = (8, 64)
-"""Input lengths (tokens) computed before the first request, so that slow first runs are over."""
+"""Lengths of warm-up inputs in tokens. They are computed before the first request, because the
+first forwards are slow."""
 
 LoadEmbedder = Callable[[Callable[[LoadProgress], None]], Embedder]
 

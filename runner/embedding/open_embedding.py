@@ -17,11 +17,12 @@ from runner.serving import OpenRequest, VectorsPiece
 READY_TOKENS = 16_384
 """Inputs are tokenised until this many tokens of a request wait to be computed."""
 FAILS: dict[str, FailReason] = {"context_length": "context_length"}
-"""The fail reason of each refusal; others are bad requests."""
+"""Maps the reason of a refused input to the fail reason of its request; other reasons become
+`bad_request`."""
 
 
 class OpenEmbedding:
-    """The inputs of `request`, as the module describes. `ready` are its tokenised prompts. `turn`
+    """The inputs of `request`, from tokenising to vectors. `ready` are its tokenised inputs. `turn`
     is the number of the last batch that had inputs of this request."""
 
     def __init__(self, request: OpenRequest) -> None:
@@ -43,14 +44,14 @@ class OpenEmbedding:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether its next input may be computed."""
+        """Return whether the next input of the request may be computed."""
         return bool(self.ready) and self.request.choices[0].credit > 0
 
     # --- inputs ------------------------------------------------------------------------
 
     def part(self) -> GenerationRequest | None:
-        """Return the next part to tokenise; None if enough is ready, a part is being tokenised, or
-        none is left."""
+        """Return the next part of the inputs to tokenise; None if enough inputs are ready, a part
+        is being tokenised, or none is left."""
         if self.request.is_over or self._is_preparing or self._ready_tokens >= READY_TOKENS:
             return None
         if self._parted == len(self._prompt.inputs):
@@ -80,7 +81,7 @@ class OpenEmbedding:
     # --- batches -----------------------------------------------------------------------
 
     def take(self, turn: int, now: float) -> InputTokens:
-        """Take the next ready prompt for batch number `turn`."""
+        """Remove and return the next ready input, for batch number `turn`."""
         prompt = self.ready.popleft()
         self._ready_tokens -= len(prompt.tokens)
         self._tokens += len(prompt.tokens)
@@ -92,7 +93,8 @@ class OpenEmbedding:
     def computed(
         self, prompts: Sequence[InputTokens], vectors: Sequence[bytes], now: float
     ) -> None:
-        """Send the vectors of the prompts taken last; the last vector ends the request."""
+        """Send the vectors of the inputs that were taken for the last batch. The vector of the
+        request's last input ends the request."""
         start = self._computed
         self._computed += len(vectors)
         cut = tuple(start + place for place, prompt in enumerate(prompts) if prompt.cut_off)

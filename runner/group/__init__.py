@@ -1,3 +1,4 @@
 """Messages between the ranks of a group over ZeroMQ: step plans, proofs of identity and heartbeats.
-Tensors do not pass here, but over MLX's ring.
+
+Tensors are not sent by this package: MLX's ring carries them.
 """

@@ -21,14 +21,14 @@ from bus.wire.messages.collectives import (
 )
 
 CHECK_SIZES = (1, 7, 1_024, 65_536, 1_048_576)
-"""Element counts of checked sums, gathers and relays: one, some odd sizes, and from small messages
-to those sent in pieces."""
+"""Element counts with which sums, gathers and relays are checked: one, odd sizes, and sizes from
+small messages to messages that are sent in pieces."""
 
 
 class Exchanges(Protocol):
-    """One rank's end of a formed group. Each call is one exchange, or several in a fixed order. It
-    returns when its result is in memory. It may raise RuntimeError if a peer is lost; then no
-    further call is allowed."""
+    """One rank's end of a group whose ranks are connected. Each method makes one exchange, or
+    several in a fixed order, and returns when its result is in memory. A method may raise
+    RuntimeError if a peer is lost; then no further call is allowed."""
 
     mlx_version: str
     device: str
@@ -44,24 +44,27 @@ class Exchanges(Protocol):
         ...
 
     def barrier(self) -> Check:
-        """Wait for all ranks. Return whether their number is the group's size."""
+        """Wait until all ranks have called this. Return whether their number is the group's
+        size."""
         ...
 
     def check_sum(self, elements: int) -> Check:
-        """Sum a pattern that differs by rank; check every element."""
+        """Sum arrays of `elements` numbers over all ranks. Return whether every element of the sum
+        is right."""
         ...
 
     def check_gather(self, elements: int) -> Check:
-        """Gather every rank's pattern of this many elements; check all of them."""
+        """Gather arrays of `elements` numbers from all ranks. Return whether every element is
+        right."""
         ...
 
     def check_relay(self, elements: int) -> Check:
-        """Pass patterns to the next rank by send and receive, all round and back again; check every
-        received element."""
+        """Pass arrays around the ring by send and receive, once in each direction. Return whether
+        every received element is right."""
         ...
 
     def prepare(self, elements: int) -> None:
-        """Allocate the operands of one size. No exchange."""
+        """Allocate the operand of `elements` numbers for `sum_round`. No exchange."""
         ...
 
     def sum_round(self) -> None:
@@ -69,17 +72,18 @@ class Exchanges(Protocol):
         ...
 
     def check_round(self) -> Check:
-        """Check every element of the last round's result. No exchange."""
+        """Return whether every element of the last `sum_round` is right. No exchange."""
         ...
 
     def release(self) -> None:
-        """Free the arrays of the current size."""
+        """Free the arrays that `prepare` and `sum_round` made."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteProgress:
-    """Progress of a rank: `done` of `rounds` exchanges, and the findings so far."""
+    """Progress of a rank in the collective test: `done` of `rounds` exchanges, and its finding so
+    far."""
 
     phase: TestPhase
     done: int
@@ -95,7 +99,8 @@ def check_sizes(test: CollectiveTest, ranks: int) -> tuple[int, ...]:
 
 
 class Suite:
-    """One rank's run of the test. `tell` is called after every exchange and must not block."""
+    """One rank's part of the collective test. `tell` is called after every exchange and must not
+    block."""
 
     def __init__(
         self,

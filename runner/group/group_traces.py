@@ -18,17 +18,17 @@ from runner.group.rank_frames import AskTrace, RankPing, RankPong, RankTrace, To
 from runner.group.rank_recorder import RankRecorder
 
 PINGS = 6
-"""Pings in a burst, before a follower is asked."""
+"""Number of pings that are sent to a follower before it is asked for its spans."""
 WAITS_S = 2.0
-"""An answer later than this after the question is ignored."""
+"""A follower's answer is ignored if it arrives later than this after the question."""
 
 TellRank = Callable[[RankTraced], None]
 
 
 @dataclass(slots=True)
 class AskedFor:
-    """A request whose spans were requested. It began at `began_at`; `ranks` have not answered
-    yet."""
+    """A request whose spans were requested from the followers. The request began at `began_at`;
+    `ranks` have not answered yet."""
 
     tell: TellRank
     began_at: float
@@ -59,8 +59,8 @@ class GroupTraces:
         self._requests: dict[RequestId, AskedFor] = {}
 
     def ask(self, request_id: RequestId, step: int, tell: TellRank, now: float) -> None:
-        """Report this rank's spans immediately, and the other ranks' spans when these answer. The
-        request ended with `step`."""
+        """Pass this rank's spans of the request to `tell` immediately, and those of each other rank
+        when it answers. `step` is the last step of the request."""
         spans = self._recorder.take(request_id)
         tell(RankTraced(request_id, 0, 0.0, 0.0, spans))
         began_at = now if spans is None else spans.began_at
@@ -72,7 +72,8 @@ class GroupTraces:
                 self._send(rank, RankPing(now))
 
     def beat(self, now: float) -> None:
-        """Measure clocks while a request is traced; drop requests without an answer."""
+        """Called with each heartbeat: ping the followers while a request is traced, and drop
+        requests whose answers are overdue."""
         if self._recorder.notes:
             for rank in self._followers:
                 self._send(rank, RankPing(now))

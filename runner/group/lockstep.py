@@ -28,7 +28,7 @@ _DIGEST = struct.Struct("<qi")
 
 
 class OutOfStep(Exception):
-    """A follower received a plan that does not match what it has computed."""
+    """A follower received a plan that does not fit the steps that it has computed."""
 
 
 class Disagreement(Exception):
@@ -36,7 +36,7 @@ class Disagreement(Exception):
 
 
 def digested(digest: int, row: RowId, token: int) -> int:
-    """Return the running CRC-32 of committed tokens extended by one token."""
+    """Return the running CRC-32 `digest` after one more token of a row."""
     return zlib.crc32(_DIGEST.pack(row, token), digest)
 
 
@@ -55,8 +55,9 @@ class SharedPlan:
 
 @dataclass(slots=True)
 class Lockstep:
-    """The state of a follower's check. `hears` False: tokens do not reach this rank, and only
-    numbers are checked. `read` is the last step with known tokens."""
+    """The state with which a follower checks the lead's plans. `hears` False: tokens do not reach
+    this rank, and only the numbers of plans are checked. `read` is the last step whose tokens are
+    known."""
 
     hears: bool
     issued: int = 0
@@ -69,8 +70,8 @@ class Lockstep:
     _lost: dict[int, frozenset[RowId]] = field(default_factory=dict[int, frozenset[RowId]])
 
     def take(self, shared: SharedPlan) -> None:
-        """Check and accept the next plan; every step up to `shared.covers` has been read. Raises
-        OutOfStep."""
+        """Check the lead's next plan and accept it. This rank must have read every step up to
+        `shared.covers`. Raises OutOfStep."""
         step = shared.plan.step
         if step != self.issued + 1:
             raise OutOfStep(f"plan {step} came after plan {self.issued}")
@@ -91,7 +92,8 @@ class Lockstep:
             )
 
     def add_tokens(self, step: int, tokens: Sequence[SampledToken]) -> None:
-        """Add the tokens of the next step in order. Raises OutOfStep."""
+        """Add the tokens of `step`, which must follow the last step with known tokens. Raises
+        OutOfStep."""
         if step != self.read + 1:
             raise OutOfStep(f"step {step} was read after step {self.read}")
         self.read = step
@@ -102,8 +104,8 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
     """Facts about one rank's part of the model after loading.
 
     `config` is the SHA-256 of its config.json, `precision` its compute dtype. `groups`: chunks of
-    several rows can be one batch. `slabs`: all of its layers keep ordinary KV. `adapters` maps its
-    adapters to their digests; left out if empty.
+    several rows can be one batch. `slabs`: all of its layers keep ordinary KV. `adapters` are
+    (name, digest) of its adapters; the frame omits the field if it is empty.
     """
 
     rank: int
@@ -128,7 +130,7 @@ class RankFacts(ArrayFrame, tag="facts", frozen=True):
 
 class Agreement(ArrayFrame, tag="agreed", frozen=True):
     """The common settings of all ranks. Bytes are those of the rank with the least memory.
-    `adapters` are the adapters that every rank has; left out if empty."""
+    `adapters` are the adapters that every rank has; the frame omits the field if it is empty."""
 
     weights_bytes: int
     memory_limit_bytes: int
@@ -142,7 +144,8 @@ class Agreement(ArrayFrame, tag="agreed", frozen=True):
     adapters: tuple[str, ...] = ()
 
     def applied(self, facts: EngineFacts) -> EngineFacts:
-        """Return a rank's own facts with the agreed values in their place."""
+        """Return a rank's own facts, with the values that the ranks agreed on in place of its
+        own."""
         alone = sorted(facts.adapters - set(self.adapters))
         return replace(
             facts,

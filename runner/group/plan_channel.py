@@ -31,7 +31,7 @@ from runner.group.rank_channel import PlanChannel, PlanListener
 TRY_NEXT_S = 2.0
 """After this time without an answer, the follower tries the lead's next address."""
 BACK_S = 1.0
-"""A lost connection to the lead is back within this time, unless its process or machine is gone."""
+"""How long a lost connection to the lead may take to return; after that the lead counts as gone."""
 
 
 def open_channel(spec: RunnerSpec, shell: Shell, listener: PlanListener) -> PlanChannel:
@@ -62,18 +62,18 @@ class LeadChannel(PlanChannel):
         self._begin(self._received, self._beat)
 
     def formed(self) -> None:
-        """Start the silence timeouts: the ring is formed."""
+        """Start the time limits for silent ranks, because the ring is formed."""
         self._heard_at = dict.fromkeys(self._peers, self._reactor.now())
         super().formed()
 
     def ask_spans(self, request_id: RequestId, step: int, tell: TellRank) -> None:
-        """Request each rank's spans of a request that ended with `step`; `tell` is called with
-        them."""
+        """Request each rank's spans of a request whose last step is `step`; `tell` is called with
+        the spans of each rank that answers."""
         self._traces.ask(request_id, step, tell, self._reactor.now())
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the followers to leave. `is_final` is not sent to them, because only the worker
-        needs it."""
+        """Tell the followers to leave, for the reason `why`. `is_final` is not sent to them,
+        because only the worker needs it."""
         self._over = True
         self._send_all(rank_frames.RankGone(why, False))
 
@@ -181,7 +181,7 @@ class LeadChannel(PlanChannel):
 
 
 class FollowerChannel(PlanChannel):
-    """Another rank's `PlanChannel`: connects to the lead and receives its plans."""
+    """The `PlanChannel` of every rank but 0: connects to the lead and receives its plans."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: PlanListener) -> None:
         super().__init__(spec, shell, listener, agree=self._agree, tell=self._tell)
@@ -198,7 +198,7 @@ class FollowerChannel(PlanChannel):
         self._beat()
 
     def formed(self) -> None:
-        """Start the silence timeouts: the ring is formed."""
+        """Start the time limit for a silent lead, because the ring is formed."""
         self._heard_at = self._reactor.now()
         super().formed()
 
@@ -211,7 +211,8 @@ class FollowerChannel(PlanChannel):
         self._send(rank_frames.RankTrace(request_id, self.context.spans.take(request_id)))
 
     def end(self, why: str, *, is_final: bool = False) -> None:
-        """Tell the lead that this rank is leaving. `is_final`: retrying cannot help."""
+        """Tell the lead that this rank is leaving, for the reason `why`. `is_final`: retrying
+        cannot help."""
         if not self._over:
             self._over = True
             self._send(rank_frames.RankGone(why, is_final))

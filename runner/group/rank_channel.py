@@ -1,4 +1,5 @@
-"""Talks to the other ranks of a group: what both ends of the lead's plan socket share.
+"""Talks to the other ranks of a group: what the lead's and the followers' ends of the plan socket
+share.
 
 Each end belongs to the main thread. `agree` and `tell` are called from the engine's thread and only
 pass their message to the main thread.
@@ -28,19 +29,19 @@ from runner.group.ring_sockets import RingTraffic
 from runner.lifecycle import RANK_BEAT_S, RANK_LOST_LOADING_S, RANK_LOST_S
 
 RING_LOOK_S = 1.0
-"""Interval of counting a ring's traffic."""
+"""Interval at which the traffic of a ring is counted."""
 
 
 class PlanListener(Protocol):
     """The callbacks by which a channel reports to its rank; called in the main thread."""
 
     def form(self) -> None:
-        """Join the ring, because all ranks have said hello. Called once. The callee reports success
-        with `PlanChannel.formed`."""
+        """Called once, when all ranks have said hello: join the ring, then report success with
+        `PlanChannel.formed`."""
         ...
 
     def plan(self, shared: SharedPlan) -> None:
-        """Compute the lead's next plan; plans come in order, to followers only."""
+        """Called on followers with each plan of the lead, in order: compute the plan."""
         ...
 
     def lost(self, what: str, is_final: bool) -> None:
@@ -54,7 +55,8 @@ class PlanListener(Protocol):
 
 
 def group_of(spec: RunnerSpec) -> GroupSpec:
-    """Return the spec's group, checked against the rest of the spec. Raises CannotForm."""
+    """Return the group in the spec, checked against the other fields of the spec. Raises
+    CannotForm."""
     group = spec.group
     if group is None:
         raise CannotForm(f"rank {spec.rank} of {spec.size} has no group in its spec")
@@ -69,13 +71,14 @@ class PlanChannel:
     """One rank's end of the plan socket. It calls at most one of the listener's `lost` and `ended`,
     and neither after `end`.
 
-    It belongs to the main thread. `_news` guards what the engine's thread waits for; only that
-    thread sets `_met`, once.
+    It belongs to the main thread. `_news` guards the values for which the engine's thread waits;
+    only that thread sets `_met`, once.
 
-    `group` is the spec's; `context` is for the engine's thread. The rank sets `step` (the last one
-    computed, for beats) and `ready` (it has loaded, so the silence limit is shorter). A lead gets
-    other ranks' memory by `on_memory`. A follower gets `on_ask` when a traced request has ended
-    with a step, and calls `tell_spans` after it has read that step.
+    `group` is the spec's; `context` is for the engine's thread. The rank sets `step` (the last step
+    that it computed, for heartbeats) and `ready` (it has loaded, so the silence limit is shorter).
+    A lead's `on_memory` gets the memory of other ranks. A follower's `on_ask` is called when a
+    traced request has ended with a step; the follower calls `tell_spans` after it has read that
+    step.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class PlanChannel:
         raise NotImplementedError
 
     def ask_spans(self, request_id: RequestId, step: int, tell: TellRank) -> None:
-        """Ask each rank for its spans of a request that ended with `step`; `tell` is called for
+        """Ask each rank for its spans of a request whose last step is `step`; `tell` is called for
         each rank that answers."""
         raise NotImplementedError
 
@@ -174,7 +177,8 @@ class PlanChannel:
         self._beats = self._reactor.every(RANK_BEAT_S, beat)
 
     def _tally(self, traffic: Traffic) -> Tally | None:
-        """Return the counter of plans and beats between this rank and other nodes."""
+        """Return the counter of the bytes that plans and heartbeats take between this rank and
+        other nodes."""
         ranks = self.group.ranks
         if self.context.rank:
             return traffic.way(ranks[0].node, "plans")

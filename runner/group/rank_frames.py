@@ -24,7 +24,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class RankHello(ArrayFrame, tag="hello", frozen=True):
-    """Sent by a follower: its hello. The proof is the `greeting` of that rank."""
+    """Sent by a follower when it connects. `proof` is the `greeting` of its rank."""
 
     rank: int
     generation: int
@@ -32,7 +32,7 @@ class RankHello(ArrayFrame, tag="hello", frozen=True):
 
 
 class FormNow(ArrayFrame, tag="form", frozen=True):
-    """Sent by the lead: all ranks have said hello; join the ring."""
+    """Sent by the lead when all ranks have said hello: each rank joins the ring."""
 
 
 class RankBeat(ArrayFrame, tag="beat", frozen=True):
@@ -59,15 +59,15 @@ class RankGone(ArrayFrame, tag="gone", frozen=True):
 
 
 class RankPing(ArrayFrame, tag="ping", frozen=True):
-    """Sent by the lead while a request is traced: answer immediately, so that the clocks can be
-    compared."""
+    """Sent by the lead while a request is traced. The follower answers immediately, so that the
+    clocks can be compared."""
 
     sent_at: float
 
 
 class RankPong(ArrayFrame, tag="pong", frozen=True):
-    """Sent by a follower: the ping arrived and was answered at these instants of the follower's
-    clock."""
+    """Sent by a follower in answer to a ping: by the follower's clock, the ping arrived at `had_at`
+    and was answered at `replied_at`."""
 
     sent_at: float
     had_at: float
@@ -75,7 +75,7 @@ class RankPong(ArrayFrame, tag="pong", frozen=True):
 
 
 class AskTrace(ArrayFrame, tag="ask", frozen=True):
-    """Sent by the lead: a request ended with `step`; send its spans."""
+    """Sent by the lead: the request's last step was `step`, and the follower sends its spans."""
 
     request_id: RequestId
     step: int
@@ -139,13 +139,13 @@ def pack_rank(message: ToRank | ToLead) -> bytes:
 
 
 def unpack_to_rank(data: bytes) -> ToRank:
-    """Unpack a frame to a follower. Raises BadMessage."""
+    """Return the message in a frame that a follower received. Raises BadMessage."""
     message = _read_to_rank(data)
     return _shared(message) if isinstance(message, PlanFrame) else message
 
 
 def unpack_to_lead(data: bytes) -> ToLead:
-    """Unpack a frame to the lead. Raises BadMessage."""
+    """Return the message in a frame that the lead received. Raises BadMessage."""
     return _read_to_lead(data)
 
 
@@ -168,8 +168,8 @@ def _framed(shared: SharedPlan) -> PlanFrame:
 
 
 def _admitted(spec: engine.RowSpec) -> AdmittedRow:
-    """Return the row for the wire, without trailing defaults, so that earlier builds can read the
-    bytes."""
+    """Return the part of a row that followers need, without trailing defaults, so that earlier
+    builds can read the bytes."""
     plain = (spec.row, array("i", spec.tokens).tobytes(), spec.made)
     scored = spec.prompt_logprobs is not None
     if spec.traced:

@@ -26,9 +26,9 @@ from bus.wire.messages.traces import (
 from runner.engine import RowId, StepPlan
 
 MOST_TRACED = 8
-"""Requests recorded at a time; this rank reports nothing about further ones."""
+"""The most requests that a rank records at a time; it reports nothing about further requests."""
 DETAILED = 32
-"""Steps of a request that are reported in full, from the one with its first row."""
+"""The number of steps of a request that are reported in full, from the step with its first row."""
 MOST_PARTS = 512
 """Maximum parts, and maximum transfers between ranks (crossings), that are reported per request."""
 MOST_TURNS = 64
@@ -63,7 +63,8 @@ class OpenTurn:
 
 
 class RequestSpans:
-    """The record of one request from `began_at` on; `first_step` is the step of its first row."""
+    """The record of one traced request, which began at `began_at`; `first_step` is the step that
+    admitted its first row."""
 
     def __init__(self, first_step: int, began_at: float) -> None:
         self.began_at = began_at
@@ -78,7 +79,7 @@ class RequestSpans:
         self._of: tuple[RankTurnName, int] = ("other", 0)
 
     def queued(self, until: float) -> None:
-        """Record how long the request's first plan waited for the engine."""
+        """Record that the request's first plan waited for the engine until the instant `until`."""
         if until > self.began_at:
             seconds = (until - self.began_at, *(0.0,) * (len(RANK_PARTS) - 1))
             turn = RankTurn("queued", self._first_step, 0, self.began_at, until, 0, seconds)
@@ -86,7 +87,8 @@ class RequestSpans:
             self._parts.append(RankPart("queued", self.began_at, until))
 
     def planned(self, plan: StepPlan) -> None:
-        """Record what the plan of the current turn computes for this request."""
+        """Record what the current plan computes for this request: prompt tokens, output tokens or
+        neither."""
         rows = self.rows
         read = sum(
             chunk.stop - chunk.start
@@ -98,7 +100,7 @@ class RequestSpans:
         self._of = ("prefill", read) if read else ("decode", made) if made else ("other", 0)
 
     def took(self, turn: OpenTurn) -> None:
-        """Add a turn (the work between two plans) that has ended to the request's record."""
+        """Add an ended turn (the engine's work between two plans) to the request's record."""
         sums = turn.sums(*self._of)
         if sums is None:
             return
@@ -158,12 +160,13 @@ class RankRecorder:
 
     @property
     def notes(self) -> bool:
-        """Return whether any request is recorded."""
+        """Return whether any request is being recorded."""
         return bool(self._requests)
 
     @property
     def part(self) -> RankPartName:
-        """Return the engine's current part, recorded or not. Any thread may call it."""
+        """Return the kind of work that the engine is doing, even if no request is recorded. Any
+        thread may call it."""
         return self._part
 
     # --- the main thread -------------------------------------------------------------------
@@ -209,7 +212,8 @@ class RankRecorder:
             self.crossed("plan", 0, sent=False, bytes_=0, at=came_at)
 
     def enter(self, part: RankPartName) -> float:
-        """Record the engine's new part; return the instant, 0 if nothing is recorded."""
+        """Record that the engine begins work of the kind `part`. Return the instant; 0 if nothing
+        is recorded."""
         turn = self._turn
         if turn is None:
             self._part = part
@@ -221,7 +225,8 @@ class RankRecorder:
         return now
 
     def numbered(self, what: Crosses, peer: int, *, sent: bool) -> tuple[int, int]:
-        """Return the step under construction, and the index of its next transfer of this kind."""
+        """Return the number of the current step, and the index of its next transfer of this
+        kind."""
         key = (what, peer, sent)
         number = self._numbers.get(key, 0)
         self._numbers[key] = number + 1
@@ -238,8 +243,9 @@ class RankRecorder:
         at: float,
         numbered: tuple[int, int] | None = None,
     ) -> None:
-        """Record a transfer that began at `at`, or had arrived by then. Its number is `numbered` if
-        it was numbered when it was built; otherwise it gets one now."""
+        """Record a transfer that began at the instant `at`, or had arrived by then. `numbered` is
+        its (step, index) if that was assigned when the transfer was built; otherwise it is assigned
+        now."""
         turn = self._turn
         if turn is not None:
             step, number = numbered or self.numbered(what, peer, sent=sent)

@@ -71,13 +71,13 @@ TCP_COUNTS = {
     "linux": TcpCounts(option=11, size=216, sent_at=200, resent_at=208, received_at=128),
     "darwin": TcpCounts(option=0x106, size=112, sent_at=64, resent_at=72, received_at=88),
 }
-"""`struct tcp_info` of Linux 4.19 and later, which counts the end of a connection as one more byte;
-`struct tcp_connection_info` of macOS."""
+"""The layouts by system: of `struct tcp_info` on Linux 4.19 and later, which counts the end of a
+connection as one more byte, and of `struct tcp_connection_info` on macOS."""
 
 
 @dataclass(slots=True)
 class _Neighbour:
-    """A connection to another rank, with its counts."""
+    """A connection to a neighbouring rank, and the bytes counted so far."""
 
     counts: TcpCounts
     connection: socket.socket
@@ -130,7 +130,7 @@ class RingTraffic:
             neighbour.look()
 
     def close(self) -> None:
-        """Release the connections, which remain MLX's."""
+        """Close our descriptors of the connections; MLX's own stay open."""
         for neighbour in self._neighbours:
             neighbour.connection.close()
         self._neighbours.clear()

@@ -29,8 +29,8 @@ LoadEngine = Callable[[Callable[[LoadProgress], None]], Engine]
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """The row events up to the end of `step`, in order. It was read at `read_at` and took `step_s`;
-    rows were admitted at `planned_at`."""
+    """The row events up to the end of `step`, in order. The step's result was read at `read_at` and
+    took `step_s`; its rows were admitted at `planned_at`."""
 
     step: int
     events: tuple[RowEvent, ...]
@@ -90,7 +90,7 @@ class LeadLoop:
         self._wake.set()
 
     def expected_s(self) -> float:
-        """Return the expected seconds of all unread steps together."""
+        """Return the expected seconds of all unread steps together, for the watchdog."""
         if self.scheduler is None:
             return 0.0
         with self._lock:
@@ -173,7 +173,7 @@ class LeadLoop:
         return result
 
     def _look(self, engine: Engine, scheduler: Scheduler) -> None:
-        """Report this rank's memory to the scheduler, every few steps."""
+        """Pass this rank's memory measurement to the scheduler, if one is due."""
         look = self._watch.look(engine, self.status.steps_done)
         if look is not None:
             with self._lock:

@@ -45,7 +45,7 @@ class MemoryWatch:
         self._reads = self._reads or bool(plan.prefill)
 
     def look(self, engine: StepEngine, steps_done: int) -> MemoryLook | None:
-        """Return a measurement after this many steps; None if none is due."""
+        """Return a measurement of memory after `steps_done` steps; None if none is due."""
         looks = steps_done // LOOK_STEPS
         if looks == self._looks and not self._reads:
             return None
@@ -87,8 +87,8 @@ class ProcessMemory:
         self._looks_over = 0
 
     def look(self, phase: Phase, promised_bytes: int) -> str:
-        """Measure; return why this process must end, or an empty text. Loading passes files through
-        memory, so only later phases are checked."""
+        """Measure the process's memory. Return why the process must end, or an empty text. Loading
+        passes files through memory, so only later phases are checked."""
         self.used_bytes = self._own() or 0
         engine_bytes = self._engine()
         if engine_bytes is None or phase not in JUDGED:

@@ -1,7 +1,7 @@
-"""The text of one open request: its rows' tokens become pieces of its choices.
+"""The text of one open request: turns the tokens of its rows into pieces of its choices.
 
 Pure: time arrives as `now`. The request (`runner.serving`) numbers and sends the pieces. The caller
-gives the events of the rows in order.
+passes the events of the rows in order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runner.text import (
 Parsed = Literal["thinking", "tool_call"]
 """Parts of a model's output other than plain text."""
 NO_ROW = RowId(0)
-"""The row id of tokens from another runner."""
+"""The row id that stands for the row of another runner, whose tokens this runner continues."""
 
 
 @dataclass(slots=True)
@@ -51,10 +51,10 @@ class TextChoice:
 
 
 class OpenText:
-    """The text of a request, as the module describes. `seeds` are those of the choices. `prompt`
-    reads the prompt's scores if requested; `trace` records spans if requested. `so_far` is the
-    output of another runner, after which the text continues. Raises ValueError if this runner's
-    readers cannot reproduce that output. `newly_parsed` are parts found since it was cleared."""
+    """The text of a request. `seeds` has one seed per choice. `prompt` reads the prompt's scores if
+    requested; `trace` records spans if requested. `so_far` is the output of another runner, after
+    which the text continues. Raises ValueError if this runner's readers cannot reproduce that
+    output. `newly_parsed` are the parts found since the caller last cleared it."""
 
     def __init__(
         self,
@@ -87,7 +87,8 @@ class OpenText:
     # --- from the scheduler --------------------------------------------------------------
 
     def started(self, choice: int, cached_tokens: int) -> None:
-        """Record the cached prompt tokens; the first choice reports them."""
+        """Record that a choice's row has started with this many prompt tokens from the prefix
+        cache. The request reports the number of its first choice."""
         self.has_begun = True
         if choice == 0 and self.is_first:
             self._cached_tokens = cached_tokens
@@ -99,15 +100,14 @@ class OpenText:
             self.request.read_prompt(done, total)
 
     def scored(self, choice: int, scores: PromptScores, now: float) -> None:
-        """Add scores of prompt tokens. Raises the reader's errors."""
+        """Send scores of prompt tokens to the client. Raises the reader's errors."""
         if self._prompt is not None:
             self.request.put(choice, tuple(self._prompt.read(scores)), now)
 
     def token(self, choice: int, sampled: SampledToken, now: float) -> bool:
-        """Add a token of a choice; return whether it completes the text. It is ignored after that.
-
-        Raises the reader's errors: the caller fails this request alone.
-        """
+        """Add a token of a choice, and return whether it completes the choice's text. Tokens after
+        that are ignored. Raises the reader's errors, because of which the caller fails only this
+        request."""
         sending = self.request.choices[choice]
         if sending.finish is not None:
             return False
@@ -120,7 +120,8 @@ class OpenText:
         return output.ended
 
     def row_finished(self, choice: int, finish: FinishReason, cost: RowCost, now: float) -> None:
-        """End a choice's row: its last text and its cost."""
+        """Record that a choice's row has ended and what it cost; send the choice's remaining
+        text."""
         self.choices[choice].cost = cost
         if self.request.choices[choice].finish is None:
             self._last_words(choice, finish, now)
@@ -146,8 +147,8 @@ class OpenText:
 
     @property
     def may_move(self) -> bool:
-        """Return whether another runner can resume the request exactly. That is impossible if
-        prompt scores are reported, and after a choice has ended."""
+        """Return whether another runner can resume the request exactly. It cannot if prompt scores
+        are reported or a choice has ended."""
         return self._prompt is None and all(c.finish is None for c in self.request.choices)
 
     def given_back(self, ends: Iterable[RowEvent]) -> Displaced | Suspended:
@@ -199,7 +200,7 @@ class OpenText:
         self.request.end_choice(choice, last.finish_reason, now, stop=last.stop, pieces=last.pieces)
 
     def _find(self, pieces: Sequence[Piece]) -> None:
-        """Record parts other than plain text, each once."""
+        """Record the first tool call and the first thinking among the pieces in `newly_parsed`."""
         for piece in pieces:
             if isinstance(piece, CallPiece):
                 part: Parsed = "tool_call"
@@ -242,9 +243,9 @@ def _read(choice: TextChoice, sampled: SampledToken) -> ChoiceOutput:
 def resume_request(
     prepared: PreparedRequest, so_far: AnswerSoFar | None, facts: EngineFacts
 ) -> PreparedRequest | Refusal:
-    """Return a request resumed from another runner's output, limited to the tokens that fit here;
-    or why it cannot be resumed. It gets the same tokens that the other runner would have made,
-    because sampling depends only on seed and position."""
+    """Return a request that continues another runner's output (`so_far`), limited to the tokens
+    that fit this runner's context; or return why it cannot be resumed. It gets the tokens that the
+    other runner would have sampled, because sampling depends only on seed and position."""
     if so_far is None:
         return prepared
     count, limit = len(so_far.prompt), facts.context_tokens

@@ -69,7 +69,7 @@ class TextResponder:
         return None
 
     def begin(self, request: OpenRequest, now: float) -> None:
-        """Give the request's text to the text thread."""
+        """Pass the request to the text thread, which tokenises it."""
         asked_for = request.request
         if asked_for.max_tokens is None:
             limit = {"max_tokens": self._server.spec.default_max_tokens}
@@ -87,8 +87,9 @@ class TextResponder:
     def give_back(
         self, request: OpenRequest, now: float, *, begun: bool
     ) -> Displaced | Suspended | None:
-        """Hand a request back. If it has begun, its output goes with it, provided that another
-        runner can resume it."""
+        """Stop a request and return the message that hands it back to its gateway; None if the
+        request continues here. The output of a request that has begun goes with the message, if
+        another runner can resume it."""
         if request.accepted is None:
             return Displaced(request.request_id)
         text = self._texts[request.request_id]
@@ -101,7 +102,8 @@ class TextResponder:
         return text.given_back(ends)
 
     def end(self, request: OpenRequest, now: float) -> Usage:
-        """Cancel the rows that still run, report the trace, and return the sums of all rows."""
+        """Cancel the rows that still run, send the trace, and return the usage of all rows
+        together."""
         text = self._texts.pop(request.request_id, None)
         if text is None:
             count = 0 if request.accepted is None else request.accepted.prompt_tokens
@@ -190,7 +192,7 @@ class TextResponder:
     # --- from the engine -----------------------------------------------------------------
 
     def stepped(self, news: Stepped) -> None:
-        """Turn the events of a step into pieces of text, and send them."""
+        """Turn the row events of a step into pieces of text, and send the pieces."""
         now = self._now()
         for event in news.events:
             text = self._texts.get(event.key.request_id)
@@ -237,7 +239,7 @@ class TextResponder:
         text.newly_parsed.clear()
 
     def _complete(self, text: OpenText, key: schedule.RowKey, now: float) -> None:
-        """End the row of a choice whose text is complete."""
+        """End the row of a choice whose text is complete, for example because of a stop string."""
         with self._loop.scheduling() as scheduler:
             events = scheduler.complete(key, now)
         for event in events:

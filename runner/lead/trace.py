@@ -1,8 +1,8 @@
 """The trace of one request: a bounded number of spans.
 
-Pure: instants arrive with the events. Each choice has a row of spans without gaps, from the
-prepared text to the report. If a choice has more steps than spans, neighbours are merged, so that a
-long answer costs no more than a short one.
+Pure: instants arrive with the events. The spans of a choice follow each other without gaps, from
+the end of tokenising to the report. If a choice has more steps than spans, neighbouring spans are
+merged, so that a long answer costs no more than a short one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MOST_SPANS = 64
 
 
 class SpanSeries:
-    """Consecutive spans of one name; at most `MOST_SPANS`."""
+    """Consecutive spans of one name; neighbours are merged so that there are at most
+    `MOST_SPANS`."""
 
     def __init__(self) -> None:
         self.spans: list[TraceSpan] = []
@@ -45,7 +46,7 @@ class SpanSeries:
 
 
 class ChoiceTrace:
-    """The spans of one choice from `at_s` on; instants are seconds since the request arrived."""
+    """The spans of one choice from `at_s` on. Instants are seconds since the request arrived."""
 
     def __init__(self, choice: int, at_s: float) -> None:
         self._choice = choice
@@ -55,7 +56,8 @@ class ChoiceTrace:
         self._prefill, self._decode = SpanSeries(), SpanSeries()
 
     def started(self, cached_tokens: int, at_s: float) -> None:
-        """Record the admission of the choice and its cached prompt tokens."""
+        """Record that the choice's row was admitted, with this many prompt tokens from the prefix
+        cache."""
         if self._queued is None:
             self._queued = self._until("queued", at_s)
             self._read = cached_tokens
@@ -66,7 +68,7 @@ class ChoiceTrace:
         self._prefill.add(self._until("prefill", at_s, new, step_s, steps=1))
 
     def made_token(self, at_s: float, step_s: float) -> None:
-        """Record an output token. The first one comes with the end of the prompt."""
+        """Record an output token. The first token comes from the step that ends the prompt."""
         if not self._decode.spans and at_s <= self._at_s:
             return
         self._decode.add(self._until("decode", at_s, 1, step_s, steps=1))
@@ -86,8 +88,8 @@ class ChoiceTrace:
 
 
 class RequestTrace:
-    """The trace of a request that arrived at `received_at` and was accepted at `prepared_at`.
-    `ranks` are the nodes of a group, which report their own spans."""
+    """The trace of a request that arrived at `received_at` and was tokenised at `prepared_at`.
+    `ranks` are the nodes of a group's ranks, which report their own spans."""
 
     def __init__(
         self,
@@ -107,7 +109,7 @@ class RequestTrace:
         self._choices = [ChoiceTrace(index, text_s) for index in range(min(choices, MOST_CHOICES))]
 
     def took(self, event: RowEvent, news: Stepped) -> None:
-        """Record a row event of a step."""
+        """Record a row event of the step in `news`."""
         if event.key.choice >= len(self._choices):
             return
         choice = self._choices[event.key.choice]
@@ -139,7 +141,8 @@ class RequestTrace:
 def trace_of(
     request: OpenRequest, prepared: PreparedRequest, now: float, group: GroupSpec | None = None
 ) -> RequestTrace | None:
-    """Return the trace of a request accepted now, if it asked for one."""
+    """Return a new trace for a request that is accepted now, if the request asked for one; else
+    None."""
     if not request.request.trace:
         return None
     return RequestTrace(

@@ -15,10 +15,10 @@ from runner.schedule import RowEvent, RowFailed, RowFinished, Scheduler
 from runner.text import PreparedChoice, PreparedRequest
 
 LENGTHS = (48, 48, 256, 768)
-"""Tokens of the prompts; the last needs several chunks."""
+"""Lengths of the warm-up prompts in tokens; the last prompt needs several chunks."""
 MAKES = 8
 LONGEST_S = 1.0
-"""A prompt that is expected to take longer is skipped."""
+"""A warm-up prompt that is expected to take longer is skipped."""
 
 
 class WarmUp:
