@@ -25,9 +25,10 @@ from mlx import nn
 from mlx.nn.layers import activations
 
 SCORES_AT_ONCE = 1 << 18
-"""Scores computed at once, so that they stay in a core's cache."""
+"""The largest number of attention scores (heads x queries x keys) computed at once, so that they
+stay in the cache of a CPU core."""
 LEAST_QUERIES = 32
-"""Blocks have at least this many queries, because matrix products need some rows."""
+"""The least queries in one block of attention. With fewer rows, a matrix product is inefficient."""
 
 Activation = Callable[[mx.array], mx.array]
 
@@ -125,7 +126,7 @@ def _weighed(scores: mx.array, values: mx.array) -> mx.array:
 
 
 def exp_below(values: mx.array, top: mx.array) -> mx.array:
-    """Return exp(values - top); no value exceeds its top."""
+    """Return exp(values - top). Requires that no value exceeds `top`."""
     # One operand each, so that there is one compiled form of them whatever the shapes.
     mantissa, exponent = _halves(values - top)
     bits = _joined(mx.view(mantissa, mx.int32), mx.view(exponent, mx.int32))
@@ -160,7 +161,7 @@ def _bias(mask: mx.array, groups: int) -> mx.array:
 
 
 def _later(start: int, end: int, before: int) -> mx.array:
-    """Return the bias that hides later keys from each query of a block."""
+    """Return the bias that hides from each query of a block the keys at later positions."""
     queries = mx.arange(before + start, before + end)[:, None]
     return mx.where(mx.arange(before + end) <= queries, mx.array(0.0), mx.array(_LOWEST))
 

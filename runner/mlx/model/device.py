@@ -11,6 +11,6 @@ def on_gpu() -> bool:
 
 
 def taken_bytes() -> int:
-    """Return MLX's peak memory, or its current memory including its cache if that is more. May be
-    called from any thread."""
+    """Return MLX's peak memory in bytes, or its current memory including its buffer cache if that
+    is more. May be called from any thread."""
     return max(mx.get_peak_memory(), mx.get_active_memory() + mx.get_cache_memory())

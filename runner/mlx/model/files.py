@@ -26,7 +26,7 @@ BYTES_OF = {
     "U16": 2, "I16": 2, "F16": 2, "BF16": 2, "U32": 4, "I32": 4, "F32": 4,
     "U64": 8, "I64": 8, "C64": 8,
 }  # fmt: skip
-"""Bytes of one value of each type that MLX reads from safetensors."""
+"""The size in bytes of one value, for each data type that MLX reads from safetensors files."""
 ANEW = "download it again"
 
 

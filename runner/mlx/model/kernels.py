@@ -26,14 +26,14 @@ from runner.mlx.model import cpu_math
 from runner.mlx.model.device import on_gpu
 
 MOST_WEIGHTS_BYTES = 1 << 30
-"""The child reads the weights too, so larger models are traced only if their kernels already
-exist."""
+"""Models with more bytes of weights than this start no compiling child, because the child would
+read the weights too. Such a model is traced only if its kernels already exist."""
 NICENESS = 10
 PARENT_CHECK_S = 0.5
 
 
 class Outlook(IntEnum):
-    """State of a model's kernels, worst first."""
+    """Whether a model's kernels exist or are being compiled; the worst state comes first."""
 
     NEVER = 0
     SOON = 1
@@ -41,10 +41,11 @@ class Outlook(IntEnum):
 
 
 class KernelCache:
-    """Checks whether one model's kernels exist, and runs the child that makes them."""
+    """Checks whether the kernels of one model exist, and runs the child process that compiles
+    them."""
 
     def __init__(self, path: Path, weights_bytes: int, kind: KvKind = "full") -> None:
-        """`kind` is the KV kind of the trace."""
+        """`kind` is the KV kind (for example full precision) with which the model is traced."""
         self._path = path
         self._kind: KvKind = kind
         self._small = weights_bytes <= MOST_WEIGHTS_BYTES
@@ -56,7 +57,7 @@ class KernelCache:
         return on_gpu() or _mark(self._path, self._kind).exists()
 
     def fill(self) -> None:
-        """Start the child, if that is worthwhile."""
+        """Start the child process that compiles the kernels, unless the model is too large."""
         if not self._small:
             return
         module = "runner.mlx.model.kernels"
@@ -77,13 +78,14 @@ class KernelCache:
         threading.Thread(target=self._child.wait, name="kernels", daemon=True).start()
 
     def outlook(self) -> Outlook:
-        """Return whether the kernels exist, or will exist when the child has ended."""
+        """Return whether the kernels exist now, may exist when the child process has ended, or will
+        not exist."""
         if self._child is not None and self._child.poll() is None:
             return Outlook.SOON
         return Outlook.WARM if self.warm else Outlook.NEVER
 
     def close(self) -> None:
-        """End the child, if one runs."""
+        """End the child process, if it still runs."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -102,7 +104,7 @@ def _mark(path: Path, kind: KvKind) -> Path:
 
 @functools.cache
 def _own_functions() -> bytes:
-    """Return the source of our functions that a trace contains."""
+    """Return the source code of shoal's own functions that a trace contains."""
     return Path(cpu_math.__file__).read_bytes()
 
 

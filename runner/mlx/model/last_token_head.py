@@ -19,8 +19,8 @@ from mlx import nn
 
 
 class LastTokenHead:
-    """Selects positions of a forward's output before projection, or after it if that is
-    impossible."""
+    """Selects the needed positions of a forward before they are projected onto the vocabulary.
+    Where that is impossible, it selects the same positions of the finished logits."""
 
     def __init__(self, model: nn.Module) -> None:
         self._rows: mx.array | None = None

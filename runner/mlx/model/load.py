@@ -27,7 +27,7 @@ from runner.mlx.ranks.layer_probe import Unsplittable
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 MOST_CACHED_BYTES = 32 << 20
-"""Bytes of freed read buffers that MLX keeps for reuse."""
+"""The most bytes of freed read buffers that MLX keeps for reuse."""
 DEFAULT_CONTEXT_TOKENS = 4096
 
 OwnPart = Callable[[nn.Module, dict[str, Any]], tuple[Any, list[mx.array]]]
@@ -52,7 +52,7 @@ class LoadedWeights:
 
 
 def whole(module: nn.Module, config: dict[str, Any]) -> tuple[Any, list[mx.array]]:
-    """Return the module itself and all of its weights."""
+    """Return the whole module with all of its weights: the part of a rank that is alone."""
     weights = cast(list[tuple[str, mx.array]], tree_flatten(module.parameters()))
     return module, [array for _, array in weights]
 
@@ -122,7 +122,8 @@ def bring_in(weights: Sequence[mx.array], progress: Callable[[LoadProgress], Non
 
 
 def computes_in(precision: Precision) -> mx.Dtype | None:
-    """Return the compute dtype; None leaves the weights as stored, which is right with a GPU."""
+    """Return the data type to which weights are cast for computing; None leaves the weights as
+    stored, which is right with a GPU."""
     if precision == "auto":
         return None if on_gpu() else mx.float32
     return {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}[precision]
@@ -140,7 +141,7 @@ def context_of(config: dict[str, Any], limit: int | None) -> int:
 
 
 def end_tokens(config: dict[str, Any]) -> frozenset[int]:
-    """Return the ids that end a row, from the configuration."""
+    """Return the ids of the tokens that end a row, according to the model's configuration."""
     ids = config.get("eos_token_id")
     if ids is None:
         ids = (config.get("text_config") or {}).get("eos_token_id")

@@ -65,7 +65,8 @@ class ModelMaker:
         self.total_bytes = self._packing.total_bytes
 
     def make(self, report: Callable[[LoadProgress], None], stops: Callable[[], bool]) -> None:
-        """Write the model and move it into place; if `stops` returns true, stop without one."""
+        """Write the quantised model and move it into place. If `stops` returns true before that,
+        leave no model behind."""
         report(LoadProgress("weights", 0, self.total_bytes))
         try:
             with _unfinished_folder(self._models, self._name) as folder:
@@ -84,8 +85,8 @@ class ModelMaker:
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """A model opened for packing, with nothing read yet. `files` are the weights of each output
-    file; `config` is that of the output."""
+    """A model opened for quantising, of which no weight has been read yet. `files` lists the
+    weights of each output file; `config` is the configuration of the output."""
 
     config: dict[str, Any]
     files: list[Weights]
@@ -93,7 +94,7 @@ class _Packing:
 
 
 def _open_packing(source: Path, order: Quantizing) -> _Packing:
-    """Return the lazily quantised model. Raises NotMade."""
+    """Return the model in `source`, quantised lazily: no weight is read yet. Raises NotMade."""
     try:
         module, config = open_model(source)
     except UnloadableModel as error:
@@ -142,7 +143,7 @@ def _unfinished_folder(models: Path, name: ModelId) -> Generator[Path]:
 
 
 def _check_room(models: Path, packing: _Packing) -> None:
-    """Raise NotMade if the disk has too little room."""
+    """Raise NotMade if the disk has too little free space for the output."""
     free = shutil.disk_usage(models).free
     if packing.total_bytes + DISK_MARGIN_BYTES > free:
         raise NotMade(

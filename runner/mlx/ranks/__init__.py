@@ -1,1 +1,2 @@
-"""One model on several ranks: how the group forms, and the content and order of its exchanges."""
+"""One model on several ranks: how the group of ranks forms, and which arrays they exchange in which
+order."""

@@ -87,7 +87,7 @@ class CollectiveChecks:
         mx.eval(gathered)
 
         def expected(start: int, stop: int) -> mx.array:
-            """Return the expected gather, from `start` to `stop`."""
+            """Return elements `start` to `stop` of a correct gather."""
             parts: list[mx.array] = []
             while start < stop:
                 rank, place = divmod(start, elements)
@@ -107,14 +107,15 @@ class CollectiveChecks:
         both = mx.concatenate([there, back])
 
         def expected(start: int, stop: int) -> mx.array:
-            """Return what comes from the rank below, then from the rank above."""
+            """Return elements `start` to `stop` of a correct result: first the pattern of the rank
+            below, then that of the rank above."""
             whole = mx.concatenate([pattern(down, 0, elements), pattern(up, 0, elements)])
             return whole[start:stop]
 
         return look(f"send and recv {elements}", both, expected)
 
     def prepare(self, elements: int) -> None:
-        """Make the pattern for rounds of `elements` float32."""
+        """Make the pattern that the following rounds sum: `elements` float32 values."""
         self._elements = elements
         self._given = self._pattern(elements)
 
@@ -126,7 +127,7 @@ class CollectiveChecks:
         mx.eval(self._got)
 
     def check_round(self) -> Check:
-        """Return the errors in the last round's sum."""
+        """Return the errors in the sum that the last round computed."""
         assert self._got is not None, "a round was made"
         return look(
             f"all_sum {self._elements}",
@@ -135,7 +136,7 @@ class CollectiveChecks:
         )
 
     def release(self) -> None:
-        """Free the pattern and the last sum."""
+        """Free the memory of the pattern and of the last sum."""
         self._given = self._got = None
         mx.clear_cache()
 
@@ -149,8 +150,9 @@ class CollectiveChecks:
         return made
 
     def _passed(self, elements: int, *, source: int, target: int) -> mx.array:
-        """Pass the pattern on. Rank 0 begins; a rank sends after it has received, so that each send
-        meets a receiver."""
+        """Send this rank's pattern to rank `target`, and return the pattern that rank `source`
+        sent. Rank 0 sends first; every other rank sends after it has received, so that each send
+        meets a waiting receiver."""
         mine = self._pattern(elements)
         if self._rank == 0:
             mx.eval(mx.distributed.send(mine, target, group=self._group))

@@ -50,7 +50,7 @@ LISTENS_S = 0.1
 long first, because all ranks form at the same time and rank 0 may not listen yet."""
 
 MARK_BYTES = 16
-"""Length of the marks that `on_all_ranks` compares."""
+"""Length in bytes of the marks that `on_all_ranks` compares."""
 
 _sockets: list[int] = []
 """The ring's sockets, for the life of the process, like MLX's group."""
@@ -130,7 +130,7 @@ class Comm:
     """
 
     size = 1
-    """Ranks, this one included."""
+    """The number of ranks in the group, this one included."""
     leads = True
     """Whether this rank makes plans and samples tokens."""
     hears = True
@@ -139,7 +139,7 @@ class Comm:
     """How many parts of a step can be in flight at once."""
 
     def tell(self, plan: StepPlan, covers: int, barred: tuple[RowId, ...]) -> None:
-        """Send the followers a plan, as in `SharedPlan`, without waiting."""
+        """Send the followers a plan without waiting; the arguments are those of `SharedPlan`."""
 
     def least(self, mine: int) -> int:
         """Return the smallest value of all ranks, which call this between the same two steps. Waits
@@ -147,7 +147,7 @@ class Comm:
         return mine
 
     def submit(self, arrays: list[mx.array]) -> None:
-        """Submit held arrays, then `arrays` with the exchanges that they consume."""
+        """Submit the held arrays, then `arrays` with the exchanges that they consume."""
         mx.async_eval(arrays)
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
@@ -156,16 +156,16 @@ class Comm:
         mx.async_eval(arrays)
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
-        """Submit or hold a part of a prompt. Return the arrays by which to wait for it."""
+        """Submit or hold a part of a prompt. Return the arrays to wait for until it is computed."""
         everything = [*drawn, *caches]
         mx.async_eval(everything)
         return everything
 
     def flush(self) -> None:
-        """Submit held arrays, in order, before anything else."""
+        """Submit all held arrays, in the order in which they were held."""
 
     def await_tokens(self, tokens: mx.array) -> None:
-        """Receive deferred (due) tokens up to `tokens`, in order, so that they can be awaited."""
+        """Submit the deferred receives up to `tokens`, in order, so that one can wait for them."""
 
     def settle(self) -> None:
         """Submit all held or deferred work. Raises OutOfOrder while a submission is being built."""
@@ -202,7 +202,7 @@ class Crossing:
     sends: mx.array | None
 
     def tell(self, spans: RankRecorder, *, at: float) -> None:
-        """Record when this exchange's data was sent or arrived."""
+        """Record in `spans` that the data of this exchange was sent or arrived at `at`."""
         spans.crossed(
             self.what,
             self.peer,
@@ -253,8 +253,8 @@ class GroupComm(Comm):
         return least[0]
 
     def on_all_ranks(self, marks: Sequence[bytes], most: int) -> list[bool]:
-        """Return for each mark (of `MARK_BYTES`) whether every rank has it. No rank has more than
-        `most` marks. All ranks must call this; it is an exchange and waits for its result."""
+        """Return for each mark (`MARK_BYTES` bytes) whether every rank has it; no rank has more
+        than `most`. All ranks must call this; it is an exchange and waits for its result."""
         self.settle()
         mine = mx.array(list(b"".join(marks).ljust(most * MARK_BYTES, b"\0")), mx.uint8)
         gathered: list[list[int]] = (
@@ -280,7 +280,7 @@ class GroupComm(Comm):
         return sent
 
     def wait_for(self, arrays: list[mx.array]) -> None:
-        """Wait until these arrays are computed; other ranks may take part."""
+        """Wait until these arrays are computed, which may need work by other ranks."""
         before = self._spans.part
         self._spans.enter("compute")
         mx.eval(arrays)
@@ -317,7 +317,7 @@ class GroupComm(Comm):
         self._give(self._order.submit(arrays))
 
     def submit_or_hold(self, arrays: list[mx.array]) -> None:
-        """Hold `arrays` on a lead that computes on a CPU; else submit them."""
+        """Hold `arrays` if this rank is a lead that computes on a CPU; otherwise submit them."""
         self._give(self._order.submit_or_hold(arrays))
 
     def submit_prompt(self, drawn: list[mx.array], caches: list[mx.array]) -> list[mx.array]:
@@ -374,8 +374,8 @@ class GroupComm(Comm):
             self._received = arrival
 
     def _give_noted(self, submissions: Sequence[Submission[mx.array, Crossing]]) -> None:
-        """Submit like `_give`, but wait for each recorded exchange alone: nothing can arrive before
-        it is known to be sent."""
+        """Submit like `_give`, but wait for each recorded exchange before submitting the next, so
+        that the recorded instant is the one at which the data was sent or arrived."""
         spans = self._spans
         before = spans.part
         for submission in submissions:

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 A = TypeVar("A")
-"""An array of the device. Compared by identity only."""
+"""The type of an array on the device. Arrays are compared by identity only."""
 N = TypeVar("N")
-"""A caller's record about a submission."""
+"""The type of a note that the caller attaches to a submission."""
 State = Literal["building", "held", "due", "submitted"]
 Signal = Literal["submit", "hold", "defer", "flush", "await"]
 
@@ -61,8 +61,9 @@ class Submission(Generic[A, N]):
 
 
 class ExchangeOrder(Generic[A, N]):
-    """One rank's order. Each submitting call returns what the device must get now, in order.
-    `holds`: submissions of `submit_or_hold` wait for a flush."""
+    """Decides the order in which one rank submits work. Each submitting method returns the
+    submissions that the device must get now, in order. `holds`: whether `submit_or_hold` keeps
+    submissions until `flush`."""
 
     def __init__(self, *, holds: bool) -> None:
         self.holds = holds
@@ -73,8 +74,8 @@ class ExchangeOrder(Generic[A, N]):
 
     @property
     def arriving(self) -> list[A]:
-        """Return the arrival that the submission under construction consumes; empty if there is
-        none."""
+        """Return the received array (arrival) that the submission under construction consumes, in a
+        list; an empty list if it consumes none."""
         return [] if self._arrival is None else [self._arrival]
 
     def take_in(self, arrival: A) -> None:
@@ -86,7 +87,8 @@ class ExchangeOrder(Generic[A, N]):
         self._arrival = arrival
 
     def note(self, what: N) -> None:
-        """Record a note for the submission under construction, or the next deferred one."""
+        """Attach a note to the submission under construction; if there is none, to the next
+        deferred one."""
         self._notes.append(what)
 
     def submit(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
@@ -95,7 +97,8 @@ class ExchangeOrder(Generic[A, N]):
         return [*self.flush(), *self._built(arrays, "submit")]
 
     def submit_or_hold(self, arrays: Sequence[A]) -> list[Submission[A, N]]:
-        """Finish the submission under construction, and hold it if this rank holds."""
+        """Finish the submission under construction. Return it for the device at once, or hold it
+        (return nothing) if this rank holds submissions."""
         if not self.holds:
             return self.submit(arrays)
         self._held.extend(self._built(arrays, "hold"))
@@ -124,8 +127,8 @@ class ExchangeOrder(Generic[A, N]):
         return _submitted(self._due, count, "await")
 
     def settled(self) -> list[Submission[A, N]]:
-        """Return all held and deferred submissions. Raises OutOfOrder while a submission is being
-        built."""
+        """Return all held and deferred submissions, which the device must get now. Raises
+        OutOfOrder while a submission is being built."""
         self._expect_nothing_built()
         return [*self.flush(), *_submitted(self._due, len(self._due), "await")]
 

@@ -21,7 +21,8 @@ from mlx.nn.layers.distributed import shard_inplace, shard_linear
 from runner.mlx.ranks.layer_probe import Unsplittable, retype
 
 Segments = int | list[int]
-"""Parts of an output that are cut separately: how many equal ones, or where each ends."""
+"""The parts of a layer's output that are cut separately: the number of equal parts, or the index at
+which each part ends."""
 
 
 def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
@@ -31,7 +32,8 @@ def own_shard(module: Any) -> Callable[[Any, Any], None] | None:
 
 
 def divided(what: str, count: int, size: int) -> int:
-    """Return a rank's part of a count. Raises Unsplittable if it does not divide."""
+    """Return this rank's part of a `count` that is divided among `size` ranks. Raises Unsplittable,
+    naming `what`, if the count is not divisible."""
     if count % size:
         raise Unsplittable(f"{what} = {count} is not divisible by {size} ranks")
     return count // size
@@ -132,7 +134,7 @@ def _nemotron_h_mixture(mixture: Any, group: Any) -> None:
     plain = type(mixture).__call__
 
     def called(self: Any, x: mx.array) -> mx.array:
-        """Return the sum of the ranks' results for `x`."""
+        """Return the layer's result for `x`, summed over all ranks."""
         return mx.distributed.all_sum(plain(self, x), group=group)
 
     retype(mixture, "Summed", called)
@@ -152,7 +154,7 @@ def _attention(attention: Any, heads_name: str, group: Any) -> None:
 
 
 def _columns(owner: Any, names: Sequence[str], group: Any, segments: Segments = 1) -> None:
-    """Make each rank compute a part of these layers' outputs."""
+    """Cut these layers by their outputs: each rank computes a part of every segment."""
     for name in names:
         _outputs_divide(owner, name, group)
         cut = shard_linear(owner[name], "all-to-sharded", segments=segments, group=group)
@@ -160,7 +162,8 @@ def _columns(owner: Any, names: Sequence[str], group: Any, segments: Segments = 
 
 
 def _rows(owner: Any, name: str, group: Any) -> None:
-    """Make each rank compute a layer on its part of the inputs, and sum the results."""
+    """Cut a layer by its inputs: each rank computes with its part of the inputs, and the layer sums
+    the results of all ranks."""
     _inputs_divide(owner, name, group)
     setattr(owner, name, shard_linear(owner[name], "sharded-to-all", group=group))
 
@@ -172,7 +175,8 @@ def _columns_within(owner: Any, names: Sequence[str], group: Any) -> None:
 
 
 def _rows_within(owner: Any, name: str, group: Any) -> None:
-    """Cut a layer's inputs. The layer's owner, not the layer, adds up the ranks' results."""
+    """Cut a layer by its inputs, without a sum in the layer: the module that owns it sums the
+    ranks' results."""
     _inputs_divide(owner, name, group)
     shard_inplace(owner[name], "sharded-to-all", group=group)
 
@@ -182,7 +186,7 @@ def _outputs_divide(owner: Any, name: str, group: Any) -> None:
 
 
 def _inputs_divide(owner: Any, name: str, group: Any) -> None:
-    """Check that inputs are cut between quantization groups, if the layer has any."""
+    """Raise Unsplittable if a cut of the layer's inputs would fall inside a quantization group."""
     layer = owner[name]
     if "scales" in layer:
         divided(f"quantization groups of {name}", layer.scales.shape[-1], group.size())
@@ -191,7 +195,7 @@ def _inputs_divide(owner: Any, name: str, group: Any) -> None:
 
 
 def _convolution(layer: Any, segments: list[int], group: Any) -> None:
-    """Cut a depthwise convolution."""
+    """Cut a depthwise convolution by its channels."""
 
     def sides(path: str, weight: mx.array) -> tuple[int, list[int]]:
         """Return the dimension in which an array of the layer is cut, and the segments."""
@@ -202,7 +206,7 @@ def _convolution(layer: Any, segments: list[int], group: Any) -> None:
 
 
 def _values(owner: Any, names: Sequence[str], group: Any) -> None:
-    """Keep a rank's part of per-head or per-channel values."""
+    """Keep only this rank's part of arrays that have one value per head or per channel."""
     for name in names:
         parts = cast(list[mx.array], mx.split(owner[name], group.size()))
         setattr(owner, name, mx.contiguous(parts[group.rank()]))

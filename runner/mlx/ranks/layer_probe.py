@@ -26,7 +26,7 @@ from mlx.utils import tree_flatten, tree_map
 from runner.library import make_prompt_cache
 
 Key = int | str
-"""The position or name of an argument."""
+"""Identifies an argument of a call: the position of a positional argument, or a keyword."""
 TWO = ((0, 1),)
 MORE = "its layers pass more than hidden states to each other"
 
@@ -128,7 +128,8 @@ def flow_of(module: nn.Module, layers: Sequence[Any]) -> LayerFlow:
 
 
 def _within(given: Any) -> set[int]:
-    """Return the ids of arguments and of the elements of lists and tuples in them."""
+    """Return the `id()` of every argument, and of the elements of arguments that are lists or
+    tuples."""
     if isinstance(given, list | tuple):
         return {array_id for inner in given for array_id in _within(inner)}
     return {id(given)}
@@ -263,6 +264,7 @@ def _called_instead(layers: Sequence[Any], call: Callable[..., Any]) -> Generato
 
 
 def retype(layer: Any, prefix: str, call: Callable[..., Any]) -> None:
-    """Make this layer call `call`; other layers of its class stay unchanged."""
+    """Make this layer call `call` in place of its own `__call__`; other layers of its class stay
+    unchanged."""
     kind = type(layer)
     layer.__class__ = type(prefix + kind.__name__, (kind,), {"__call__": call})

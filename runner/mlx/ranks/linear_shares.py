@@ -20,7 +20,8 @@ from mlx import nn
 
 LINEAR = nn.Linear | nn.QuantizedLinear
 SUMMED = nn.ShardedToAllLinear | nn.QuantizedShardedToAllLinear
-"""Layers that compute a part of a sum over all ranks, and make the sum."""
+"""The layers of which every rank computes one term of a sum; the layer itself sums over all
+ranks."""
 CUT = SUMMED | nn.AllToShardedLinear | nn.QuantizedAllToShardedLinear
 
 

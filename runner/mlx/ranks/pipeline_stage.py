@@ -186,7 +186,7 @@ def _empty(layer: Any, path: layer_probe.HiddenPath) -> None:
             dict.pop(module, name)
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return the hidden states among the arguments, as a layer would."""
+        """Return the hidden states among the arguments, in the form of a layer's result."""
         return path.returning(path.hidden_in(args, kwargs))
 
     layer_probe.retype(layer, "Elsewhere", passed_on)
@@ -201,8 +201,8 @@ def _wrap(
     inner = type(layer).__call__
 
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer with `before` applied to its input; return `after` applied to its
-        output."""
+        """Call the layer with `before` applied to its hidden states, and return its result with
+        `after` applied to them."""
         if before is not None:
             args, kwargs = path.giving(before(path.hidden_in(args, kwargs)), args, kwargs)
         out = inner(self, *args, **kwargs)

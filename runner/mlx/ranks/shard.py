@@ -74,8 +74,8 @@ def _needed(name: str, has_head: bool, comm: GroupComm) -> bool:
 
 
 def shard(module: Any, config: dict[str, Any], group: Any) -> None:
-    """Cut a lazily loaded model to this rank's tensor shards. Raises Unsplittable with the reason,
-    and mlx-lm's own errors."""
+    """Cut a lazily loaded model down to this rank's tensor shards. Raises Unsplittable with the
+    reason; errors of mlx-lm pass through."""
     own = own_shard(module)
     if own is None and not hasattr(module, "shard"):
         raise Unsplittable("the family does not support tensor sharding; use a pipeline")

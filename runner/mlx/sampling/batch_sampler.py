@@ -47,7 +47,7 @@ class RowDraw:
 
     @property
     def holds(self) -> bool:
-        """Return whether end tokens are still excluded from the next draw."""
+        """Return whether the next token must still not be an end token (minimum length)."""
         return self.position < self.held_until and bool(self.held_ends)
 
     @property
@@ -69,7 +69,8 @@ class RowDraw:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """`tokens` (len(slots), vocabulary) is true for the allowed next tokens of these slots."""
+    """The tokens that some slots of the batch may draw: `tokens` (len(slots), vocabulary) is true
+    for each allowed token."""
 
     slots: tuple[int, ...]
     tokens: mx.array
@@ -77,8 +78,8 @@ class Allowed:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A step's tokens. For `listed` slots also the log-probabilities of the chosen token and of the
-    k likeliest tokens."""
+    """The tokens that were drawn in a step. For the slots in `listed` there are also
+    log-probabilities: of the drawn token and of the k likeliest tokens."""
 
     tokens: mx.array
     listed: tuple[int, ...] = ()
@@ -87,7 +88,7 @@ class Drawn:
     top_logprobs: mx.array | None = None
 
     def arrays(self) -> list[mx.array]:
-        """Return all arrays, the tokens first."""
+        """Return all arrays of this object, the tokens first."""
         maybe = (self.tokens, self.chosen, self.top_ids, self.top_logprobs)
         return [array for array in maybe if array is not None]
 
@@ -153,7 +154,7 @@ class BatchSampler:
     """Samples tokens for a fixed tuple of rows. `close` writes the rows' state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole, whose token is not read."""
+        """`draws[slot]` is None for a hole: a slot without a row, whose token nobody reads."""
         self._draws = tuple(draws)
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
@@ -260,7 +261,7 @@ class BatchSampler:
         return self._drawn.put(mx.argmax(scores, axis=-1), picked)
 
     def _forced(self, tokens: mx.array) -> mx.array:
-        """Return the tokens with forced ones substituted."""
+        """Return the drawn tokens, replaced by a row's forced token where there is one."""
         forced = {
             slot: draw.forced
             for slot, draw in enumerate(self._draws)
@@ -314,7 +315,8 @@ class BatchSampler:
 
 
 class _Subset:
-    """Some slots of the batch: gathers their rows from an array and puts them back."""
+    """Some slots of the batch. Selects their rows from an array of all slots, and writes changed
+    rows into a copy of it."""
 
     def __init__(self, slots: tuple[int, ...], total: int) -> None:
         self.slots = slots
@@ -342,7 +344,7 @@ def _column(values: Sequence[float]) -> mx.array:
 
 
 def _gumbel(keys: mx.array, vocabulary: int) -> mx.array:
-    """Return (rows, vocabulary) of noise, row i from key i alone."""
+    """Return Gumbel noise of shape (rows, vocabulary); row i depends on key i alone."""
 
     def noise_of(key: mx.array) -> mx.array:
         """Return one row's noise, (vocabulary,)."""

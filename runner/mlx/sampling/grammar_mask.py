@@ -23,7 +23,7 @@ KEPT_GRAMMARS = 64
 
 
 class DeadEnd(Exception):
-    """The grammar cannot continue after the row's output."""
+    """The grammar allows no continuation of the row's output."""
 
 
 NOTHING_FOLLOWS = "the format allows no further token, or its limits are exceeded"
@@ -43,8 +43,8 @@ class RowMatcher:
         self.over = False
 
     def consume(self, token: TokenId) -> None:
-        """Advance by `token`. Raises DeadEnd if the grammar refuses the token; after the end any
-        token is accepted."""
+        """Advance the grammar by `token`. Raises DeadEnd if the grammar refuses the token; after
+        the grammar's end any token is accepted."""
         if self.over:
             return
         if not self._matcher.consume_token(token):
@@ -52,7 +52,8 @@ class RowMatcher:
         self.over = token in self._ends
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Return (vocabulary,) flags: the allowed next tokens, at least one. Raises DeadEnd."""
+        """Return one flag per token of the vocabulary, true if the token may come next; at least
+        one is true. Raises DeadEnd."""
         if self.over:
             return np.ones(self._vocabulary, dtype=np.bool_)
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
@@ -83,7 +84,8 @@ class GrammarMasks:
             )
 
     def start(self, spec: GrammarSpec, made: tuple[TokenId, ...]) -> RowMatcher:
-        """Return a matcher that has already consumed `made`. Raises BadGrammar, DeadEnd."""
+        """Return a matcher that has already consumed the tokens `made`. Raises BadGrammar,
+        DeadEnd."""
         fresh = self._compiled(spec).deep_copy()
         row = RowMatcher(fresh, self._vocabulary, self._ends)
         for token in made:
@@ -100,7 +102,7 @@ class GrammarMasks:
 
 
 def _without_padding(tokenizer_json: str) -> str:
-    """Return the tokenizer without settings that pad or truncate."""
+    """Return the tokenizer's JSON without the settings by which it would pad or truncate texts."""
     settings = json.loads(tokenizer_json)
     settings["padding"] = settings["truncation"] = None
     return json.dumps(settings, ensure_ascii=False)

@@ -1,6 +1,7 @@
 # pyright: reportUnknownMemberType=false
 # (mlx leaves the arguments of `eval`, `state` and their kin untyped)
-"""Talks to MLX: a step that was issued and not yet read, and the reading of its result."""
+"""Talks to MLX: a step whose work was submitted to the device and whose result was not read yet;
+and reading that result."""
 
 from __future__ import annotations
 

@@ -48,11 +48,12 @@ class ScoredRows:
     listing: Listing | None
 
     def arrays(self) -> list[mx.array]:
-        """Return the arrays to evaluate."""
+        """Return the arrays to submit to the device for computing."""
         return [] if self.listing is None else self.listing.arrays()
 
     def read(self) -> Iterator[PromptScores]:
-        """Yield the scores, waiting for the device; the first chunk of a row includes token 0."""
+        """Yield the scores of each chunk, waiting for the device. The scores of a row's first chunk
+        include token 0, which has no log-probability."""
         chosen, top_ids, top_logprobs = self._read()
         at = 0
         for chunk in self.chunks:

@@ -21,7 +21,7 @@ from runner.mlx.sampling.pending_step import PendingStep
 
 
 class RowTrouble(Exception):
-    """A row's own failure, with its reason."""
+    """The reason for which one row fails, without harm to other rows."""
 
     def __init__(self, reason: Literal["bad_request", "internal"], message: str) -> None:
         super().__init__(message)
@@ -77,8 +77,8 @@ class EngineRow:
         return max(self.computed, self.draw.position - 1) if self.prefilled else self.computed
 
     def start_from(self, prefixes: PrefixStore, hit: PrefixHit) -> None:
-        """Begin with a kept prefix. If that fails, the row's first chunk computes those tokens
-        too."""
+        """Begin the row with the KV of a kept prefix. If that fails, the row computes those tokens
+        itself, in its first chunk."""
         if self.computed or not 0 < hit.length < len(self.spec.tokens):
             return
         try:
@@ -89,7 +89,8 @@ class EngineRow:
         self.computed = hit.length
 
     def read_token(self) -> None:
-        """Update the matcher, waiting for the row's last token. Raises DeadEnd."""
+        """Wait for the last token of a row with a grammar, and advance the row's grammar matcher by
+        it. Raises DeadEnd."""
         if self.matcher is None or self.unread is None:
             return
         array, index = self.unread
@@ -115,7 +116,7 @@ class AdmittedRows:
         return sum(cache.nbytes for row in self._rows.values() for cache in row.caches)
 
     def admit(self, spec: RowSpec, pending: PendingStep) -> None:
-        """Admit a row, or fail it with the reason."""
+        """Admit a row; if that fails, record its failure with the reason in `pending`."""
         try:
             self._rows[spec.row] = admitted(spec, self._facts, self._grammars, self._caches)
         except RowTrouble as trouble:
@@ -126,7 +127,8 @@ class AdmittedRows:
         return self._rows.get(name)
 
     def named(self, name: RowId, pending: PendingStep) -> EngineRow | None:
-        """Return the row, or None if it has failed; an unknown row fails now."""
+        """Return the row of this name, or None if it has failed. An unknown name gets a failure in
+        `pending`."""
         if name in self._rows:
             return self._rows[name]
         if name not in self._failed:
@@ -135,14 +137,15 @@ class AdmittedRows:
         return None
 
     def fail(self, name: RowId) -> None:
-        """Drop a row but keep its name, so that plans may name it until it is released."""
+        """Drop a failed row but remember its name, because plans may name it until they release
+        it."""
         row = self._rows.pop(name, None)
         if row is not None:
             self._caches.leave([row])
         self._failed.add(name)
 
     def release(self, names: Sequence[RowId]) -> bool:
-        """Drop rows and their names. Return whether no rows are left."""
+        """Drop these rows and forget their names. Return whether no rows are left."""
         gone = [row for name in names if (row := self._rows.pop(name, None)) is not None]
         self._failed.difference_update(names)
         if gone:
@@ -150,7 +153,7 @@ class AdmittedRows:
         return bool(gone) and not self._rows
 
     def clear(self) -> None:
-        """Drop all rows, leaving their KV to the caller."""
+        """Drop all rows. The caller frees their KV."""
         self._rows.clear()
 
 

@@ -35,7 +35,8 @@ class SamplingSource:
         self._sampler: BatchSampler | None = None
 
     def draw(self, rows: Rows, out: mx.array, pending: PendingStep) -> Drawn:
-        """Return sampled tokens; the rows' state is written back at once."""
+        """Return one sampled token per row, and store the sampling state in the rows
+        immediately."""
         allowed = self._allowed(rows, pending, after=out)
         try:
             sampler = self._sampler_of(rows)
@@ -105,7 +106,8 @@ class SamplingSource:
     def _draw_apart(
         self, rows: Rows, logits: mx.array, allowed: Allowed | None, pending: PendingStep
     ) -> Drawn:
-        """Draw row by row after an error: find the row that cannot be drawn, and fail only that."""
+        """Draw row by row after an error in the whole batch, so that only the row that caused the
+        error fails."""
         sound: list[RowDraw | None] = []
         for slot, row in enumerate(rows):
             try:
@@ -124,7 +126,7 @@ class SamplingSource:
 
 
 class ReceivingSource:
-    """Receives the lead's tokens."""
+    """Receives the tokens that the lead sampled."""
 
     def __init__(self, comm: Comm) -> None:
         self._comm = comm

@@ -34,7 +34,7 @@ class Cuts:
 
 
 class Truncation:
-    """The thresholds of a fixed set of rows; arrays are made once, when the set changes."""
+    """The thresholds of a fixed set of rows. Their arrays are made once for the set."""
 
     def __init__(self, cuts: Cuts, vocabulary: int) -> None:
         self._ks = [k if 0 < k < vocabulary else 0 for k in cuts.top_k]
