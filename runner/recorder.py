@@ -36,7 +36,8 @@ RecorderPhase = Literal[
 ]
 KEPT = 128
 STEPS_S = 1.0
-"""Entries about steps are at least this far apart, so that they leave room for others."""
+"""The least seconds between two entries about steps, so that they leave room for entries of other
+kinds."""
 
 
 @dataclass(slots=True)
@@ -57,7 +58,8 @@ class FlightRecorder:
     def note(
         self, at_s: float, phase: RecorderPhase, request_id: str | None = None, **facts: Any
     ) -> None:
-        """Add an entry at `at_s` (wall clock); drops the oldest beyond `KEPT`."""
+        """Add an entry at `at_s` (seconds of the wall clock), and drop the oldest if there are more
+        than `KEPT`."""
         self.count += 1
         whose = {"request_id": request_id} if request_id else {}
         entry = {"at_s": at_s, "phase": phase, **whose, **facts}
@@ -98,7 +100,7 @@ class FlightRecorder:
 
 @dataclass(slots=True)
 class ServedTotals:
-    """Totals of requests and tokens since the runner's start."""
+    """The number of requests and tokens that the runner has served since its start."""
 
     requests: int = 0
     prompt_tokens: int = 0

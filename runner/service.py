@@ -63,11 +63,11 @@ RESTS_S = 0.6
 immediate next request has arrived."""
 CANCELS_KEPT = 64
 LAST_WORDS_S = 0.2
-"""Delay between the last messages and the exit, so that they are sent."""
+"""Seconds between the last messages and the exit, so that the messages are sent."""
 
 
 class RunnerService:
-    """The process of one slot. `exit_code` is its future exit code."""
+    """Serves one slot of a worker. The process will exit with `exit_code`."""
 
     def __init__(self, shell: Shell, *, slot: str, factories: Factories) -> None:
         self.exit_code = lifecycle.STOPPED
@@ -108,7 +108,7 @@ class RunnerService:
         self.leave(lifecycle.STOPPED, "model_unavailable", "the runner was asked to stop")
 
     def close(self) -> None:
-        """Give the engine a moment, then close the links; the loop has ended."""
+        """Let the engine finish its step, then close all connections; the loop has ended."""
         if self._role is not None:
             self._role.stop(1.0)
         self._reactor.unwatch(self._worker)
@@ -217,8 +217,8 @@ class RunnerService:
                 self.leave(lifecycle.STOPPED, "model_unavailable", why)
 
     def _tell_rest(self, role: Role, now: float) -> None:
-        """Report soon after the last request ended, so that a waiting load can
-        use the memory before the next reading."""
+        """Report to the worker soon after the last request ended, so that a load that waits for
+        memory need not wait for the next reading."""
         if role.open_requests:
             self._busy_at = now
         elif self._busy_at is not None and now - self._busy_at >= RESTS_S:
@@ -247,7 +247,7 @@ class RunnerService:
             self._client.publish(reading_topic(kind, speaker.node, speaker.process), reading)
 
     def _wait(self, now: float) -> None:
-        """Wait for a spec while there is a worker; meanwhile import what every role needs."""
+        """Wait for a spec while a worker is connected; meanwhile import the common libraries."""
         if self._lost_at is not None and now - self._lost_at > lifecycle.SPEC_DEADLINE_S:
             self.leave(lifecycle.NO_SPEC, "model_unavailable", "no worker sent a spec")
         elif not self._prepared and now - self._since > lifecycle.PREPARES_AFTER_S:
@@ -260,7 +260,7 @@ class RunnerService:
     # --- what is told ----------------------------------------------------------------------
 
     def leave(self, code: int, reason: FailReason, message: str) -> None:
-        """End the process soon, after the last messages. The first call decides the code."""
+        """End the process after its last messages are sent; the first call decides the code."""
         if self.exit_code or self._message:
             return
         if code in lifecycle.TELL_STACKS:
@@ -326,8 +326,8 @@ class RunnerService:
         )
 
     def _report(self, *, hangs: str = "") -> RunnerReport:
-        """Return a diagnosis: the last events, memory and model; and the threads' stacks if
-        something `hangs`."""
+        """Return a diagnosis for the worker: the last events, the memory, and the facts of the
+        model. If something `hangs`, also the stacks of all threads."""
         spec, role, process = self._spec, self._role, self._shell.speaker.process
         return RunnerReport(
             slot=self._slot,
@@ -379,7 +379,7 @@ def run_slot(
     services: list[RunnerService] = []
 
     def build(shell: Shell) -> RunnerService:
-        """Make the service and install its signal handlers in its own loop."""
+        """Make the service and install its signal handlers, in its own event loop."""
         service = RunnerService(shell, slot=slot, factories=factories)
         services.append(service)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,1 +1,1 @@
-"""The tasks of a runner: lead, follower, embedding, quantising, collective test."""
+"""The roles that a runner can have: lead, follower, embedding, quantising, collective test."""

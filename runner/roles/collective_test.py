@@ -23,11 +23,12 @@ from runner.roles.model_thread import Broken, Loaded, LoadFailed, ThreadNews
 from runner.roles.role import Role, RoleParts, watchdog
 
 ROUND_S = 60.0
-"""Time limit of one exchange, including the check of its result."""
+"""Time limit in seconds of one exchange, including the check of its result."""
 NAMED_S = lifecycle.RANK_LOST_S + 1.0
-"""How long a failed exchange waits for the lead to name the lost rank."""
+"""After a failed exchange, the rank waits this many seconds for the lead to name the lost rank."""
 DRAINED_S = 30.0
-"""How long a finished rank waits to be drained before it leaves by itself."""
+"""A rank that has finished the test waits this many seconds for the order to end, then ends by
+itself."""
 
 
 class SuiteLoop:
@@ -62,7 +63,7 @@ class SuiteLoop:
             raise
 
     def run(self) -> None:
-        """Run every exchange of the suite."""
+        """Run every exchange of the test suite."""
         assert self.exchanges is not None, "met"
         try:
             finding = Suite(self._test, self.exchanges, time.perf_counter, self._report).run()
@@ -81,7 +82,7 @@ class SuiteLoop:
 
 
 class CollectiveTestRole(Role):
-    """The role of one rank of a test."""
+    """The role of one rank in a collective test."""
 
     def __init__(self, parts: RoleParts, test: CollectiveTest) -> None:
         reactor = parts.shell.reactor
@@ -98,8 +99,8 @@ class CollectiveTestRole(Role):
         self._exchanging = watchdog(parts.spec, lambda: self.status.busy_since)
 
     def watch(self, now: float) -> None:
-        """Leave if an exchange or the whole test takes too long. After the test has ended, leave
-        some time later."""
+        """End the runner if an exchange or the whole test takes too long, or if the test ended
+        `DRAINED_S` ago."""
         super().watch(now)
         progress, test = self._loop.progress, self._test
         if self._broken is not None:
@@ -124,7 +125,7 @@ class CollectiveTestRole(Role):
             )
 
     def reading(self, now: float) -> CollectiveReading | None:
-        """Return the progress and the findings so far."""
+        """Return the progress and the findings of the test so far."""
         progress, exchanges = self._loop.progress, self._loop.exchanges
         return CollectiveReading(
             node=self._speaker.node,
@@ -146,11 +147,11 @@ class CollectiveTestRole(Role):
     # --- from the other ranks --------------------------------------------------------------
 
     def plan(self, shared: SharedPlan) -> None:
-        """Leave the group, because the lead of a collective test must not send a plan."""
+        """End the runner, because the lead of a collective test must not send a plan."""
         self._leave(lifecycle.ENGINE_ERROR, f"the lead sent step {shared.plan.step} during a test")
 
     def lost(self, what: str, is_final: bool) -> None:
-        """Leave: another rank is lost; a retry may succeed."""
+        """End the runner, because another rank is lost; a new attempt may succeed."""
         if self._spec.rank:
             what = f"rank 0 on node {self._others.group.ranks[0].node}: {what}"
         self._leave(lifecycle.GROUP_LOST, what)

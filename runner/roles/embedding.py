@@ -58,12 +58,12 @@ class EmbeddingRole(ServingRole):
             self._stuck(f"batch {self.status.steps_done + 1} exceeded its time limit")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return this second's reading, with rates since the last one."""
+        """Return the current reading of this runner, with rates since the previous reading."""
         load = self._load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
     def _load(self) -> SchedulerLoad:
-        """Return the numbers of running and waiting requests, and their best priorities."""
+        """Return the numbers of running and waiting requests, and the best priority of each."""
         computing = self._responder.computing or frozenset()
         running: list[int] = []
         waiting: list[int] = []

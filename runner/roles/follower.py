@@ -28,7 +28,7 @@ reads that step slightly after the lead."""
 
 
 class FollowerRole(Role):
-    """The role of every rank but 0."""
+    """The role of every rank except rank 0: it computes what the lead plans."""
 
     def __init__(self, parts: RoleParts) -> None:
         self._loop = FollowerLoop(
@@ -51,12 +51,12 @@ class FollowerRole(Role):
         return False
 
     def begin(self) -> None:
-        """Wait for the lead, which makes all ranks form the group."""
+        """Record that this rank waits for the lead, which tells all ranks to form the group."""
         lead = self._others.group.ranks[0]
         self._recorder.note(wall(), "connect_group", lead=lead.node)
 
     def watch(self, now: float) -> None:
-        """Leave if a step took longer than any step may."""
+        """End the runner if one step took longer than any step may."""
         super().watch(now)
         note_steps(self._recorder, self.status, self._channel)
         if self._stepping.passed(now, lambda: FIRST_STEP_DEADLINE_S) is not None:
@@ -64,7 +64,7 @@ class FollowerRole(Role):
             self._stuck(f"step {step} took more than {FIRST_STEP_DEADLINE_S:.0f} s")
 
     def reading(self, now: float) -> RunnerReading:
-        """Return this second's reading: progress and memory."""
+        """Return the current reading of this rank: its progress and its memory."""
         return self._meter.reading(self._host.phase, self.status, None, 0, now)
 
     def plan(self, shared: SharedPlan) -> None:
@@ -72,7 +72,8 @@ class FollowerRole(Role):
         self._loop.give(shared)
 
     def _trace(self, request_id: RequestId, step: int) -> None:
-        """Send the spans of a request when `step` is read, or soon after."""
+        """Send the lead's gateway this rank's spans of a traced request, when the result of `step`
+        is read or soon after."""
         self._tell_spans(request_id, step, self._reactor.now() + READ_WITHIN_S)
 
     def _tell_spans(self, request_id: RequestId, step: int, until: float) -> None:

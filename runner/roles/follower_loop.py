@@ -17,7 +17,8 @@ from runner.lead import IDLE_S, MEMORY_EVERY_S, MemoryWatch
 from runner.schedule import STEPS_AHEAD
 
 NEXT_PLAN_S = 0.01
-"""With one unread step, wait this long for the next plan before reading the step."""
+"""While one step is unread, the loop waits this many seconds for the next plan before it reads that
+step."""
 
 
 class FollowerLoop:
@@ -54,13 +55,14 @@ class FollowerLoop:
         self._plans.put(None)
 
     def load(self) -> None:
-        """Load this rank's layers."""
+        """Load the layers of this rank."""
         engine = self._engine = self._load_engine(self._progressed)
         self.facts = engine.facts
         self.status.memory = engine.memory()
 
     def run(self) -> None:
-        """Compute the lead's plans until `stop`, then close the engine. Raises OutOfStep."""
+        """Compute the lead's plans until `stop` is called, then close the engine. Raises OutOfStep
+        if a plan does not match what this rank has computed."""
         assert self._engine is not None, "loaded"
         self._follow(self._engine)
         self._engine.close()
@@ -96,7 +98,8 @@ class FollowerLoop:
                 status.memory, measured_at = engine.memory(), clock_now()
 
     def _next(self, engine: FollowingEngine) -> SharedPlan | None:
-        """Return the next plan; None if there is none yet and a step is unread."""
+        """Return the next plan. Return None if no plan has come within `NEXT_PLAN_S` and a step is
+        unread."""
         try:
             if self._unread == STEPS_AHEAD:
                 return self._plans.get_nowait()

@@ -28,7 +28,8 @@ from runner.text import TextWorks
 
 
 class LeadRole(ServingRole):
-    """The role of rank 0 or of a single runner."""
+    """Schedules requests, serves gateways, and leads the other ranks: the role of rank 0, and of a
+    single runner."""
 
     def __init__(self, parts: RoleParts) -> None:
         spec, shell, reactor = parts.spec, parts.shell, parts.shell.reactor
@@ -65,7 +66,7 @@ class LeadRole(ServingRole):
             self._stuck(f"step {self.status.steps_done + 1} took more than {limit_s:.1f} s")
 
     def reading(self, now: float) -> RunnerReading | None:
-        """Return this second's reading, with rates since the last one."""
+        """Return the current reading of this runner, with rates since the previous reading."""
         load = self._loop.scheduler_load()
         return self._meter.reading(self._host.phase, self.status, load, self.open_requests, now)
 
@@ -74,7 +75,7 @@ class LeadRole(ServingRole):
         return step_deadline_s(self._loop.expected_s(), 0 if learning else self.status.steps_done)
 
     def _ask_ranks(self, text: OpenText) -> None:
-        """Ask each rank to send the gateway its spans of a traced request."""
+        """Ask every other rank to send the gateway its spans of a traced request."""
         if text.trace is not None:
             step, tell = self.status.steps_done, partial(self._server.send, text.request.peer)
             self._others.ask_spans(text.request.request_id, step, tell)

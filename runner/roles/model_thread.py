@@ -32,7 +32,8 @@ class EngineLoop(Protocol):
         ...
 
     def stop(self) -> None:
-        """Make `run` return after the current step. Called from the main thread; does not block."""
+        """Make `run` return after the current step. Called from the main thread; does not wait for
+        that."""
         ...
 
 
@@ -76,7 +77,8 @@ class ModelThread:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> bool:
-        """End the loop after its step; return False if it did not end within `timeout_s`."""
+        """Make the loop end after its current step; return False if it did not end within
+        `timeout_s`."""
         self._loop.stop()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)

@@ -22,7 +22,7 @@ from runner.roles.role import Role, RoleParts, watchdog
 from runner.schedule import SchedulerLoad
 
 PIECE_S = 900.0
-"""Time limit for reading, packing and writing one tensor."""
+"""Time limit in seconds for reading, quantising and writing one tensor."""
 
 
 class MakerLoop:
@@ -37,7 +37,7 @@ class MakerLoop:
         self.status = EngineStatus()
 
     def load(self) -> None:
-        """Open the source and check the disk space. Raises NotMade."""
+        """Open the source model and check the disk space. Raises NotMade."""
         self.status.busy_since = clock_now()
         self._maker = self._opened()
 
@@ -79,7 +79,7 @@ class QuantizeRole(Role):
 
     @property
     def open_requests(self) -> int:
-        """Return 1: the work itself, so that the machine stays awake."""
+        """Return 1: the quantization counts as a request, so that the machine stays awake."""
         return 1
 
     @property
@@ -88,12 +88,12 @@ class QuantizeRole(Role):
         return True
 
     def entered(self, phase: Phase) -> None:
-        """Stop the work when the runner drains."""
+        """Stop the quantization when the runner begins to drain."""
         if phase in ("draining", "ended"):
             self._loop.stop()
 
     def watch(self, now: float) -> None:
-        """Leave if a tensor takes too long."""
+        """End the runner if one tensor takes too long."""
         super().watch(now)
         if self._making.passed(now, lambda: PIECE_S) is not None:
             self._stuck(f"no tensor was written for {PIECE_S:g} s")
@@ -106,7 +106,8 @@ class QuantizeRole(Role):
     # --- from the engine's thread ----------------------------------------------------------
 
     def _take_news(self, news: ThreadNews) -> None:
-        """Process the events of the engine's thread, and turn errors into messages for people."""
+        """Process what the engine's thread reports, and turn its errors into messages for
+        people."""
         if isinstance(news, LoadFailed | Broken):
             self._log.error("quantising failed", error=news.story)
             self._leave(news.message)

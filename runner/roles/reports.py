@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunnerMeter:
-    """Makes a rank's readings. Rates cover the time since the last one (`measured_at`)."""
+    """Computes a rank's readings for its worker. Rates cover the time since the previous reading
+    (`measured_at`)."""
 
     spec: RunnerSpec
     speaker: Speaker
     totals: ServedTotals
     measured_at: float
     kv: str = ""
-    """How the layers of the loaded model hold KV."""
+    """A text that says in which precision the layers of the loaded model hold KV."""
     facts_found: Mapping[str, str] = field(default_factory=dict[str, str])
     """Facts about the model's files, as text keyed by subject."""
     _prompt_tokens: int = 0
@@ -49,8 +50,8 @@ class RunnerMeter:
         open_requests: int,
         now: float,
     ) -> RunnerReading:
-        """Return the reading of this instant. `load` is None before the model is loaded and for
-        ranks without a scheduler."""
+        """Return the reading at the instant `now`. `load` is None before the model is loaded, and
+        for ranks without a scheduler."""
         spec, totals = self.spec, self.totals
         memory, progress = status.memory, status.progress
         load = load or SchedulerLoad()

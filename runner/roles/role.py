@@ -53,7 +53,7 @@ from runner.text import RendererNotReady, TextWorks
 Progressed = Callable[[LoadProgress], None]
 ENGINE_THREAD, TEXT_THREAD = "engine", "text"
 NO_PEER = b""
-"""The peer of requests that come from no gateway process."""
+"""Stands for the gateway process of requests that no gateway has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class RoleHost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RoleParts:
-    """The parts of every role. `tap` sees each message's entries when they are sent."""
+    """The objects that every role gets when it is made. `tap` is called with the entries of each
+    message that is sent to a gateway."""
 
     spec: RunnerSpec
     host: RoleHost
@@ -151,15 +152,15 @@ class Role:
             self._recorder.note(wall(), "connect_group", ranks=self._spec.size)
 
     def watch(self, now: float) -> None:
-        """Check for silent or stuck parts, and leave if there are any. Called four times a second
-        with the monotonic instant."""
+        """Check for other ranks that are silent and threads that are stuck; end the runner if there
+        are any. Called four times a second; `now` is a monotonic instant."""
         if self._channel is not None:
             self._channel.step = self.status.steps_done
 
     def entered(self, phase: Phase) -> None: ...
 
     def reading(self, now: float) -> RunnerReading | CollectiveReading | None:
-        """Return this second's reading; None if there is none."""
+        """Return the current reading for the worker; None if this rank reports none."""
         return None
 
     def fail_all(self, reason: FailReason, message: str) -> None:
@@ -185,7 +186,8 @@ class Role:
         return self._channel
 
     def form(self) -> None:
-        """Join the ring, then load or run the test; leave if the group does not form."""
+        """Join the ring of ranks, then load the model or run the test. End the runner if the group
+        does not form."""
         group = self._others.group
         try:
             # a system's timer cannot be told of time that does not count: it is allowed for before
@@ -200,25 +202,26 @@ class Role:
     def plan(self, shared: SharedPlan) -> None: ...
 
     def lost(self, what: str, is_final: bool) -> None:
-        """Leave: another rank is lost. `is_final`: retrying cannot help."""
+        """End the runner, because another rank is lost. `is_final`: a new attempt cannot help."""
         self._log.error("the group failed", why=what)
         code = lifecycle.LOAD_FAILED if is_final else lifecycle.GROUP_LOST
         self._host.leave(code, "runner_lost", what)
 
     def ended(self, why: str) -> None:
-        """Leave normally, because the lead left."""
+        """End the runner normally, because the lead has ended."""
         self._host.leave(lifecycle.STOPPED, "model_unavailable", f"the lead stopped: {why}")
 
     # --- the engine's thread ---------------------------------------------------------------
 
     def _start(self) -> None:
-        """Start the thread's work: loading or the test."""
+        """Start the work of the engine's thread: loading the model, or the test."""
         if self._spec.test is None:
             self._recorder.note(wall(), "load_model", model=self._spec.model)
         self._thread.start()
 
     def _take_news(self, news: model_thread.ThreadNews) -> None:
-        """Act on the thread's news. An error caused by a lost rank is reported as such."""
+        """Process a report from the engine's thread. An error that a lost rank caused is reported
+        as a lost rank."""
         match news:
             case model_thread.Loaded():
                 if self._host.phase == "loading":
@@ -240,13 +243,14 @@ class Role:
                 self._host.leave(code, "runner_lost", f"the engine failed: {why}")
 
     def _loaded(self) -> None:
-        """Become ready: all ranks have agreed or met."""
+        """Signal that this rank is ready, because all ranks have loaded and agreed, or have met for
+        a test."""
         self._host.signal("loaded")
         self._host.signal("warmed")
         self._log.info("ready", rank=self._spec.rank)
 
     def _note_kv(self, held: str) -> None:
-        """Log how KV is held if some layers differ from the spec."""
+        """Log in which precision KV is held, if that differs from the spec in some layers."""
         if held and held != self._spec.kv:
             why = (
                 "its other layers keep no KV, have head sizes that no group divides, or "
@@ -257,13 +261,14 @@ class Role:
             )
 
     def _stuck(self, what: str, *, thread: str = ENGINE_THREAD) -> None:
-        """Leave: a thread exceeded its deadline."""
+        """End the runner, because a thread has exceeded its deadline."""
         self._log.critical("the engine is stuck", what=what, thread=thread, at=place_of(thread))
         self._host.leave(lifecycle.WEDGED, "runner_lost", what)
 
 
 class ServingRole(Role):
-    """A role that answers requests. It makes the `responder` of its server."""
+    """A role that answers requests of gateways. It makes the responder, which answers the requests
+    that its `RequestServer` accepts."""
 
     def __init__(self, parts: RoleParts, loop: model_thread.EngineLoop) -> None:
         super().__init__(parts, loop)
@@ -288,7 +293,7 @@ class ServingRole(Role):
         self._server.phase = phase
 
     def watch(self, now: float) -> None:
-        """Give up silent gateways and late requests."""
+        """Drop gateways that are silent, and end requests that are past their deadline."""
         self._server.watch(now)
         super().watch(now)
 

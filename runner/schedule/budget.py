@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from runner.schedule.costs import CostModel, GroupSize
 
 EVEN_TAIL, TAIL = 1.0, 1.3
-"""Bounds of a mixed step, in units of the mean step 1 / (1 - s): with efficient chunks, and with
-inefficient ones."""
+"""The longest permitted step with prefill, as a multiple of the mean step 1 / (1 - s): the first if
+the chunk is efficient, the second if it is not."""
 DEAR = 1.25
 """A chunk is inefficient if its tokens cost this many times those of an unbounded chunk."""
 CROWD = 4.0
@@ -33,9 +33,11 @@ leaves them."""
 BOUT_CHUNKS = 4
 """Chunks are measured in groups of this many."""
 QUIET_EVERY = 96
-"""After this many steps without a pure decode step, one is forced for measurement."""
+"""After this many steps without a step of decodes alone, one such step is forced so that decodes
+can be measured."""
 LEAST_CHUNK = 16
-"""Smaller chunks cost hardly less; the account spaces chunks of this size instead."""
+"""The smallest chunk in tokens. Smaller chunks cost hardly less, so the account makes chunks of
+this size rarer instead."""
 
 
 @dataclass(slots=True)
@@ -54,15 +56,17 @@ class PrefillAccount:
         return max(self.share, min(equal, 1.0 - (1.0 - self.share) / CROWD))
 
     def earned_s(self, decode_s: float, share: float) -> float:
-        """Return the seconds of prefill that a decode of `decode_s` pays for at `share`."""
+        """Return the seconds of prefill that a decode step of `decode_s` seconds pays for, if
+        prefill gets the fraction `share` of the time."""
         return share / (1.0 - share) * decode_s
 
     def chunk_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the time limit of one chunk beside a decode of `decode_s`."""
+        """Return the time limit in seconds of one chunk in a step whose decode takes `decode_s`."""
         return (TAIL / (1.0 - share) - 1.0) * decode_s
 
     def even_limit_s(self, decode_s: float, share: float) -> float:
-        """Return the time limit of one chunk if chunks of that size are efficient."""
+        """Return the time limit in seconds of one chunk, as `chunk_limit_s` does, for a chunk of
+        efficient size."""
         return (EVEN_TAIL / (1.0 - share) - 1.0) * decode_s
 
     def earn(self, earned_s: float, *, chunk_s: float) -> None:
@@ -77,12 +81,12 @@ class PrefillAccount:
         self.balance_s -= prefill_s
 
     def correct(self, prefill_s: float, *, debt_s: float) -> None:
-        """Correct the account by the difference between measured and booked seconds; debt is capped
-        at `debt_s`."""
+        """Subtract the seconds by which prefill took longer than was booked; the debt is at most
+        `debt_s`."""
         self.balance_s = max(self.balance_s - prefill_s, -debt_s)
 
     def forgive(self) -> None:
-        """Cancel a debt: no row is decoding."""
+        """Cancel a debt of prefill; called when no row decodes, so that none is delayed."""
         self.balance_s = max(self.balance_s, 0.0)
 
 
@@ -119,7 +123,7 @@ class Timekeeper:
         return self.steps_since_quiet >= QUIET_EVERY
 
     def took(self, step: StepTime, *, idle_next: bool) -> None:
-        """Record a finished step; `idle_next` if no other step is in flight."""
+        """Record a finished step. `idle_next`: no other step has been submitted to the device."""
         self._last = [*self._last[-2:], step]
         quiet = len(self._last) == 3 and not any(earlier.groups for earlier in self._last)
         if quiet and self._last[1].decode_rows:

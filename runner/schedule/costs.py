@@ -22,21 +22,22 @@ tokens before it costs twice as much as a first one."""
 LEAST_PARTS = (0.0, 0.2, 0.0)
 """The lowest plausible value of each part, as a fraction of its usual value."""
 MEMORY = 0.3
-"""Weight of the newest measurement in an average of costs."""
+"""The weight of the newest measurement in the running average of a decode's cost."""
 KEPT = 0.85
 """Weight of all older groups relative to the newest, in the fit."""
 USUAL = 0.005
 """Weight of the usual proportions in the fit."""
 OUTLIER = 3.0
-"""A measurement is clipped to this many times the expected value, or the inverse."""
+"""A measurement is clipped to at most this many times the expected value, and at least the expected
+value divided by it."""
 CHUNK_STEP = 8
 """Chunks are multiples of this many tokens, except the last of a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSize:
-    """A prefill group: its `tokens`, padding included, and the largest number of tokens before a
-    chunk."""
+    """The size of a prefill group: its `tokens`, padding included, and the largest number of tokens
+    that precede a chunk in its row."""
 
     tokens: int
     depth: int = 0
@@ -51,7 +52,8 @@ def _blend(average: float, measured: float) -> float:
 
 
 def _parts(groups: Sequence[GroupSize]) -> NDArray[np.float64]:
-    """Return the three cost parts of groups, each in tokens at its usual price."""
+    """Return the three parts of each group's cost (fixed, per token, attention), as numbers of
+    tokens at the usual price."""
     tokens = sum(group.tokens for group in groups)
     behind = sum(group.tokens * group.depth for group in groups)
     return np.array([FIXED_TOKENS * len(groups), tokens, behind / DOUBLE_AT])
@@ -92,7 +94,7 @@ class PrefillFit:
 
 @dataclass(slots=True)
 class CostModel:
-    """Predicts the seconds of steps, as the module describes."""
+    """Predicts the seconds of decodes and of prefill groups from measured steps."""
 
     prefill: PrefillFit = field(default_factory=PrefillFit)
     _decode_s: dict[int, float] = field(default_factory=dict[int, float])

@@ -1,7 +1,5 @@
-"""A plan under construction, and what to remember until its result arrives.
-
-Pure. `plan` and `prefill` decide; both write here.
-"""
+"""A plan under construction, and the facts that are needed when its result arrives. Pure: `plan`
+and `prefill` decide what the plan contains; both write into the same `Draft`."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from runner.schedule.rows import Row, RowEvent
 
 @dataclass(slots=True)
 class Draft:
-    """A plan under construction, and what to remember until its result arrives: rows that yield a
-    token (`samples`), progress of prompts (`progress`), and the step's expected cost."""
+    """A plan under construction, and the facts that are needed when its result arrives: rows that
+    yield a token (`samples`), progress of prompts (`progress`), and the step's expected cost."""
 
     step: int
     now: float
@@ -29,12 +27,12 @@ class Draft:
     decode: list[RowId] = field(default_factory=list[RowId])
     insert: list[PrefixInsert] = field(default_factory=list[PrefixInsert])
     needed: set[EntryId] = field(default_factory=set[EntryId])
-    """Entries that this step reads or makes; it must not evict them."""
+    """The kept prefixes that this step reads or makes, and therefore must not evict."""
     fresh: set[EntryId] = field(default_factory=set[EntryId])
-    """Entries that this step makes; later steps can use them."""
+    """The kept prefixes that this step makes; only later steps can use them."""
     samples: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
     scored: dict[RowId, Row] = field(default_factory=dict[RowId, Row])
-    """Rows whose prompts are scored by chunks of this step."""
+    """The rows of whose prompts this step computes log-probabilities."""
     forced: list[tuple[RowId, TokenId]] = field(default_factory=list[tuple[RowId, TokenId]])
     progress: list[tuple[Row, int]] = field(default_factory=list[tuple[Row, int]])
     groups: list[GroupSize] = field(default_factory=list[GroupSize])
@@ -43,8 +41,8 @@ class Draft:
     events: list[RowEvent] = field(default_factory=list[RowEvent])
 
     def sample(self, row_id: RowId, row: Row) -> None:
-        """Make the row yield a token in this step; a forced one if its thinking reached its
-        limit."""
+        """Plan that the row yields a token in this step. If the row's thinking has reached its
+        limit, the token is forced."""
         token = row.next_forced()
         if token is not None:
             self.forced.append((row_id, token))

@@ -23,7 +23,7 @@ from runner.schedule.table import RowTable
 from runner.text import PreparedRequest
 
 USUAL_TOKENS = 256.0
-"""Assumed length of an answer, until some have ended."""
+"""The assumed length of an answer in tokens, until some answers have ended."""
 LEAST_RETRY_S, MOST_RETRY_S = 1.0, 120.0
 
 
@@ -50,8 +50,8 @@ class Intake:
         self._usual_tokens = USUAL_TOKENS
 
     def unfit(self, prepared: PreparedRequest, made: int = 0) -> Refusal | None:
-        """Return why the request can never run here; None if it can. It already has `made` tokens
-        from another runner."""
+        """Return why this runner can never compute the request; None if it can. `made` tokens of
+        its answer were already computed by another runner."""
         if prepared.request_id in self._table.requests:
             return Refusal(
                 reason="conflict", message=f"request {prepared.request_id} already exists"
@@ -142,7 +142,8 @@ class Intake:
         ]
 
     def ended(self, row: Row) -> None:
-        """Record the answer length of an ended row, if the answer is complete."""
+        """Record the length of an ended row's answer, if the answer is complete. `_retry_after_s`
+        needs the usual length."""
         if row.finish in ("stop", "length") and row.prepared.max_tokens:
             self._usual_tokens += 0.2 * (len(row.made) - self._usual_tokens)
 

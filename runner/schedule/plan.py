@@ -104,7 +104,7 @@ def _retire(table: RowTable, draft: Draft) -> None:
 
 
 def _grow(table: RowTable, draft: Draft) -> None:
-    """Reserve KV for the rows that decode in this step, in order."""
+    """Reserve KV memory for the rows that decode in this step, the highest priority first."""
     growing = [
         row for row in table.live.values() if row.wants_token and row.computed >= row.reserved
     ]
@@ -200,7 +200,7 @@ def _give_way(table: RowTable, draft: Draft) -> None:
 
 
 def _holds_back(table: RowTable) -> bool:
-    """Return whether to admit no rows now: memory is short."""
+    """Return whether no row may be admitted now, because memory is short."""
     going = (row.status != "ended" and row.paused_at is None for row in table.live.values())
     return table.pressure.is_on and any(going)
 
@@ -338,7 +338,7 @@ def _is_full(table: RowTable) -> bool:
 
 
 def _idle(table: RowTable, draft: Draft) -> list[Row]:
-    """Return the rows in the engine whose clients have read nothing for a while."""
+    """Return the paused rows in the engine: their clients have read nothing for a while."""
     grace_at = draft.now - table.settings.paused_grace_s
     return [
         other

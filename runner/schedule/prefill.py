@@ -16,26 +16,28 @@ from runner.schedule.rows import Row
 from runner.schedule.table import RowTable
 
 STRETCH = 1.5
-"""A chunk may be this much larger if that completes a prompt."""
+"""If a prompt could then be completed, a chunk may be larger than its limit by this factor."""
 SCORED_BYTES = 64 << 20
 """Limit on the float32 logits of a group whose prompts are scored. Derived arrays take up to four
 times that, in addition to the model's own logits."""
 SHORT_COUNTS = 4.0
-"""A short prompt beside decodes counts as this many rows, because it ends quickly."""
+"""A short prompt counts as this many rows when time is divided between prefill and decodes, because
+it ends quickly."""
 
 RowChunk = tuple[Row, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Size limit of a step's chunks, padding counted: `tokens`, or `most` if that completes a
-    prompt."""
+    """The tokens that the chunks of a step may have together, padding included: `tokens`, or `most`
+    if that completes a prompt."""
 
     tokens: int
     most: int
 
     def without(self, tokens: int) -> Room:
-        """Return the room left after `tokens`, padding counted."""
+        """Return the tokens that are left when chunks of `tokens` tokens, padding included, are
+        planned."""
         return Room(self.tokens - tokens, self.most - tokens)
 
 
@@ -76,8 +78,9 @@ def _room(table: RowTable, rows: list[Row]) -> Room:
 
 
 def _room_beside(table: RowTable, draft: Draft, rows: list[Row]) -> Room:
-    """Return how much prefill fits into a step with decodes while the tail of the ITL stays
-    bounded. Also credits the account with the prefill time that these decodes earn."""
+    """Return how many prefill tokens fit into a step with decodes if the longest inter-token
+    latencies (ITL) stay bounded. Also add the seconds that these decodes pay for to the prefill
+    account."""
     account, costs = table.account, table.costs
     share = account.share_among(_due(table, draft, rows), len(draft.decode))
     limit_s = min(account.chunk_limit_s(draft.decode_s, share), table.settings.longest_step_s)
@@ -137,7 +140,7 @@ def _choose_groups(table: RowTable, rows: list[Row], room: Room) -> list[list[Ro
 
 
 def _left(row: Row) -> int:
-    """Return the prompt tokens left to compute."""
+    """Return how many tokens of the row's prompt are not computed yet."""
     return row.life_tokens - row.computed
 
 
@@ -176,7 +179,7 @@ def _fill(table: RowTable, rows: list[Row], room: Room) -> list[list[RowChunk]]:
 
 
 def _piece(table: RowTable, row: Row, room: Room) -> int:
-    """Return how many tokens of the row's prompt the next chunk may have."""
+    """Return how many tokens the next chunk of the row's prompt may have."""
     left = _in_one_go(table, row)
     return left if left <= room.most else min(left, room.tokens)
 

@@ -69,7 +69,8 @@ class TokenChain:
         return twin
 
     def end_hash(self, length: int) -> bytes:
-        """Return the hash of the first `length` tokens, which may end inside a block."""
+        """Return the hash of the first `length` tokens; `length` need not be a multiple of the
+        block size."""
         blocks, rest = divmod(length, self.block_tokens)
         if rest:
             return self._hash(blocks, length)
@@ -113,7 +114,8 @@ class PrefixEntry:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """`length` tokens of a prompt are in `entry` (0 < length < the prompt's length)."""
+    """A kept prefix that serves a prompt: the prompt's first `length` tokens are in `entry` (0 <
+    length < the prompt's length)."""
 
     entry: EntryId
     length: int
@@ -121,8 +123,8 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class PrefixKept:
-    """A new entry, and the entries to evict first, because they are superseded or their memory is
-    needed."""
+    """A prefix that is to be kept as a new entry, and the entries to evict first, because the new
+    one replaces them or needs their memory."""
 
     entry: EntryId
     evict: tuple[EntryId, ...]
@@ -152,8 +154,8 @@ class PrefixIndex:
         return len(self._prefixes)
 
     def find(self, chain: TokenChain) -> PrefixMatch | None:
-        """Return the kept prefix that saves most of this prompt; None if it saves less than a
-        block."""
+        """Return the kept prefix that saves this prompt the most computation; None if it saves less
+        than a block."""
         if not self._prefixes:
             return None
         match = self._find_blocks(chain) if self.trims else self._find_whole(chain)
@@ -162,7 +164,7 @@ class PrefixIndex:
         return match
 
     def hold(self, entry: EntryId) -> None:
-        """Record that a row starts from this entry."""
+        """Record that a live row started from this entry (holds it)."""
         self._prefixes[entry].holders += 1
         self._prefixes.move_to_end(entry)
 

@@ -16,8 +16,8 @@ from runner.schedule.rows import Row
 
 @dataclass(slots=True)
 class Pressure:
-    """The latest measurement of each rank above its limit, by rank; `ended` counts the rows that
-    were ended for it."""
+    """The ranks that use more memory than their limit. `over` has the latest measurement of each;
+    `ended` counts the rows that were ended to free memory."""
 
     over: dict[int, MemoryLook] = field(default_factory=dict[int, MemoryLook])
     ended: int = 0
@@ -29,15 +29,15 @@ class Pressure:
         return bool(self.over)
 
     def take(self, rank: int, look: MemoryLook) -> None:
-        """Record a measurement of a rank."""
+        """Record a rank's measurement. A rank within its limit is no longer in `over`."""
         if look.is_over:
             self.over[rank] = look
         else:
             self.over.pop(rank, None)
 
     def due(self) -> str | None:
-        """Return a text that says why to act now, for the rank furthest above its limit. None if
-        there is no measurement since the last action took effect."""
+        """Return a text that says why a row must end now, about the rank furthest above its limit.
+        Return None if no rank was measured above its limit since the last action took effect."""
         counting = [entry for entry in self.over.items() if entry[1].step >= self._counts_from]
         if not counting:
             return None

@@ -35,7 +35,8 @@ complete."""
 
 
 class RowKey(NamedTuple):
-    """Identifies a row outside the engine."""
+    """Identifies a row by its request and its choice. Outside the engine a row is known by this
+    key."""
 
     request_id: RequestId
     choice: int
@@ -56,7 +57,8 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class RowStarted:
-    """The row was admitted for the first time; `cached_tokens` come from a kept prefix."""
+    """The row was admitted to the engine for the first time; its first `cached_tokens` tokens come
+    from a kept prefix."""
 
     key: RowKey
     cached_tokens: int
@@ -73,7 +75,8 @@ class RowPrefilled:
 
 @dataclass(frozen=True, slots=True)
 class RowScored:
-    """Log-probabilities of some prompt tokens; all come in order, before the first token."""
+    """The log-probabilities of some prompt tokens. All of them come in order, before the row's
+    first output token."""
 
     key: RowKey
     scores: PromptScores
@@ -81,7 +84,7 @@ class RowScored:
 
 @dataclass(frozen=True, slots=True)
 class RowToken:
-    """One token, in order; stop tokens included."""
+    """One output token of the row; they come in order, and a stop token is one of them."""
 
     key: RowKey
     sampled: SampledToken
@@ -99,7 +102,7 @@ class RowFinished:
 
 @dataclass(frozen=True, slots=True)
 class RowFailed:
-    """The row failed."""
+    """The row ended with an error."""
 
     key: RowKey
     reason: FailReason
@@ -172,7 +175,8 @@ class Row:
 
     @property
     def longest(self) -> int:
-        """Return the maximum length of the row."""
+        """Return the maximum length of the row in tokens: its prompt and the longest permitted
+        output."""
         return self.prompt.length + self.prepared.max_tokens
 
     @property
@@ -237,15 +241,18 @@ class Row:
         return self.waited_s + (now - self.waiting_since if self.status == "waiting" else 0.0)
 
     def move(self, signal: RowSignal) -> None:
-        """Move to the next status. Raises KeyError if `NEXT` does not allow it."""
+        """Move to the state that follows `signal`. Raises KeyError if `NEXT` does not allow the
+        signal now."""
         self.status = NEXT[self.status][signal]
 
     def reserve_for(self, headroom: int) -> int:
-        """Return the length to reserve: the current one plus `headroom`, at most the longest."""
+        """Return the length in tokens for which to reserve KV: the current one plus `headroom`, at
+        most the longest."""
         return min(self.longest, self.length + headroom)
 
     def chain(self) -> TokenChain:
-        """Return the chain of prompt and output; the prompt's own chain if there is no output."""
+        """Return the tokens of prompt and output with their block hashes; the prompt's own chain if
+        there is no output."""
         if not self.made:
             return self.prompt
         chain = self.prompt.copy()

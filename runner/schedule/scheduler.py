@@ -46,8 +46,8 @@ STEPS_AHEAD = 2
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The scheduler accepted the request. `position` requests are ahead of it (0: it is running or
-    next). The request `displaced` was removed to free a place."""
+    """The answer if the scheduler accepts a request. `position` requests are ahead of it (0: it is
+    running or next). The waiting request `displaced` was removed to free a place for it."""
 
     position: int
     displaced: RequestId | None = None
@@ -141,7 +141,7 @@ class Scheduler:
         return [self._finish(row, "cancelled", now) for row in rows]
 
     def complete(self, key: RowKey, now: float) -> list[RowEvent]:
-        """End the row as `stop`: a stop string completed its text."""
+        """End the row with finish reason `stop`, because a stop string completed its text."""
         row = self._table.rows.get(key)
         return [] if row is None else [self._finish(row, "stop", now)]
 
@@ -158,7 +158,8 @@ class Scheduler:
             row.paused_at = None
 
     def forget_costs(self) -> None:
-        """Discard the measured costs, because a step was exceptional."""
+        """Discard all costs that were learned from measured steps, because an exceptional step
+        distorted them."""
         self._table.timekeeper.forget()
 
     # --- the clock and the step --------------------------------------------------------
@@ -230,12 +231,12 @@ class Scheduler:
 
     @property
     def unread(self) -> int:
-        """Return how many issued steps are not committed."""
+        """Return the number of issued steps whose results are not committed yet."""
         return len(self._table.issued)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no row is open and the engine holds none."""
+        """Return whether no row is waiting or running and the engine holds none."""
         table = self._table
         return not (table.rows or table.live or table.issued)
 
@@ -244,11 +245,13 @@ class Scheduler:
         return sum(issued.decode_s + issued.prefill_s for issued in self._table.issued)
 
     def prefill_s(self, tokens: int) -> float:
-        """Return the predicted seconds of a prompt of `tokens` tokens alone."""
+        """Return the predicted seconds of computing a prompt of `tokens` tokens without other
+        work."""
         return self._table.costs.prefill_s(GroupSize(tokens))
 
     def wake_at(self) -> float | None:
-        """Return when `advance` or `plan` should be called without an event; None: never."""
+        """Return the instant at which `advance` or `plan` should be called even if nothing happens
+        before; None: never."""
         settings = self._table.settings
         instants: list[float] = []
         for row in self._table.rows.values():

@@ -102,7 +102,8 @@ class RowTable:
 
     @property
     def max_rows(self) -> int:
-        """Return the limit of live rows: one if rows of different length cannot share a batch."""
+        """Return the largest number of rows that the engine may hold; it is one if rows of
+        different length cannot share a batch."""
         return self.settings.max_rows if self.facts.batches_ragged else 1
 
     def cost_bytes(self, lengths: Iterable[int]) -> int:
@@ -149,7 +150,7 @@ class RowTable:
     # --- the life of a row -----------------------------------------------------------------
 
     def open(self, request_id: RequestId, rows: list[Row]) -> None:
-        """Add the rows of a new request; they wait."""
+        """Add the rows of a new request as waiting rows."""
         self.requests[request_id] = rows
         for row in rows:
             self.rows[row.key] = row
@@ -174,7 +175,7 @@ class RowTable:
         row.computed = length
 
     def put_out(self, row: Row, now: float) -> None:
-        """Preempt a row: it leaves the engine and waits again."""
+        """Preempt a row: the engine drops it, and it waits to be admitted again."""
         assert row.row_id is not None
         del self.live[row.row_id]
         self.shares.give_back(row.sharer)
@@ -198,7 +199,7 @@ class RowTable:
             self.shares.give_back(row.sharer)
 
     def withdraw(self, request_id: RequestId) -> None:
-        """Remove a request of which no row has begun, if it is here."""
+        """Remove a request none of whose rows has begun; do nothing if the request is unknown."""
         for row in list(self.requests.get(request_id, ())):
             assert row.admitted_at is None
             self.end(row)
@@ -219,7 +220,7 @@ class RowTable:
     # --- steps -----------------------------------------------------------------------------
 
     def issue(self, issued: Draft) -> None:
-        """Record a plan as issued; steps are numbered without gaps."""
+        """Record a plan as issued. Requires the number after that of the previous plan."""
         assert issued.step == self.step + 1
         self.step = issued.step
         self.issued.append(issued)

@@ -1,4 +1,4 @@
-"""Requests that have arrived: which of them are refused before a responder sees them.
+"""Whether a request that has arrived is refused before any work is done for it.
 
 Pure. A refused request costs nothing, because its text has not been tokenised yet.
 """
@@ -55,8 +55,8 @@ def too_long(coming: OpenRequest, opened: Collection[OpenRequest]) -> Refusal | 
 
 
 def too_many(coming: OpenRequest, opened: Collection[OpenRequest], most: int) -> Refusal | None:
-    """Return why one more request does not fit beside `most` open ones; None if it does. A
-    requester with less than its share always fits."""
+    """Return why one more request has no place among `most` open ones; None if it has one. A
+    requester with fewer requests than its fair share always has a place."""
     sharers = [request.sharer for request in opened]
     if len(opened) < most or has_share(sharers, coming.sharer, most):
         return None

@@ -32,12 +32,13 @@ class Client:
 
 @dataclass(slots=True)
 class Clients:
-    """Gateway processes by socket identity."""
+    """The connected gateway processes, by the identity of their socket."""
 
     by_peer: dict[bytes, Client] = field(default_factory=dict[bytes, Client])
 
     def greet(self, peer: bytes, hello: Hello, now: float) -> Client | str:
-        """Add a gateway process, or return why not."""
+        """Add a gateway process that says hello. Return it, or a text that says why it is not
+        accepted."""
         protocol = min(DATA_PROTOCOL_MAX, hello.protocol_max)
         if protocol < max(DATA_PROTOCOL_MIN, hello.protocol_min):
             return (
@@ -50,7 +51,7 @@ class Clients:
         return gateway
 
     def note_alive(self, peer: bytes, now: float) -> bool:
-        """Record a sign of life; return whether the peer has said hello."""
+        """Record that a message came from `peer`; return whether the peer has said hello before."""
         gateway = self.by_peer.get(peer)
         if gateway is None:
             return False
@@ -58,7 +59,8 @@ class Clients:
         return True
 
     def silent(self, now: float, woke_at: float) -> list[bytes]:
-        """Return the peers to give up now. The runner last stood still until `woke_at`."""
+        """Return the peers that have been silent too long. This process last stood still until
+        `woke_at`; silence before that does not count."""
         return [
             peer
             for peer, client in self.by_peer.items()

@@ -38,7 +38,7 @@ from bus.wire.messages.traces import RankTraced
 from runner.serving.clients import GIVEN_UP, SILENT_S, Clients
 
 Asked = Submit | Credit | Cancel | Recall | Ping
-"""Messages of a gateway process after its hello."""
+"""The messages that a gateway process may send after its hello."""
 
 
 class GatewayListener(Protocol):
@@ -67,7 +67,8 @@ PRESSURE_PROTOCOL = 10
 
 
 RANKS_PROTOCOL = 11
-"""First version of the data plane in which the ranks of a group report on a traced request."""
+"""First version of the data plane in which every rank of a group sends its part of the trace of a
+request."""
 
 
 def convert(message: ToGateway, protocol: int) -> ToGateway | None:
@@ -85,14 +86,16 @@ def convert(message: ToGateway, protocol: int) -> ToGateway | None:
 
 
 def _cut_by_length(entry: Entry) -> Entry:
-    """Return an end for lack of memory as an end at the token limit; other entries unchanged."""
+    """Return an entry that ends a choice for lack of memory as an end at the token limit; return
+    other entries unchanged."""
     if type(entry) is not ChoiceEnd or entry.finish_reason != "memory_pressure":
         return entry
     return ChoiceEnd(entry.request_id, entry.seq, entry.choice, "length", entry.stop)
 
 
 class GatewayLink:
-    """The socket and its gateway processes. `addresses` are announced to them."""
+    """The socket on which gateway processes connect, and those processes. `addresses` are the
+    socket's addresses, announced to gateways."""
 
     def __init__(self, spec: RunnerSpec, shell: Shell, listener: GatewayListener) -> None:
         self._spec = spec
@@ -109,7 +112,7 @@ class GatewayLink:
         self._reactor.watch(self._link, self._received)
 
     def send(self, peer: bytes, message: ToGateway) -> None:
-        """Send one frame; give up a gateway process whose socket is closed."""
+        """Send one frame. A gateway process whose socket is closed is dropped."""
         client = self._clients.by_peer.get(peer)
         converted = message if client is None else convert(message, client.protocol)
         if converted is None:
@@ -123,8 +126,8 @@ class GatewayLink:
         return client is not None and client.protocol >= DISPLACED_PROTOCOL
 
     def watch(self, now: float) -> float:
-        """Give up silent gateway processes, a few times a second; return until when this process
-        last stood still."""
+        """Drop gateway processes that are silent; called a few times a second. Return the instant
+        until which this process last stood still."""
         self._lost.pass_by(now)
         for peer in self._clients.silent(now, self._lost.woke_at):
             self._give_up(peer, f"it was silent for {SILENT_S:g} s")
@@ -138,7 +141,8 @@ class GatewayLink:
         self._link.close()
 
     def _bind(self, spec: RunnerSpec) -> tuple[str, ...]:
-        """Listen; return the addresses to announce. An address that is in use is skipped."""
+        """Open the listening socket; return the addresses to announce to gateways. An address that
+        is in use is skipped."""
         addresses: list[str] = []
         for address, announced in zip_longest(spec.addresses, spec.announced, fillvalue=()):
             try:
