@@ -37,7 +37,7 @@ from bus.wire.shares import Sharer
 from runner.text import Piece, PromptPiece, TextPiece
 
 UNNAMED: Sharer = ("",)
-"""The requester of all requests whose gateway names none."""
+"""The requester (whose fair share is counted) of all requests whose gateway names no requester."""
 CancelReason = Literal["client", "deadline", "shutdown"]
 
 
@@ -84,8 +84,9 @@ class Responder(Protocol):
         ...
 
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
-        """Return why a request can't be taken; None if it can. The server has checked the phase,
-        the model, the id and the sizes of waiting texts. Nothing may be computed yet."""
+        """Return why a request cannot be accepted; None if it can. The server has already checked
+        the runner's phase, the model, the request's id and the size of waiting texts. This method
+        must not compute anything yet."""
         ...
 
     def begin(self, request: OpenRequest, now: float) -> None:
@@ -103,13 +104,14 @@ class Responder(Protocol):
     def give_back(
         self, request: OpenRequest, now: float, *, begun: bool
     ) -> Displaced | Suspended | None:
-        """Stop and forget a request that another runner is to answer, and return the message that
-        hands it back. Return None if that is impossible: its work continues here. `begun` allows to
-        hand back a request with a part of its answer."""
+        """Stop and forget a request so that another runner can answer it, and return the message
+        that hands it back to its gateway. Return None if that is impossible; then the work
+        continues here. `begun`: a request of whose answer a part was already sent may be handed
+        back too."""
         ...
 
     def end(self, request: OpenRequest, now: float) -> Usage:
-        """Stop and forget a request that is over, and return what it used."""
+        """Stop and forget a request that has ended, and return its usage (counts of tokens)."""
         ...
 
 
@@ -119,7 +121,8 @@ class RequestHost(Protocol):
     responder: Responder
 
     def send(self, peer: bytes, message: ToGateway) -> None:
-        """Send a message to a gateway process at once, before the entries that wait."""
+        """Send a message to a gateway process immediately, before the entries that wait to be
+        sent."""
         ...
 
     def ended(self, request: OpenRequest, now: float) -> Usage:
@@ -144,12 +147,13 @@ class OpenChoice:
 
 
 class OpenRequest:
-    """One request of a gateway process, as the module describes.
+    """One request of a gateway process.
 
-    `peer` is the gateway process, `entries` its outbox, shared with its other requests. `returns`:
-    the gateway takes the request back as long as it has not begun. `size`: characters or token ids
-    of its text; a responder that has read the text sets it to 0. `accepted` is None until the
-    responder has accepted the request. `answer` goes with the terminal `Finished`.
+    `peer` identifies the gateway process; `entries` is the outbox of that process, which its
+    requests share. `returns`: the gateway accepts the request back as long as it has not begun.
+    `size`: characters or token ids of the request's text; a responder that has read the text sets
+    it to 0. `accepted` is None until the responder has accepted the request. `answer` is sent with
+    the last entry, `Finished`.
     """
 
     def __init__(
@@ -195,7 +199,8 @@ class OpenRequest:
         prompt_tokens: int = 0,
         unheeded: tuple[str, ...] = (),
     ) -> None:
-        """Accept the request, before its first entry. If it was cancelled meanwhile, it ends."""
+        """Accept the request; called before any entry of its answer. If it was cancelled meanwhile,
+        it ends now."""
         if self.is_over or self.accepted is not None:
             return
         self.accepted = Accepted(self.request_id, position, prompt_tokens, unheeded)
@@ -211,12 +216,14 @@ class OpenRequest:
         self._host.send(self.peer, Refused(self.request_id, refusal))
 
     def read_prompt(self, done: int, total: int) -> None:
-        """Report that `done` of `total` prompt tokens are read; this needs no credit."""
+        """Report to the client that `done` of `total` prompt tokens are read; such a report uses no
+        credit."""
         if not self.is_over:
             self._entries.append(PrefillProgress(self.request_id, self._next(), done, total))
 
     def put(self, choice: int, pieces: Sequence[Piece | VectorsPiece], now: float) -> None:
-        """Send pieces of a choice, and hold pieces without credit."""
+        """Send pieces of a choice as far as the client's credit allows, and keep the others until
+        more credit comes."""
         open_choice = self.choices[choice]
         held = open_choice.held
         if self.is_over:
@@ -244,7 +251,8 @@ class OpenRequest:
         stop: str | None = None,
         pieces: Sequence[Piece] = (),
     ) -> None:
-        """End a choice after its last `pieces`. `stop` is the stop string that ended it."""
+        """End a choice after its last `pieces`. `stop` is the stop string that ended the choice, if
+        one did."""
         open_choice = self.choices[choice]
         if open_choice.finish is None:
             open_choice.held.extend(pieces)
@@ -252,7 +260,8 @@ class OpenRequest:
             self.put(choice, (), now)
 
     def finish(self, now: float) -> None:
-        """End the request when everything is sent; choices that have not ended end with `stop`."""
+        """End the request as soon as all its pieces are sent. Choices that have not ended end with
+        `stop`."""
         for choice in range(len(self.choices)):
             self.end_choice(choice, "stop", now)
         self._is_made = True
@@ -277,8 +286,8 @@ class OpenRequest:
     # --- from the server -----------------------------------------------------------------
 
     def cancel(self, why: CancelReason, now: float) -> None:
-        """End the request early and drop its unsent pieces. If it was not accepted yet, it ends
-        when it is."""
+        """End the request early and drop its unsent pieces. A request that was not accepted yet
+        ends when it is accepted."""
         self.cancelled = why
         if self.is_over or self.accepted is None:
             return
@@ -297,13 +306,15 @@ class OpenRequest:
             self._end(now)
 
     def grant(self, choice: int, grant: int, now: float) -> None:
-        """Add credit; an unknown choice or grant is ignored."""
+        """Add `grant` to the credit of a choice, and send pieces that waited for it. An unknown
+        choice or an invalid grant is ignored."""
         if 0 <= choice < len(self.choices) and grant > 0:
             self.choices[choice].credit += grant
             self.put(choice, (), now)
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds the slowest choice has waited for credit."""
+        """Return the seconds for which a choice has waited for its client's credit; of several
+        choices, the longest wait."""
         since = [c.stalled_at for c in self.choices if c.stalled_at is not None]
         return now - min(since) if since else 0.0
 

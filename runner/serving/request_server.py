@@ -40,12 +40,10 @@ Tap = Callable[[int, Sequence[Entry]], None]
 
 
 class RequestServer:
-    """All open requests of this runner.
-
-    `responder` is set before the first message arrives. `tap` sees each message's entries when they
-    are sent. `phase` follows the runner; only `ready` accepts requests. `open` has the requests
-    that began and have not ended.
-    """
+    """All open requests of this runner. `responder` is set before the first message arrives. `tap`
+    is called with the entries of each message that is sent to a gateway. `phase` is the runner's
+    phase; requests are accepted only in the phase `ready`. `open` has the requests that began and
+    have not ended."""
 
     responder: Responder
 
@@ -74,7 +72,8 @@ class RequestServer:
         return self.open.keys()
 
     def close(self, message: str) -> None:
-        """Close the link; open requests must have ended before."""
+        """Close the connection to gateways with a last `message`. All open requests must have ended
+        before."""
         self._link.close(message)
 
     # --- from gateways -------------------------------------------------------------------
@@ -142,7 +141,7 @@ class RequestServer:
     # --- from the responder ----------------------------------------------------------------
 
     def send(self, peer: bytes, message: ToGateway) -> None:
-        """Send a message at once, before the entries that wait for `flush`."""
+        """Send a message immediately, before the entries that wait for `flush`."""
         self._link.send(peer, message)
 
     def flush(self) -> None:
@@ -155,8 +154,8 @@ class RequestServer:
                 self._link.send(peer, StepEntries(step, batch))
 
     def give_back(self, request_id: RequestId, *, begun: bool) -> None:
-        """Hand a request back to its gateway, if the responder can. `begun` allows it for a request
-        with a part of its answer."""
+        """Hand a request back to its gateway, if the responder can stop it. `begun`: a request of
+        whose answer a part was already sent may be handed back too."""
         request, now = self.open.get(request_id), self._reactor.now()
         if request is None:
             return
@@ -200,7 +199,8 @@ class RequestServer:
     # --- from the clock ------------------------------------------------------------------
 
     def watch(self, now: float) -> None:
-        """Give up silent gateway processes, late requests, and clients that stopped reading."""
+        """Drop gateway processes that are silent; end requests that are late or whose client no
+        longer reads."""
         woke_at, idle_s = self._link.watch(now), self.spec.drop_idle_s
         for request in tuple(self.open.values()):
             if request.accepted is None:

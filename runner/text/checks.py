@@ -21,14 +21,14 @@ class Unsupported(BadRequest):
 
 
 class Vocabulary(Protocol):
-    """The size of a model's vocabulary (token ids are 0 to `vocabulary` - 1), and its
+    """The number of token ids of a model (ids are 0 to `vocabulary` - 1), and its
     beginning-of-sequence token."""
 
     vocabulary: int
 
     @property
     def bos_token_id(self) -> int | None:
-        """Return the beginning-of-sequence token; None if there is none."""
+        """Return the id of the beginning-of-sequence token; None if there is none."""
         ...
 
 
@@ -72,7 +72,8 @@ def begun_once(tokens: list[int], begins: int | None) -> list[int]:
 
 
 def check_bias(bias: Mapping[int, float], width: int) -> None:
-    """Refuse a bias of an id outside the vocabulary of `width`, or outside -100..100."""
+    """Refuse a bias for a token id outside the vocabulary of `width` tokens, or a bias outside
+    -100..100."""
     for token, value in bias.items():
         if not 0 <= token < width:
             raise BadRequest(f"token {token} is not in 0..{width - 1}", field=f"logit_bias.{token}")
@@ -116,7 +117,7 @@ def check_stops(stops: Sequence[str]) -> None:
 
 
 def refusal_of(problem: BadRequest | ContextOverflow) -> Refusal:
-    """Return the refusal of an invalid request."""
+    """Return the refusal that answers a request with this problem."""
     if isinstance(problem, ContextOverflow):
         return Refusal(
             reason="context_length",

@@ -23,7 +23,7 @@ from runner.text.stops import Automaton
 
 NOTHING = ChoiceOutput()
 CUTS = ("length", "memory_pressure")
-"""Finish reasons of an answer that was cut off, not ended by the model."""
+"""Finish reasons of an answer that was cut off rather than ended by the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class LaterStops:
 
 
 class ChoiceText:
-    """Reads one choice (`runner.text.prepared.ChoiceReader`)."""
+    """Reads one choice: implements `runner.text.prepared.ChoiceReader`."""
 
     def __init__(
         self,
@@ -178,7 +178,8 @@ def logprob_of(
     top: Sequence[tuple[TokenId, float]],
     token_text: Callable[[int], str],
 ) -> TokenLogprob:
-    """Return the log-probability entry of one token."""
+    """Return the log-probability entry of one token: its text, its log-probability, and those of
+    the likeliest tokens."""
     likeliest = tuple((other, token_text(other), number) for other, number in top)
     return TokenLogprob(token, token_text(token), logprob, likeliest)
 

@@ -31,12 +31,12 @@ class ChatTemplate(Template, Protocol):
 
 
 class Conversations:
-    """Renders the conversations of one model. `shape` is the form of messages that the model's
-    template needs; `facts` describe that form in words."""
+    """Renders the conversations of one model into prompts. `shape` is the form of messages that the
+    model's template needs; `facts` describe that form in words."""
 
     def __init__(self, template: ChatTemplate, *, thinking_by_default: bool) -> None:
-        """Probe the template with marked messages. `thinking_by_default`, from the model card, is
-        for requests that do not say whether the model thinks."""
+        """Find out the template's form by rendering marked messages. `thinking_by_default`, from
+        the model card, applies to requests that do not say whether the model thinks."""
         self._template = template
         self._family = template.family
         self._thinking_by_default = thinking_by_default
@@ -51,7 +51,7 @@ class Conversations:
             self.facts["template"] = f"unknown: {problem.message}"
 
     def rendered(self, request: GenerationRequest, prompt: ChatPrompt) -> Rendered:
-        """Return the prompt of a conversation. Raises BadRequest, naming the field."""
+        """Return the prompt of a conversation. Raises BadRequest, which names the field."""
         if not self._template.has_template:
             raise Unsupported(
                 "this model has no chat template; send a raw prompt (completions)",
@@ -90,7 +90,8 @@ class Conversations:
         return False
 
     def _tools(self, request: GenerationRequest, prompt: ChatPrompt) -> tuple[ToolSpec, ...]:
-        """Return the tools shown to the model, which may call them."""
+        """Return the tools that are shown to the model. Raises BadRequest if the choice of tools
+        cannot be met, and Unsupported if the model cannot use tools."""
         choice, tools = request.tool_choice, prompt.tools
         if choice.mode == "named" and choice.name not in {tool.name for tool in tools}:
             raise BadRequest(f"there is no tool named {choice.name!r}", field="tool_choice")

@@ -57,7 +57,7 @@ class TokenTable:
 
 
 class ByteDetokeniser:
-    """Detokenises by the byte table."""
+    """Turns tokens into text by a table of the tokens' bytes."""
 
     __slots__ = ("_bytes_of", "_decode", "_decoder", "_strip")
 
@@ -79,7 +79,7 @@ class ByteDetokeniser:
         return text
 
     def flush(self) -> str:
-        """Return the remaining text at the end."""
+        """Return the text of the bytes that are still held, at the end of the output."""
         return self._decode(b"", True)
 
     @property
@@ -89,7 +89,7 @@ class ByteDetokeniser:
 
 
 class StreamingDecoder(Protocol):
-    """The part of mlx-lm's streaming detokenizers that is used here."""
+    """The part of mlx-lm's streaming detokenizers that this module uses."""
 
     @property
     def last_segment(self) -> str:
@@ -106,8 +106,8 @@ class StreamingDecoder(Protocol):
 
 
 class WholeTextDetokeniser:
-    """Detokenises with the model library's own decoder, for other vocabularies. `is_incomplete`:
-    the text of the last token is not complete."""
+    """Turns tokens into text with the model library's own decoder, for vocabularies without a
+    `TokenTable`. `is_incomplete`: the last token ended inside a character."""
 
     __slots__ = ("_decoder", "_hidden", "is_incomplete")
 
@@ -126,7 +126,7 @@ class WholeTextDetokeniser:
         return text
 
     def flush(self) -> str:
-        """Return the remaining text at the end."""
+        """Return the text that is still held, at the end of the output."""
         self._decoder.finalize()
         self.is_incomplete = False
         return self._decoder.last_segment

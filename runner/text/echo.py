@@ -31,7 +31,7 @@ TokenText = Callable[[int], str]
 
 
 class PromptEcho:
-    """Reads the scores of one prompt (`runner.text.prepared.PromptReader`)."""
+    """Reads the scores of one prompt: implements `runner.text.prepared.PromptReader`."""
 
     def __init__(
         self, tokens: tuple[TokenId, ...], detokeniser: Detokeniser, token_text: TokenText
@@ -62,7 +62,8 @@ class PromptEcho:
 
 
 class EveryToken:
-    """Reads one choice like `inner`, but reports the log-probability of every token."""
+    """Reads one choice like `inner`, but reports the log-probability of every token, also of one
+    without text."""
 
     def __init__(self, inner: ChoiceReader, token_text: TokenText) -> None:
         self._inner = inner

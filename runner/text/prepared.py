@@ -35,7 +35,8 @@ class PreparedChoice:
 
 
 class ThinkingCount(Protocol):
-    """Counts the thinking of one choice (see `runner.text.families.ThinkingMeter`)."""
+    """Counts the thinking tokens of one choice. `runner.text.families.ThinkingMeter` implements
+    it."""
 
     @property
     def is_due(self) -> bool:
@@ -43,7 +44,8 @@ class ThinkingCount(Protocol):
         ...
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether the end of thinking may be due after `unread` more tokens."""
+        """Return whether the thinking budget may be used up after `unread` more tokens, which were
+        not counted yet."""
         ...
 
     def take(self, token: TokenId) -> None:
@@ -160,7 +162,8 @@ class ChoiceFinish:
 
 
 class ChoiceReader(Protocol):
-    """Reads one choice (see `ChoiceText`). Tokens pushed after the end are ignored."""
+    """Reads one choice token by token. `ChoiceText` implements it. Tokens that come after the end
+    of the choice are ignored."""
 
     def push(self, token: SampledToken) -> ChoiceOutput:
         """Return the pieces that this token completes; tokens come in order, the stop token
@@ -174,10 +177,11 @@ class ChoiceReader(Protocol):
 
 
 class PromptReader(Protocol):
-    """Reads the scores of a prompt (see `PromptEcho`)."""
+    """Reads the scores (log-probabilities) of a prompt. `PromptEcho` implements it."""
 
     def read(self, scores: PromptScores) -> Iterator[PromptPiece]:
-        """Yield the pieces for these scores; scores come in order, without gaps."""
+        """Yield the pieces of the prompt for these scores. The scores come in order, without
+        gaps."""
         ...
 
 

@@ -80,8 +80,8 @@ class EmbeddingInputs:
 
     @classmethod
     def load(cls, folder: Path, max_tokens: int | None = None) -> EmbeddingInputs:
-        """Open the tokenizer of the model in `folder`. `max_tokens` may lower the model's own
-        limit, not raise it. Downloads nothing and runs no code from the folder. Raises
+        """Open the tokenizer of the model in `folder`. `max_tokens` may lower the model's own limit
+        of tokens, but not raise it. Downloads nothing and runs no code from the folder. Raises
         TokenizerError."""
         opened = open_embedding_folder(folder)
         vocabulary = opened.config.get("vocab_size")
@@ -105,7 +105,7 @@ class EmbeddingInputs:
 
     @property
     def max_tokens(self) -> int:
-        """Return the maximum tokens of an input, special ones included."""
+        """Return the maximum number of tokens of an input, special tokens included."""
         return self._model.max_tokens
 
     def prepare(self, text: str | Sequence[int], cut: bool) -> EmbeddingPrompt:
@@ -140,7 +140,8 @@ class EmbeddingInputs:
             raise BadRequest(f"this text cannot be tokenised: {error}") from error
 
     def _stripped(self, tokens: Sequence[int]) -> list[int]:
-        """Return token ids without the special ones around them."""
+        """Return the token ids without the special tokens that begin or end every input. Raises
+        BadRequest for an invalid id."""
         for token in tokens:
             if type(token) is not int or not 0 <= token < self._vocabulary:
                 raise BadRequest(
@@ -155,7 +156,8 @@ class EmbeddingInputs:
 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the special tokens before and after an input. Raises TokenizerError."""
+    """Return the special tokens that the tokenizer puts before and after an input. Raises
+    TokenizerError."""
     bare, dressed = (_ids(tokenizer, "a", special=special) for special in (False, True))
     for at in range(len(dressed) - len(bare) + 1):
         if dressed[at : at + len(bare)] == bare:

@@ -15,7 +15,7 @@ from runner.text.families.spans import Marks
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A regular expression for text that the model may choose."""
+    """A regular expression for a text that the model may choose, such as the id of a call."""
 
     regex: str
 
@@ -40,8 +40,9 @@ class Tags:
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """An output of several messages: the openings of thoughts, which may follow each other, the
-    opening of the answer, and the text between two messages."""
+    """The fixed texts of an output that consists of several messages: the openings of messages with
+    thoughts, which may follow each other; the opening of the answer. Also the text between two
+    messages."""
 
     thoughts: tuple[tuple[str, ...], ...]
     answer: tuple[str, ...]
@@ -72,7 +73,7 @@ class CallForm:
 
     @property
     def pieces(self) -> frozenset[str]:
-        """Return all fixed texts in calls and messages."""
+        """Return all fixed texts in calls and messages of this form."""
         around = (*self.opens, *self.head, *self.middle, *self.tail, *self.between, *self.closes)
         turns = self.turns
         of_turns = (
@@ -84,7 +85,7 @@ class CallForm:
 
     @property
     def mark(self) -> str:
-        """Return the first piece, which distinguishes a call from text."""
+        """Return the first fixed text of a call, which distinguishes a call from other text."""
         first = (self.opens or self.head)[0]
         assert isinstance(first, str)
         return first
@@ -196,8 +197,8 @@ _DEEPSEEK_FENCED = CallForm(
 
 
 def call_form(format: str | None, marks: Marks | None, template: str) -> CallForm | None:
-    """Return the form of calls in this `format` between `marks`, by the template; None if it is
-    unknown."""
+    """Return the form of the calls that the `format` of this name writes between `marks`; some
+    details depend on the template. Return None if the form is unknown."""
     if format == "deepseek":
         return _DEEPSEEK_FENCED if "```json" in template else _DEEPSEEK
     if format == "mistral":
@@ -208,8 +209,7 @@ def call_form(format: str | None, marks: Marks | None, template: str) -> CallFor
 
 
 def _listed(marks: Marks) -> CallForm:
-    """Return the form of a JSON list between marks. Command R numbers its calls, and has other key
-    names."""
+    """Return the form of calls in a JSON list. Command R numbers its calls and uses other keys."""
     is_numbered = marks.start == "<|START_ACTION|>"
     numbered = ('{"tool_call_id": "', _NUMBER, '", "tool_name": ')
     return CallForm(

@@ -46,9 +46,9 @@ formats of all model families."""
 _ENDS = {"coder": "</function>", "invoke": "</invoke>", "atem": "</atem:invoke>",
          "minicpm": "</function>", "xtml": "<|close|>call<|sep|>"}  # fmt: skip
 _QUOTES = ("<escape>", '<|"|>')
-"""Gemma's quotation marks."""
+"""The texts that Gemma models write in place of quotation marks."""
 _CLOSES = (">", "}", "]", ")")
-"""The last characters of calls, in the forms of all families."""
+"""The characters with which a call can end, in the forms of all families."""
 _OPENERS = (
     "<function=",
     "<invoke",
@@ -129,7 +129,8 @@ class CallText:
         return [Call(name, part, self.start, offset, goes_on=True)] if part else []
 
     def _begun(self) -> tuple[str, str] | None:
-        """Return (name, arguments so far); None before both have begun."""
+        """Return (name, arguments so far); None until the name is complete and the arguments have
+        begun."""
         head = self.raw[:BEGUN_WITHIN]
         match = (_BEGUN_CALL if self._name is None else _BEGUN_ARGUMENTS).match(head)
         if match is None:
@@ -143,7 +144,8 @@ class CallText:
         return name, self.raw[match.end() :]
 
     def drop_open(self) -> None:
-        """Remove a call in markup that the token limit cut off; complete calls remain."""
+        """Remove from `raw` a last call in markup that the token limit cut off; complete calls
+        remain."""
         for end in _ENDS.values():
             place = self.raw.rfind(end)
             self.raw = self.raw[: place + len(end)] if place >= 0 else self.raw

@@ -62,7 +62,7 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
 
 
 def _without(marks: re.Pattern[str], text: str) -> str:
-    """Return a text without leading marks and blanks."""
+    """Return the text without the marks and blanks at its beginning."""
     while (match := marks.match(text := text.lstrip())) is not None:
         text = text[match.end() :]
     return text
@@ -76,12 +76,13 @@ _named_calls = marked_calls("[TOOL_CALLS]", "[ARGS]")
 
 
 def mistral_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-    """Parse a JSON list of calls, or names that are followed by their arguments."""
+    """Parse the calls of Mistral models: a JSON list of calls, or names that are each followed by
+    their arguments."""
     return json_calls(raw, tools) if raw.lstrip()[:1] in "[{" else _named_calls(raw, tools)
 
 
 def json_calls(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-    """Parse one JSON object or a list of them, with `name` or `tool_name`."""
+    """Parse a JSON object, or a list of them, in which `name` or `tool_name` names the tool."""
     read: Any = json.loads(raw)
     items = cast(list[Any], read) if isinstance(read, list) else [read]
     if not items:
@@ -122,7 +123,8 @@ _GEMMA = re.compile(r"\s*call:\s*([\w.-]+)\s*(?=\{)")
 
 
 def gemma_calls(quote: str) -> Parse:
-    """Return a parser of `call:NAME{KEY:VALUE,...}` with strings between two `quote`s."""
+    """Return a parser of Gemma's calls, `call:NAME{KEY:VALUE,...}`, in which strings stand between
+    two `quote` texts."""
 
     def parse(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
         """Return the calls, and a `Rest` with text outside of them. Raises ValueError."""
@@ -139,7 +141,7 @@ def gemma_calls(quote: str) -> Parse:
 
 
 def _gemma_value(text: str, quote: str) -> tuple[Any, str]:
-    """Return the value at the beginning of a text, and the rest of the text."""
+    """Return the value at the beginning of a text in Gemma's notation, and the rest of the text."""
     text = text.lstrip()
     if text.startswith(quote):
         value, end, left = text.removeprefix(quote).partition(quote)

@@ -1,7 +1,7 @@
-"""Chooses a model's family by its chat template and its vocabulary. Pure.
+"""Choose a model's family by its chat template and its vocabulary.
 
-mlx-lm's own choice goes first, because it has parsers for most families. Other families are
-recognised here by the text of their templates.
+Pure. The parsers that mlx-lm chooses are used first, because it has parsers for most families.
+Other families are recognised here by the text of their templates.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Parsers:
 
     @property
     def library(self) -> str:
-        """Return the name of the parser of calls if it is mlx-lm's; else ""."""
+        """Return the name of the parser of calls if mlx-lm has a parser of that name; otherwise
+        ""."""
         return "" if self.calls in (*(row[0] for row in _CALLS), _BARE, _NONE) else self.calls
 
 
@@ -111,13 +112,15 @@ def _tolerant(form: str | None, parse: ParseWithTools | None) -> ParseWithTools 
 
 
 def _behind(end: str, template: str) -> str:
-    """Return the line breaks that the template puts after the end of thinking."""
+    """Return the line breaks that the template writes between `end`, the mark after thinking, and
+    the answer."""
     has_lines = any(end + lines in template for lines in (r"\n\n", "\n\n"))
     return "\n\n" if has_lines else ""
 
 
 def _thinking(template: str, vocabulary: Container[str]) -> Marks | None:
-    """Return the first marks that are both tokens, or both in the template."""
+    """Return the first known pair of marks around thinking of which both are tokens, or both occur
+    in the template; None if there is no such pair."""
     for marks in _THINKING.values():
         are_tokens = marks.start in vocabulary and marks.end in vocabulary
         if are_tokens or (marks.start in template and marks.end in template):

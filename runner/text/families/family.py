@@ -36,15 +36,17 @@ class Reader(Protocol):
 
     @property
     def may_think(self) -> bool:
-        """Return whether the next token may begin thinking, if the text is not inside it."""
+        """Return whether the next token may begin thinking. Only meaningful while the text is not
+        inside thinking."""
         ...
 
     def look_for(self, stops: Automaton) -> None:
-        """Search the visible text for these stop strings from here on."""
+        """Search the visible text for these stop strings from now on; earlier text is not
+        searched."""
         ...
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that later text cannot change."""
+        """Add `text` to the output; return the spans of it that later text cannot change."""
         ...
 
     def flush(self, *, is_cut: bool = False) -> list[Span | Call]:
@@ -83,20 +85,20 @@ class Family:
 
     @property
     def thinks_unasked(self) -> bool:
-        """Return whether the model thinks by default."""
+        """Return whether the model thinks if a request does not say so."""
         return False
 
     @property
     def markers(self) -> frozenset[str]:
-        """Return the texts of all markers, which are parsed and never shown."""
+        """Return the texts of all markers: they are parsed, and never shown to clients."""
         marks = [
             text for kind in (self.think, self.calls) if kind for text in (kind.start, kind.end)
         ]
         return frozenset([*marks, *self.inner])
 
     def prefill(self, *, thinking: bool, is_held: bool, has_tools: bool) -> str:
-        """Return text to append to the prompt, so that the model thinks or does not. `is_held`: its
-        answer must follow a grammar."""
+        """Return text to append to the prompt so that the model thinks, or does not think.
+        `is_held`: a grammar constrains the answer."""
         return ""
 
     def opening(self, prompt: str, final: str | None) -> SpanState:
@@ -141,7 +143,7 @@ class Family:
         )
 
     def parser(self, tools: Sequence[Mapping[str, Any]]) -> ParseCalls:
-        """Return the parser of the text between the marks of calls."""
+        """Return the parser of the text between the marks around calls."""
         parse = self.parse
         if parse is None:
             return _no_calls

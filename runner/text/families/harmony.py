@@ -30,7 +30,8 @@ TURN = "<|start|>assistant"
 ANALYSIS, FINAL = "<|channel|>analysis<|message|>", "<|channel|>final<|message|>"
 COMMENTARY = "<|channel|>commentary"
 HEADER_CHARACTERS = 400
-"""Longest header; longer text that names no channel is an answer without a header."""
+"""The most characters of a message header. Longer text that names no channel is an answer without a
+header."""
 _RECIPIENT = re.compile(r"to=([^\s<]+)")
 _CHANNEL = re.compile(r"(?:<\|channel\|>\s*|^\s*|assistant\s*)(analysis|commentary|final)")
 _HEADER = re.compile(
@@ -42,12 +43,12 @@ _MARKERS = re.compile("|".join(map(re.escape, MARKERS)))
 _ENDS = ("<|start|>", "<|end|>", "<|call|>", "<|return|>")
 _FUNCTIONS = "functions."
 _NO_TOOLS = ("user", "assistant", "all", "self")
-"""Recipients other than tools."""
+"""Names that a message can be addressed to and that are not tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarmonyFamily(Family):
-    """gpt-oss and models derived from it."""
+    """The output format of gpt-oss and of models derived from it."""
 
     @property
     def thinks_unasked(self) -> bool:
@@ -108,7 +109,8 @@ class HarmonyFamily(Family):
 
 
 def harmony() -> HarmonyFamily:
-    """Return gpt-oss's family. A grammar constrains only the text after the end mark of `think`."""
+    """Return the family of gpt-oss. With a grammar, only the text after the end mark of `think` is
+    constrained."""
     return HarmonyFamily(
         think=Marks(ANALYSIS, f"<|end|>{TURN}{FINAL}"),
         calls=Marks("<|channel|>commentary to=functions.", "<|call|>"),
@@ -120,7 +122,7 @@ def harmony() -> HarmonyFamily:
 
 
 class HarmonyReader:
-    """The reader of one choice (`runner.text.families.Reader`)."""
+    """Reads one choice in gpt-oss's format: implements `runner.text.families.Reader`."""
 
     def __init__(
         self,
@@ -154,11 +156,12 @@ class HarmonyReader:
         return self._state == "header"
 
     def look_for(self, stops: Automaton) -> None:
-        """Search the visible text for these stop strings from here on; there were none before."""
+        """Search the visible text for these stop strings from now on; earlier text is not
+        searched."""
         self._stops = Scan(stops)
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that later text cannot change."""
+        """Add `text` to the output; return the spans of it that later text cannot change."""
         out: list[Span | Call] = []
         while self.stop is None:
             clear, marker, text = self._markers.feed(text)
@@ -183,7 +186,7 @@ class HarmonyReader:
         return out
 
     def _take(self, clear: str, out: list[Span | Call]) -> None:
-        """Take text without markers."""
+        """Process text that contains no markers, by the current state."""
         if not clear:
             return
         self._offset += len(clear)
@@ -235,7 +238,7 @@ class HarmonyReader:
             self._say(text, out)
 
     def _open_body(self) -> None:
-        """Enter the body that the header announces."""
+        """Begin the body of a message, in the channel or for the tool that its header names."""
         assert self._state == "header"
         header, self._header = self._header, ""
         recipient, channels = _RECIPIENT.search(header), _CHANNEL.findall(header)
@@ -250,7 +253,8 @@ class HarmonyReader:
             self._state = "reasoning" if is_analysis else "text"
 
     def _end_message(self, out: list[Span | Call], *, is_cut: bool = False) -> None:
-        """End a body; text that was held back for a stop string is emitted."""
+        """End the body of a message. Text that was kept back because a stop string might begin in
+        it is emitted."""
         if self._state == "call":
             call, parse = self._call, _whole_arguments(self._name)
             if is_cut and not call.is_begun:
@@ -270,7 +274,8 @@ class HarmonyReader:
         self._say(text, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Take text of a body, up to the current offset. A stop string ends visible text."""
+        """Process text of a message body that ends at the current offset. A stop string ends
+        visible text."""
         if self._state == "reasoning":
             self._emit(text, self._offset, out)
             return

@@ -23,7 +23,7 @@ _NO_CHARACTER = "\ufffd"
 _SPACE = " \t\r\n"
 _STRUCTURE = frozenset('{}[]:,"' + _SPACE)
 _WIDEST = 1024
-"""Bits of the largest whole number in a double."""
+"""The number of bits of the largest whole number that a double can hold."""
 DEEPEST = 48
 """Maximum nesting of arguments. Together with the levels around them in a request's history, the
 body has at most 64 levels."""
@@ -94,7 +94,8 @@ class ObjectText:
         return "".join(out)
 
     def missing(self) -> str:
-        """Return the pending text, and the text that closes the object if it is open."""
+        """Return the text that is pending, followed by the text that closes an object that is still
+        open."""
         if self.is_over:
             return ""
         out: list[str] = []
@@ -111,13 +112,14 @@ class ObjectText:
         return "".join(out)
 
     def cut(self) -> str:
-        """Return the pending text of an object that the token limit cut off."""
+        """Return the text that is pending if the token limit cut the object off; no brackets are
+        added."""
         if self.is_over or self._inside or self._buried is not None:
             return ""
         return self._waiting + (self._word if _VALUE.match(self._word) else "")
 
     def _take_buried(self, text: str, out: list[str]) -> str:
-        """Take text of a value that is nested too deep; return the text after it."""
+        """Process text of a value that is nested too deep; return the text after that value."""
         buried = self._buried
         assert buried is not None
         out.append(_quoted(buried.take(text)))
@@ -155,7 +157,8 @@ class ObjectText:
             self._end_escape(letter, out)
 
     def _take_unit(self, out: list[str]) -> None:
-        r"""Take a complete `\uXXXX`, alone or after the first half of a surrogate pair."""
+        r"""Process a complete `\uXXXX` escape, alone or after the first half of a surrogate
+        pair."""
         held = self._escape
         unit = int(held[-4:], 16)
         is_low, is_high = 0xDC00 <= unit < 0xE000, 0xD800 <= unit < 0xDC00
@@ -242,7 +245,7 @@ class ObjectText:
         return False
 
     def _end_member(self, out: list[str]) -> None:
-        """Write null for a member without a value."""
+        """Write null as the value of a member that has none."""
         if self._open[-1:] == ["}"] and self._wants[-1] in ("colon", "value"):
             self.is_torn = True
             out.append(":null" if self._wants[-1] == "colon" else "null")
@@ -323,7 +326,7 @@ def _fits(word: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """Return a text in the form that it has inside a JSON string."""
+    """Return the text as JSON writes it inside a string, without the quotation marks around it."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 

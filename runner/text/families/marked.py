@@ -39,10 +39,9 @@ _NO_CALL = CallText(0)
 
 
 class SpanReader:
-    """The reader of one choice. `think` or `calls` None: that kind of span is plain text.
-
-    `stop` is the stop string that ended the visible text; nothing is read after it.
-    """
+    """Reads the thinking, calls and text of one choice. If `think` or `calls` is None, the reader
+    does not recognise that kind of span, and its markup is plain text. `stop` is the stop string
+    that ended the visible text; nothing is read after it."""
 
     __slots__ = (
         "_before",
@@ -90,7 +89,8 @@ class SpanReader:
         self._markers = Scan(self._sought())
 
     def look_for(self, stops: Automaton) -> None:
-        """Search the text for these stop strings from here on; there were none before."""
+        """Search the visible text for these stop strings from now on; earlier text is not
+        searched."""
         self._stops = Scan(stops)
 
     @property
@@ -104,7 +104,7 @@ class SpanReader:
         return self._think is not None and (self._fresh or self._state == "call")
 
     def feed(self, text: str) -> list[Span | Call]:
-        """Take more text; return the spans that later text cannot change."""
+        """Add `text` to the output; return the spans of it that later text cannot change."""
         out: list[Span | Call] = []
         while self.stop is None:
             clear, marker, text = self._markers.feed(text)
@@ -162,7 +162,7 @@ class SpanReader:
         self._markers = Scan(self._sought())
 
     def _take(self, clear: str, out: list[Span | Call]) -> None:
-        """Take text without markers, up to the new offset."""
+        """Process text that contains no markers and ends at the new offset."""
         if not clear:
             return
         self._offset += len(clear)
@@ -174,7 +174,8 @@ class SpanReader:
             self._say(clear, out)
 
     def _say(self, text: str, out: list[Span | Call]) -> None:
-        """Take visible text, up to the current offset; search it for stop strings."""
+        """Process visible text that ends at the current offset: search it for stop strings and emit
+        it."""
         if self._trim and not self._blank and not self._stops.held_text:
             text = text.lstrip(_LINES)
         clear, stop, rest = self._stops.feed(text)
@@ -312,8 +313,8 @@ class SpanReader:
         return True
 
     def _cut_off(self, call: tuple[str, str] | None, out: list[Span | Call]) -> None:
-        """Append a cut-off call as far as it goes. None: it is dropped, as its name is
-        incomplete."""
+        """Append a cut-off call (its name and its arguments so far). If `call` is None, append
+        nothing, because not even the name is complete."""
         if call is not None:
             out.append(Call(*call, self._call.start, self._offset))
         self._blank, self._trim = "", True

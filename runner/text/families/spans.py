@@ -1,4 +1,4 @@
-"""Spans of an output and the marks around them. Pure."""
+"""The spans of an output (text, thinking, tool calls) and the marks around them. Pure."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Call:
 
 
 ParseCalls = Callable[[str], object]
-"""Parses the text between the markers into {name, arguments} or a list of them. Raises for
-malformed text."""
+"""Parses the text between the marks of calls into {name, arguments}, or a list of them. Raises an
+error if the text is malformed."""
 
 
 class Rest(str):

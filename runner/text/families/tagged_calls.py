@@ -115,7 +115,7 @@ _WORDS = (
     ("array", ("arr", "list", "tuple")),
     ("null", ("null", "none")),
 )
-"""(type, prefixes of the names that schemas use for that type)."""
+"""For each JSON Schema type, the beginnings of other names of that type which tool schemas use."""
 
 
 def tagged_calls(form: TaggedForm, raw: str, tools: Sequence[Mapping[str, Any]]) -> list[object]:
@@ -175,7 +175,8 @@ def checked_parser(parse: Parse) -> Parse:
     of the parsed calls."""
 
     def read(raw: str, tools: Sequence[Mapping[str, Any]]) -> object:
-        """Return the parser's calls. Raises ValueError if a word is missing."""
+        """Return the calls that the wrapped parser finds. Raises ValueError if a word of the text
+        is in none of them."""
         calls = parse(raw, tools)
         words_read = str(calls).lower()
         words = _WORD.findall(_SYNTAX.sub(" ", _ESCAPE.sub(" ", raw)))
@@ -187,7 +188,8 @@ def checked_parser(parse: Parse) -> Parse:
 
 
 def _unquoted(name: str) -> str:
-    """Return a name without the escapes of quotation marks."""
+    """Return a name in which `&quot;` and `&amp;` are replaced by the characters that they stand
+    for."""
     return name.replace("&quot;", '"').replace("&amp;", "&")
 
 
@@ -203,7 +205,8 @@ def _properties(name: str, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _value(text: str, schema: Any, *, guesses: bool) -> Any:
-    """Return a value in its schema's type; the text if it does not fit."""
+    """Return the value that `text` has in the type of its schema; the text itself if it does not
+    fit that type."""
     kinds = _kinds(schema)
     bare = text.strip()
     is_text = kinds == {"string"}
@@ -308,4 +311,5 @@ _READERS = (
     ("object", _object),
     ("array", _array),
 )
-"""(type, function that reads a value of that type or returns None), the narrowest type first."""
+"""For each type, the function that reads a value of that type from text (or returns None); the
+narrowest type comes first."""

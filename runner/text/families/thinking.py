@@ -42,7 +42,7 @@ class Tokens(Protocol):
 
 
 class ThinkingMeter:
-    """Counts the thinking of one choice (`runner.text.prepared.ThinkingCount`)."""
+    """Counts the thinking tokens of one choice: implements `runner.text.prepared.ThinkingCount`."""
 
     def __init__(self, detokeniser: Detokeniser, reader: Reader, budget: int) -> None:
         """Count from the choice's first token on; `reader` has no stop strings."""
@@ -53,7 +53,7 @@ class ThinkingMeter:
 
     @property
     def is_thinking(self) -> bool:
-        """Return whether the choice thinks now."""
+        """Return whether the choice is thinking now."""
         return self._reader.reasoning
 
     @property
@@ -62,7 +62,8 @@ class ThinkingMeter:
         return self._reader.reasoning and self.tokens >= self._budget
 
     def may_be_due(self, unread: int) -> bool:
-        """Return whether the end of thinking may be due after `unread` more tokens."""
+        """Return whether the thinking budget may be used up after `unread` more tokens, which were
+        not counted yet."""
         reader = self._reader
         if not (reader.reasoning or reader.may_think):
             return False

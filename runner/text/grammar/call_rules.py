@@ -18,12 +18,12 @@ from runner.text.families import CallForm, Pattern, Piece, Tags
 from runner.text.grammar.forms import json_rule, quoted
 
 CALLS_AT_MOST = 16
-"""Maximum tool calls of one choice under a grammar."""
+"""The most tool calls of one choice whose output follows a grammar."""
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 _PLAIN_TYPES = ("integer", "number", "boolean", "object", "array")
 _ABOUT = ("title", "description", "default", "examples")
-"""Keywords of a schema that do not constrain a value."""
+"""Keywords of a JSON schema that describe a value without constraining it."""
 _OF_OBJECTS = (*_ABOUT, "type", "properties", "required", "additionalProperties", "$schema",
                "$defs", "definitions", "strict")  # fmt: skip
 _OF_TEXTS = (*_ABOUT, "type", "enum", "const", "minLength", "maxLength")
@@ -128,7 +128,7 @@ class CallRules:
         return f"({self._tag(tags, name)} {value})*"
 
     def _tag(self, tags: Tags, name: str) -> str:
-        """Return a tag with a name, before its value."""
+        """Return a tag's text with the argument's name in it, as it is written before the value."""
         return f"{self.pieces(tags.before_name)} {name} {self.pieces(tags.behind_name)}"
 
     def _properties(self, tags: Tags, schema: Mapping[str, Any], rule: str, where: str) -> str:
@@ -207,6 +207,6 @@ def _is_writable(text: object, tags: Tags) -> bool:
 
 
 def _unheld(what: str, where: str) -> BadRequest:
-    """Return the refusal of a strict schema that tags cannot enforce."""
+    """Return the error for a strict tool whose schema cannot be enforced in calls made of tags."""
     text = f"this model writes tool arguments between tags, which cannot enforce {what}"
     return BadRequest(text, field=where)

@@ -19,7 +19,8 @@ from runner.text.grammar.gbnf import GbnfError, is_gbnf, lark_of
 SCHEMA_BYTES = 64 * 1024
 SCHEMA_DEPTH = 48
 RULE_BYTES = 64 * 1024
-"""Maximum size of a regular expression, of a grammar, or of all choices together."""
+"""Maximum size in bytes of a regular expression, of a grammar, or of all permitted texts
+together."""
 CHOICES_AT_MOST = 1000
 
 _BLANK = r"[ \t\n]{0,24}"
@@ -31,14 +32,14 @@ _GUIDANCE: dict[str, Any] = {
     "whitespace_pattern": _BLANK,
 }
 EXACT_INTEGER = 2**53 - 1
-"""Larger integers differ between readers of JSON (RFC 8259, 6)."""
+"""The largest integer that all readers of JSON represent exactly (RFC 8259, section 6)."""
 FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
 """The formats that llguidance enforces. JSON Schema treats any other format as a mere
 annotation."""
 FARTHEST = 92 * 10**17
-"""Larger bounds exceed llguidance's 64-bit numbers."""
+"""The largest bound of a number; larger ones exceed llguidance's 64-bit numbers."""
 _LONGEST = 2**31 - 1
 _AS_IT_IS = ("const", "enum", "default", "examples", "allOf")
 _LOWEST, _HIGHEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")

@@ -13,10 +13,10 @@ from string import ascii_letters, digits
 
 NESTED_AT_MOST = 48
 PARTS_AT_MOST = 600
-"""Rules and brackets of a grammar: llguidance recurses into them, and several thousand nested ones
-would overflow its stack."""
+"""The most rules and brackets of a grammar. llguidance recurses into them, so several thousand
+nested ones would overflow its stack."""
 LEXEMES_AT_MOST = 10_000
-"""Characters and character classes in all rules together."""
+"""The most characters and character classes in all rules of a grammar together."""
 REPEATED_AT_MOST = 100_000
 _RULE = re.compile(r"^[ \t]*[A-Za-z0-9_-]+[ \t]*::=", re.MULTILINE)
 _SPACE = re.compile(r"(?:[ \t]|#[^\r\n]*)*")
@@ -39,12 +39,14 @@ def is_gbnf(text: str) -> bool:
 
 
 def lark_of(text: str) -> str:
-    """Return the grammar in Lark; its `start` is the text's `root`. Raises GbnfError."""
+    """Return the grammar in Lark's notation. The GBNF rule `root` becomes Lark's `start`. Raises
+    GbnfError."""
     return _Reader(text).read()
 
 
 class _Cursor:
-    """A position in the text; taking something advances it."""
+    """A position in a GBNF text. Its methods read the text from that position on, and advance it by
+    the text that they take."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -52,11 +54,12 @@ class _Cursor:
 
     @property
     def mark(self) -> str:
-        """Return the character here; empty at the end."""
+        """Return the character at this position; "" at the end of the text."""
         return self._text[self.at : self.at + 1]
 
     def character(self, closing: str) -> int:
-        """Take one character, escaped or not, and return its number."""
+        """Take one character, which may be written as an escape, and return its code point.
+        `closing` is the delimiter that ends the text around it."""
         mark = self._text[self.at : self.at + 1]
         if not mark or mark in "\r\n":
             raise self.wrong(f"'{closing}'")
@@ -81,7 +84,7 @@ class _Cursor:
         return number
 
     def name(self) -> str | None:
-        """Take the name of a rule; None if there is none."""
+        """Take the name of a rule and return it; None if no name stands here."""
         match = _NAME.match(self._text, self.at)
         if match is None:
             return None
@@ -95,11 +98,11 @@ class _Cursor:
         self.at = match.end()
 
     def is_at(self, mark: str) -> bool:
-        """Return whether the text continues with `mark`."""
+        """Return whether `mark` stands at this position."""
         return self._text.startswith(mark, self.at)
 
     def takes(self, mark: str) -> bool:
-        """Take `mark`, and return whether it was here."""
+        """Take `mark` if it stands at this position, and return whether it did."""
         if not self.is_at(mark):
             return False
         self.at += len(mark)
@@ -109,13 +112,14 @@ class _Cursor:
         return self._text.count("\n", 0, self.at) + 1
 
     def wrong(self, wanted: str) -> GbnfError:
-        """Return the error that `wanted` was expected here."""
+        """Return an error that says that `wanted` was expected at this position."""
         rest = self._text[self.at : self.at + 12]
         place = f"{rest!r}" if rest else "the end"
         return GbnfError(f"line {self.line()}: expected {wanted}, found {place}")
 
     def matches(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
-        """Return a pattern's match here without taking it."""
+        """Return the match of a pattern at this position, without advancing; None if there is
+        none."""
         return pattern.match(self._text, self.at)
 
     @property
@@ -175,7 +179,7 @@ class _Reader:
         return " | ".join(alternatives)
 
     def _takes_bar(self) -> bool:
-        """Take a '|', which may be on a later line."""
+        """Take a '|', which may stand on a later line, and return whether there was one."""
         before = self._here.at
         self._here.skip(_SPACE_AND_LINES)
         if self._here.takes("|"):
@@ -191,7 +195,8 @@ class _Reader:
         return " ".join(elements) or '""'
 
     def _element(self) -> str | None:
-        """Return one element, which `_times` may follow; None at the end of a sequence."""
+        """Return one element of a sequence in Lark's notation, without its repetition, which
+        `_times` reads; None at the end of the sequence."""
         match self._here.mark:
             case '"':
                 return self._literal()
@@ -284,11 +289,11 @@ class _Reader:
         return self._classes.setdefault(pattern, f"C{len(self._classes)}")
 
     def _named(self, name: str) -> str:
-        """Return the new name of a rule."""
+        """Return the name that a GBNF rule has in the Lark grammar."""
         return self._names.setdefault(name, f"r{len(self._names)}")
 
 
 def _pattern(number: int) -> str:
-    """Return a regular expression for one character."""
+    """Return a regular expression that matches the character of this code point only."""
     mark = chr(number)
     return mark if mark in ascii_letters + digits else f"\\x{{{number:x}}}"

@@ -30,8 +30,8 @@ from runner.text.prepared import SpanState
 
 KEPT_GRAMMARS = 128
 PROBED_TOKENS = 24
-"""How many tokens are tried with a new grammar: a grammar too complex to run usually fails at
-once."""
+"""The number of tokens that are tried with a new grammar. A grammar that is too complex to run
+usually fails at the first ones."""
 
 _LAYOUT = r"/[ \t\n]{0,8}/"
 _LINES = r"/\n{0,8}/"
@@ -75,7 +75,8 @@ class ThinkFirst:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A grammar in Lark. `form` is the client's own, referenced as `@form`."""
+    """A grammar written in Lark. `form` is the grammar of the client, to which the Lark text refers
+    as `@form`."""
 
     lark: str
     form: str | None = None
@@ -154,9 +155,9 @@ class Grammars:
         return form.json_schema
 
     def _free(self, calls: Calls) -> GrammarSpec | None:
-        """Return a grammar of any text with calls that follow their schemas. None if no tool is
-        strict and calls are not held, or if a call does not begin with a token: then it cannot be
-        distinguished from text."""
+        """Return a grammar that allows any text, and calls that follow their schemas. Return None
+        if no tool is strict and calls need no format. Also return None if a call begins with no
+        token of its own, because then it cannot be distinguished from text."""
         form = calls.form
         if form.mark not in self._token_ids:
             return None
@@ -173,7 +174,8 @@ class Grammars:
     def _in_turns(
         self, turns: Turns, bodies: Sequence[str], rules: Sequence[str], think: ThinkFirst | None
     ) -> str:
-        """Return a grammar of messages: optional thoughts, then the last message."""
+        """Return a grammar of an output that consists of messages: optional ones with thoughts,
+        then the last message, which has one of `bodies`."""
         pieces = CallRules(self._mark, lambda _: False, self._check_schema).pieces
         between = pieces(turns.between)
         thoughts = " | ".join(f"{pieces(opens)} TEXT?" for opens in turns.thoughts)
@@ -254,7 +256,7 @@ def _probe(matcher: LLMatcher, eos: Sequence[int]) -> None:
 
 
 def _plain(error: str) -> str:
-    """Return llguidance's message in one line, without its parser's state."""
+    """Return llguidance's error message in one line, without the state of its parser."""
     words = " ".join(error.split("<state>")[0].split("<non-verbose/>")[0].split())
     if words.startswith("NoExtension"):
         return "no text matches it"

@@ -25,8 +25,8 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """Messages and tools in which `mark` breaks each spelling of markup. `mark` is "" if they
-    contain no markup."""
+    """The messages and tools of a request, in which `mark` was inserted into each text that spells
+    markup. `mark` is "" if they contain no markup."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -34,8 +34,9 @@ class Marking:
 
 
 def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> Marking:
-    """Return the messages and tools to give to the template, with their markup marked. Messages
-    without markup are unchanged. All texts in `tools` come from the request."""
+    """Return the messages and tools to pass to the template, with marks in the markup that the
+    client wrote. Messages without markup are unchanged. All texts in `tools` come from the
+    request."""
     if not _spell(messages, tools, markup):
         return Marking([dict(item) for item in messages], [dict(item) for item in tools])
     written = "".join([markup.written, *_strings(messages), *_strings(tools)])
@@ -52,7 +53,8 @@ def marking_of(messages: Sequence[Message], tools: Sequence[Message], markup: Ma
 
 
 def spans_in(text: str, mark: str, markup: Markup) -> tuple[str, tuple[Span, ...]]:
-    """Return a prompt without its marks, and where the caller's texts spell markup in it."""
+    """Return a prompt without its marks, and the positions in it at which the client's texts spell
+    markup."""
     if not mark:
         return text, ()
     pieces = text.split(mark)
@@ -70,7 +72,8 @@ def spans_in(text: str, mark: str, markup: Markup) -> tuple[str, tuple[Span, ...
 
 
 def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup) -> bool:
-    """Return whether any of the caller's texts spells markup that would become tokens."""
+    """Return whether a text that the client wrote spells markup that would become control
+    tokens."""
     if not markup.control and not markup.tags:
         return False
     return markup.all.occur_in(_strings(tools)) or any(
@@ -81,7 +84,7 @@ def _spell(messages: Sequence[Message], tools: Sequence[Message], markup: Markup
 
 
 def _spellings(message: Message, field: str, markup: Markup) -> Spellings:
-    """Return the finder of the markup that counts as text, not as tokens, in this field of a
+    """Return the finder of the markup that must stay text, not become tokens, in this field of a
     message."""
     if field != "content" or message.get("role") == "tool":
         return markup.all
@@ -144,7 +147,7 @@ def _in_json(change: Callable[[str], str], spellings: Spellings) -> Callable[[st
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:
-    """Return data with every text changed, keys included."""
+    """Return plain data with `change` applied to every text in it, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 Span = tuple[int, int]
-"""Beginning and end of a spelling in a text."""
+"""The beginning and the end of a spelled-out token in a text."""
 SPELLING_CHARACTERS = range(2, 201)
 _TAG = re.compile(r"</?[a-z][a-z0-9_:.-]*>")
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
@@ -47,8 +47,8 @@ class Spellings:
         return [match.span() for match in self._pattern.finditer(text)]
 
     def occur_in(self, texts: Iterable[str]) -> bool:
-        """Return whether a text spells a token, or ends with the beginning of one, which the next
-        text of the prompt could complete."""
+        """Return whether a text spells a token. A text that ends with the beginning of a token
+        counts too, because the next text of the prompt could complete it."""
         search, firsts, longest = self._pattern.search, tuple(self._firsts), self._longest
         for text in texts:
             for first in firsts:
@@ -60,7 +60,8 @@ class Spellings:
         return False
 
     def broken_by(self, mark: str, text: str) -> str:
-        """Return the text with a mark after the first character of each spelling."""
+        """Return the text with `mark` inserted after the first character of each spelled-out
+        token."""
         places = [start for start, _ in self.find(text)]
         begun = self._begun_at(text)
         if begun is not None and begun not in places:
@@ -72,7 +73,8 @@ class Spellings:
         return "".join([*pieces, text[at:]])
 
     def _begun_at(self, text: str) -> int | None:
-        """Return where an incomplete spelling at the text's end begins, ignoring spaces."""
+        """Return the position at which an incomplete spelling at the text's end begins, spaces
+        ignored; None if there is none."""
         end = len(text.rstrip())
         for start in range(max(0, end - self._longest), end):
             if text[start] in self._firsts and text[start:end] in self._beginnings:
@@ -102,18 +104,18 @@ class Markup:
 
     @cached_property
     def all(self) -> Spellings:
-        """Return the spellings of all markup. In tool results, calls and tool definitions none of
-        them is read as a token."""
+        """Return the finder of all markup. In tool results, calls and tool definitions no markup is
+        read as a token."""
         return Spellings(self.control | self.tags)
 
     @cached_property
     def in_texts(self) -> Spellings:
-        """Return the spellings that are not tokens in system and user texts."""
+        """Return the finder of the markup that stays text in system and user messages."""
         return Spellings(self.control)
 
     @cached_property
     def in_answers(self) -> Spellings:
-        """Return the spellings that are not tokens in the model's own turns."""
+        """Return the finder of the markup that stays text in the model's own messages."""
         return Spellings(self.control - self.own)
 
 

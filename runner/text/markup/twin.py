@@ -93,8 +93,8 @@ class Twin:
 
     @cached_property
     def _apart(self) -> Any:
-        """Return a copy of the tokenizer in which the model's vocabulary, too, has the new names of
-        the markup tokens."""
+        """Return a copy of the tokenizer that has the new names of markup tokens in the model's
+        vocabulary too."""
         made: Any = Tokenizer.from_str(_renamed(self._backend.to_str(), self._names))
         made.no_truncation()
         made.no_padding()

@@ -1,5 +1,5 @@
-"""Talks to the disk: opens the files of a tokenizer, with the cheaper of two readers if that
-suffices.
+"""Talks to the disk: opens the files of a tokenizer, with the cheaper of two readers if its result
+is certainly right.
 
 One reader uses only the library `tokenizers`; the other imports transformers.
 """
@@ -42,7 +42,7 @@ def open_tokenizer(
             opened = open_by_library(path, overrides, end_ids)
 
     def encoded(text: str, special: bool) -> list[int]:
-        """Return the ids of a text. Raises TokenizerError if the library panics."""
+        """Return the token ids of a text. Raises TokenizerError if the library panics."""
         with panics_told():
             return opened.encode(text, special)
 

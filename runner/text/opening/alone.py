@@ -32,7 +32,8 @@ from runner.text.opening.settings import (
 from runner.text.opening.sidecar import sidecar_template
 
 OTHER_FILES = ("tekken.json",)
-"""If the model directory has one of these files, transformers may use another tokenizer class."""
+"""If the model directory has one of these files, transformers may use another tokenizer class than
+the settings name."""
 WITHOUT_ADDED = ("added_tokens.json", "special_tokens_map.json")
 """Files that transformers reads if `tokenizer_config.json` does not list the added tokens."""
 
@@ -100,12 +101,12 @@ class _Plain:
         self.chat_template = chat_template
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the ids of a text. Other threads run meanwhile."""
+        """Return the token ids of a text. Releases the GIL, so other threads run meanwhile."""
         encodings = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return encodings[0].ids
 
     def decode(self, tokens: list[int]) -> str:
-        """Return the text of token ids, special tokens by name."""
+        """Return the text of token ids, in which special tokens appear by name."""
         return self._backend.decode(tokens, skip_special_tokens=False)
 
     def get_vocab(self) -> dict[str, int]:
@@ -121,7 +122,7 @@ class _Plain:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Return the object in a file. Raises OSError, ValueError and Unsure."""
+    """Return the JSON object in a file. Raises OSError, ValueError and Unsure."""
     content: object = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise Unsure(f"{path.name} is not an object")

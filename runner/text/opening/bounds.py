@@ -40,7 +40,8 @@ _SEQUENCES = ("normalizers", "pretokenizers", "decoders")
 
 
 class _Parts(msgspec.Struct):
-    """The parts of a `tokenizer.json` that change texts; the rest, nearly all of it, is skipped."""
+    """The parts of a `tokenizer.json` that change texts. All other content, nearly the whole file,
+    is skipped."""
 
     normalizer: Any = None
     pre_tokenizer: Any = None

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer
 from runner.text.opening.settings import PLAIN, TokenizerSettings, Unsure
 
 ENDS = dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>")
-"""Default special tokens of transformers' tokenizer classes for Qwen."""
+"""The special tokens that transformers' tokenizer classes for Qwen use by default."""
 _SPLITS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?%s+|\p{N}| ?[^\s%s\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -57,7 +57,8 @@ that class."""
 
 
 def rebuilding_of(config: Mapping[str, Any], settings: Mapping[str, Any]) -> Rebuilding | None:
-    """Return the class that rebuilds this model's tokenizer; None if there is none."""
+    """Return the transformers class that would rebuild this model's tokenizer from parts; None if
+    none would."""
     family, named = str(config.get("model_type")), settings.get("tokenizer_class")
     if not isinstance(named, str) or "_name_or_path" in config or "model_name" in config:
         return None

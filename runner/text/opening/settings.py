@@ -17,16 +17,17 @@ from typing import Any, cast
 from tokenizers import AddedToken
 
 PLAIN = {"PreTrainedTokenizerFast", "TokenizersBackend"}
-"""Classes that use `tokenizer.json` as it is."""
+"""Tokenizer classes of transformers that use `tokenizer.json` as it is."""
 NOT_PLAIN = {
     "hyperclovax_vision_v2", "qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen4_exp",
     "siglip2",
 }  # fmt: skip
-"""Families for which transformers uses a special class, even if another is named."""
+"""Model families for which transformers uses a special tokenizer class, even if the settings name
+another."""
 MENDED = {"ministral", "mistral", "mistral3", "pixtral", "voxtral"}
-"""Families whose tokenizers transformers may patch."""
+"""Model families whose tokenizers transformers may change after reading them."""
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""Special tokens by the names that any template may use."""
+"""The settings that name a special token in every tokenizer."""
 IGNORED = {
     "add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces",
     "do_lower_case", "errors", "is_local", "legacy", "local_files_only", "max_length",
@@ -43,7 +44,7 @@ FIXED: Mapping[str, tuple[object, ...]] = {
     "split_special_tokens": (False,),
     "truncation_side": ("left", "right"),
 }
-"""Settings that must have one of these values."""
+"""Settings that must have one of the listed values, because shoal treats them as fixed."""
 READ = {
     "added_tokens_decoder", "additional_special_tokens", "chat_template",
     "extra_special_tokens", "tool_parser_type", *NAMED,
@@ -56,8 +57,9 @@ class Unsure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSettings:
-    """The content of `tokenizer_config.json`. `added` are tokens by id, None if it lists none;
-    `special` are special tokens by name, `extra` those without a name."""
+    """The content of `tokenizer_config.json`. `added` has the added tokens by id; it is None if the
+    file lists none. `special` has special tokens by the name of their setting, `extra` those
+    without one."""
 
     added: Mapping[int, AddedToken] | None
     special: Mapping[str, str | AddedToken]
@@ -124,7 +126,8 @@ def tokens_to_add(
 
 
 def templates_of(setting: object) -> str | dict[str, str] | None:
-    """Return the chat templates of a setting. Raises Unsure."""
+    """Return the chat templates in the setting `chat_template`, by name if there are several.
+    Raises Unsure."""
     if isinstance(setting, list):
         rows = cast(list[Any], setting)
         if not all(isinstance(row, dict) for row in rows):
@@ -150,7 +153,7 @@ def _check_setting(name: str, value: object) -> None:
 
 
 def _is_own_name(name: str) -> bool:
-    """Return whether a setting is a special token with a model-specific name."""
+    """Return whether a setting defines a special token under a name that only this model uses."""
     return name.endswith("_token") and name not in NAMED and name not in IGNORED
 
 

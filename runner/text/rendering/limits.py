@@ -8,11 +8,11 @@ from bus.wire.errors import ShoalError
 
 
 class TemplateError(ShoalError):
-    """The template itself raised; the text is its own."""
+    """The template itself raised an error; its text is the template's own."""
 
 
 class TemplateStopped(ShoalError):
-    """The template exceeded a limit; the text says which."""
+    """The template exceeded a limit, which the error's text names."""
 
 
 class RendererNotReady(ShoalError):
@@ -21,7 +21,8 @@ class RendererNotReady(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class RenderLimits:
-    """The limits of one render. Memory and text grow by a fixed amount per byte of the question."""
+    """The limits of rendering a template once. The limits of memory and of the resulting text grow
+    by a fixed amount per byte of the template and its variables."""
 
     processor_s: float = 2.0
     wall_s: float = 3.0

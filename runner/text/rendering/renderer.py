@@ -40,18 +40,21 @@ NOT_READY = (
 )
 LOOKS_S = 0.05
 LEAST_SHARE = 0.25
-"""Each render gets at least this share of the time limit, after earlier renders were stopped."""
+"""After renders were stopped, the next one gets a smaller part of the time limit, but at least this
+part."""
 ALARM_S = 1.0
-"""CPU time beyond its whole deadline after which a process ends by itself."""
+"""A rendering process ends itself when it has used this many seconds of CPU time more than its
+limit."""
 PASSED_ON = ("PATH", "PYTHONPATH", "PYTHONHOME", "TZ", "LANG", "LC_ALL", "SHOAL_HOME", "SPT_NOENV")
-"""Environment variables that are passed on: no secrets, and no libraries to preload."""
+"""Environment variables that the rendering process gets. Excluded are secrets, and libraries to
+preload."""
 HEAP = {"MALLOC_MMAP_THRESHOLD_": str(4 << 20), "MALLOC_TRIM_THRESHOLD_": str(8 << 20)}
 """For glibc: a prompt of a megabyte costs no page faults, and the memory of a larger one is
 returned."""
 
 
 class _Sandbox:
-    """One process, with the limits that `begin` set last."""
+    """One rendering process, with the limits that the last call of `begin` set."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -79,7 +82,7 @@ class _Sandbox:
         self._lost.pass_by(self._began_at)
 
     def send(self, data: bytes) -> None:
-        """Send a question. Raises TemplateStopped."""
+        """Send a template and its variables to the process. Raises TemplateStopped."""
         left = memoryview(data)
         while left:
             try:
@@ -146,7 +149,8 @@ class _Sandbox:
 
 
 class Renderer:
-    """Renders chat templates. For one thread; its process ends with it, or with `close`."""
+    """Renders chat templates in a separate process. One thread uses it; the process ends with that
+    thread, or with `close`."""
 
     def __init__(self, limits: RenderLimits | None = None) -> None:
         self._limits = limits or RenderLimits()
@@ -195,7 +199,7 @@ class Renderer:
         return text
 
     def _opened(self) -> _Sandbox:
-        """Return a process that waits for a question; starts one if there is none."""
+        """Return a rendering process that waits for work; start one if there is none."""
         if self._sandbox is None or self._sandbox.process.poll() is not None:
             self.close()
             self._sandbox = made = _Sandbox()

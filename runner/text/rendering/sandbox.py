@@ -125,12 +125,13 @@ def _strftime_now(format: str) -> str:
 
 
 def reader() -> Callable[[str], Template]:
-    """Return a function that compiles templates and caches the latest."""
+    """Return a function that compiles a template's text and caches the latest compiled
+    templates."""
     return lru_cache(TEMPLATES_KEPT)(environment().from_string)
 
 
 def main() -> None:
-    """Answer questions until the runner is gone."""
+    """Render templates until standard input ends, because the runner has ended."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     read = reader()
@@ -140,7 +141,7 @@ def main() -> None:
 
 
 def _answer_next(read: Callable[[str], Template]) -> bool:
-    """Answer the next question; return False at the end of the input."""
+    """Render the next template from standard input; return False at its end."""
     head = _receive(QUESTION.size)
     size, memory_bytes, text_bytes, seconds = QUESTION.unpack(head) if head else (0, 0, 0, 0.0)
     question = _receive(size)
@@ -173,7 +174,7 @@ def _limit_memory(size: int) -> None:
 
 
 def _receive(size: int) -> bytearray | None:
-    """Return `size` bytes of standard input; None at its end."""
+    """Return the next `size` bytes of standard input; None at its end."""
     data = bytearray(size)
     left = memoryview(data)
     while left:

@@ -24,9 +24,8 @@ _WORDS = {"system": "the system text", "user": "a user's text", "assistant": "an
 
 @dataclass(frozen=True, slots=True)
 class LostPart:
-    """A part of a conversation that the template does not show. It belongs to message number
-    `place`, and is the call number `call` of that message, or the message's text (None).
-    `is_beside`: the text of a message that also has calls."""
+    """A part of a conversation that the template did not show. It belongs to the message at index
+    `place`. It is the text of that message (`call` None) or its tool call number `call`."""
 
     place: int
     call: int | None
@@ -44,7 +43,7 @@ class LostPart:
 
     @property
     def words(self) -> str:
-        """Return a description for people, with the part's beginning."""
+        """Return a description of the part for people, with the beginning of its text."""
         if self.call is not None:
             return f"a call of the tool {self.message.tool_calls[self.call].name!r}"
         text = " ".join(_text(self.message).split())
@@ -85,7 +84,7 @@ def _unseen(prompt: ChatPrompt, text: str, shape: TemplateShape) -> Iterator[Los
 
 
 class _Sought:
-    """A prompt's text, in which the texts of the messages are searched for in their order."""
+    """The text of a prompt, in which the texts of the messages are searched for in order."""
 
     def __init__(self, text: str) -> None:
         self._text = text
