@@ -14,14 +14,16 @@ from functools import lru_cache
 
 
 class Automaton:
-    """Compiled strings, shared by all scans for them. Empty strings are not allowed."""
+    """The strings to search for, compiled into a state machine that all scans for them share. Empty
+    strings are not allowed."""
 
     __slots__ = ("depth", "first", "matched", "source", "step")
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.step: list[dict[str, int]] = [{}]
         self.depth: list[int] = [0]
-        """For each state, how many characters are held back in it."""
+        """For each state, the number of characters at the end of the text that are held back in
+        it."""
         self.source: list[str] = [""]
         """For each state, a string that begins with the characters held back in it."""
         self.matched: list[str | None] = [None]
@@ -70,7 +72,7 @@ def automaton(strings: tuple[str, ...]) -> Automaton:
 
 
 class Scan:
-    """One text being searched. After a match the scan starts over."""
+    """The search for strings in one text. After a match the search begins anew."""
 
     __slots__ = ("_automaton", "_state")
 
@@ -99,7 +101,7 @@ class Scan:
         return self._walk(held + text, len(held))
 
     def flush(self) -> str:
-        """Return the held text as ordinary text."""
+        """Return the text that is still held back, when no more text comes."""
         held = self.held_text
         self._state = 0
         return held

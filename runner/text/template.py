@@ -37,7 +37,8 @@ from runner.text.shapes import (
 )
 
 MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Marks where a turn continues; some templates trim the space at its end."""
+"""A text that is inserted where the last message is to be continued. Some templates trim the space
+at its end."""
 FILL_IN = (
     ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
     ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
@@ -53,7 +54,7 @@ class StoppedTemplate(BadRequest):
 
 
 class Template(Protocol):
-    """The part of `runner.text.tokenizer.ModelTokenizer` that renders."""
+    """The part of `runner.text.tokenizer.ModelTokenizer` that renders conversations."""
 
     family: Family
     markup: Markup
@@ -67,8 +68,8 @@ class Template(Protocol):
         continue_final: bool,
         variables: Mapping[str, Any],
     ) -> str:
-        """Return the prompt's text. `variables` are those of the model's own template. Raises the
-        template's errors."""
+        """Return the prompt's text. `variables` are additional variables that the model's own
+        template knows. Raises the template's errors."""
         ...
 
 
@@ -91,7 +92,7 @@ def find_shape(template: Template) -> TemplateShape:
     StoppedTemplate if it exceeds its limits for a few marked words."""
 
     def render(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
-        """Return the prompt's text; None if the template refuses it."""
+        """Return the text of a prompt in this shape; None if the template refuses it."""
         return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
 
     with _blamed():
@@ -177,7 +178,7 @@ def _blamed(unshown: Callable[[], LostPart | None] = lambda: None) -> Generator[
 
 
 def marked(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with a mark where the last one is to be continued."""
+    """Return the messages with `MARK` where the last message is to be continued."""
     *before, last = (dict(message) for message in messages)
     content = last["content"]
     if isinstance(content, str):

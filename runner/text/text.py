@@ -60,7 +60,8 @@ DEFAULT_MAX_TOKENS = 4096
 NO_GO_TEMPLATES = "shoal runs no Go templates; leave the template out"
 LISTED_TOKENS = 1 << 20
 TOLD_CHARACTERS = 8 << 20
-"""Maximum characters of a returned prompt; it fits a frame of the data plane."""
+"""The most characters of a prompt that is returned to a client; so many fit into one frame of the
+data plane."""
 
 _FIRST = GenerationRequest(
     request_id=RequestId("first"),
@@ -87,7 +88,8 @@ class _Prompt:
 
 
 class Text:
-    """All text work for one model (`runner.text.prepared.TextWorks`)."""
+    """Prepares requests and reads output for one model: implements
+    `runner.text.prepared.TextWorks`."""
 
     def __init__(
         self,
@@ -123,8 +125,8 @@ class Text:
         return {**self._tokenizer.facts, **self._conversations.facts, **self._facts}
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> PreparedRequest | Refusal:
-        """Return the request as tokens, or the refusal. A `max_tokens` beyond the context is
-        reduced."""
+        """Return the request as token ids, or the refusal. A `max_tokens` that exceeds the context
+        is reduced."""
         try:
             return self._prepare(request, context_tokens)
         except (BadRequest, ContextOverflow) as problem:
@@ -259,7 +261,8 @@ class Text:
     def _reads_thinking(
         self, request: GenerationRequest, prompt: _Prompt, grammar: GrammarSpec | None
     ) -> bool:
-        """Return whether thinking is parsed: not if a grammar has no thinking block."""
+        """Return whether thinking in the output is parsed. It is not if a grammar allows no
+        thinking block."""
         if not isinstance(request.prompt, ChatPrompt) or self._family.think is None:
             return False
         return grammar is None or prompt.thinking or prompt.opening != "text"
@@ -267,8 +270,8 @@ class Text:
     def _prompt(
         self, request: GenerationRequest, context_tokens: int, *, special: bool = True
     ) -> _Prompt:
-        """Return the tokens of the prompt; `special`: a raw prompt gets the special tokens around
-        it."""
+        """Return the prompt as token ids. `special`: the tokenizer's special tokens are put around
+        a raw prompt."""
         if request.template is not None:
             raise Unsupported(NO_GO_TEMPLATES, field="template")
         prompt, longest = request.prompt, self._tokenizer.longest_token

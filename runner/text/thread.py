@@ -33,10 +33,11 @@ AnyPrepared = TypeVar("AnyPrepared", covariant=True)
 
 
 class Preparer(Protocol[AnyPrepared]):
-    """The work of the text thread (`TextWorks` is one); it does not raise for any request."""
+    """The work of the text thread; `TextWorks` implements it. No request makes it raise an
+    error."""
 
     def prepare(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
-        """Return the tokenised request, or why it is refused."""
+        """Return the tokenised request, or the reason for which it is refused."""
         ...
 
     def read(self, request: GenerationRequest, context_tokens: int) -> AnyPrepared | Refusal:
@@ -80,7 +81,7 @@ class TextThread(Generic[Prepared]):
         self.busy_since: float | None = None
 
     def start(self, context_tokens: int) -> None:
-        """Begin to load; prompts must fit `context_tokens`."""
+        """Make the thread load the tokenizer. Later prompts must fit into `context_tokens`."""
         self.context_tokens = context_tokens
         self._thread.start()
 
@@ -93,7 +94,7 @@ class TextThread(Generic[Prepared]):
         self._jobs.put(_Job(self._turn + size, next(self._numbers), size, request, answered))
 
     def stop(self) -> None:
-        """End the thread after the jobs so far; it accepts no more."""
+        """End the thread after the requests that are already waiting; it accepts no more."""
         self._jobs.put(_Job(float("inf"), next(self._numbers)))
 
     def _run(self) -> None:
@@ -131,7 +132,7 @@ class TextThread(Generic[Prepared]):
 
 
 def text_size(request: GenerationRequest) -> int:
-    """Return the size of a request's text: characters or token ids."""
+    """Return the size of a request's text, in characters (or in token ids, if it has those)."""
     prompt = request.prompt
     if isinstance(prompt, ChatPrompt):
         parts = (part for message in prompt.messages for part in message.parts)

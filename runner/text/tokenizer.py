@@ -43,7 +43,8 @@ from runner.text.template import FILL_IN, marked, up_to_mark
 
 TEMPLATE_CHARACTERS = 1 << 20
 _TRIED = "to be\nor not"
-"""A text that shows whether byte-level tokens are decoded."""
+"""A test text. It shows whether the tokenizer's decoder turns byte-level tokens into the original
+text."""
 
 
 class ModelTokenizer:
@@ -58,9 +59,10 @@ class ModelTokenizer:
         parsers: Parsers = FOUND,
         special_tokens_in_messages: bool = False,
     ) -> None:
-        """Open `path`. `vocabulary` None: the value in `config.json`. `parsers` read its output.
-        `special_tokens_in_messages`: special tokens spelled in messages are tokens, not text.
-        Downloads nothing and runs no code from the directory. Raises TokenizerError."""
+        """Open the tokenizer in the folder `path`. `vocabulary` None: the value in the folder's
+        `config.json`. `parsers` read the model's output. `special_tokens_in_messages`: special
+        tokens that a message spells out become tokens, not text. Downloads nothing and runs no code
+        from the directory. Raises TokenizerError."""
         if not path.is_dir():
             raise TokenizerError(f"{path} is not a directory with a model in it")
         files = [
@@ -108,15 +110,15 @@ class ModelTokenizer:
         )
         self.efforts = effort_levels("\n".join(templates))
         self.markup = Markup()
-        """Markup that is text if messages spell it."""
+        """The control tokens that stay plain text if a message spells them out."""
         if special_tokens_in_messages:
             self.facts["special tokens"] = "the card allows markup in messages to become tokens"
         else:
             self.markup = self._find_markup("\n".join(templates))
         self.table: TokenTable | None = self._token_table()
         self.longest_token: int = max(map(len, self._backend.get_vocab()), default=1) * 4
-        """No token stands for more characters than this: its name's length, and some room for
-        normalisers that shorten text."""
+        """The most characters of text for which one token can stand. It is the longest token name
+        times four, because normalisers may shorten text."""
 
     def encode(
         self, text: str, *, special: bool = False, spelled: Sequence[Span] = ()
@@ -143,9 +145,10 @@ class ModelTokenizer:
         continue_final: bool,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the chat template's text, given these `variables` of its own (a library's code
-        ignores them). Raises TemplateError and TemplateStopped of `runner.text.rendering`, and
-        ValueError if the model has no suitable template."""
+        """Return the text that the chat template makes. `variables` are additional variables of the
+        template; library code that replaces a template ignores them. Raises TemplateError and
+        TemplateStopped of `runner.text.rendering`, and ValueError if the model has no suitable
+        template."""
         given = [dict(tool) for tool in tools] or None
         if self._opened.own_prompt is not None:
             return self._opened.own_prompt(
@@ -171,12 +174,12 @@ class ModelTokenizer:
 
     @property
     def bos_token_id(self) -> int | None:
-        """Return the beginning-of-sequence token; None if there is none."""
+        """Return the id of the beginning-of-sequence token; None if there is none."""
         name = self._opened.special_tokens.get("bos_token")
         return None if name is None else self.token_id(name)
 
     def token_id(self, text: str) -> int | None:
-        """Return the id of the added token that is exactly `text`, if there is one."""
+        """Return the id of the added token whose text is exactly `text`; None if there is none."""
         return self.added_ids.get(text)
 
     def token_text(self, token: int) -> str:
@@ -235,8 +238,8 @@ class ModelTokenizer:
         return find_markup(added, texts, own)
 
     def _hidden(self) -> frozenset[int]:
-        """Return the special tokens whose text is never shown; markers that are parsed as text are
-        kept."""
+        """Return the special tokens whose text never appears in the output. Markers are excluded,
+        because they are parsed as text."""
         inside = "\n".join(self.family.markers)
         return frozenset(
             index
@@ -262,12 +265,14 @@ class ModelTokenizer:
 
 
 def _parser_settings(parsers: Parsers) -> dict[str, str]:
-    """Return the settings that select a parser of mlx-lm, instead of its detection."""
+    """Return the settings by which mlx-lm uses the parser of calls that `parsers` names; no
+    settings leave the choice to mlx-lm."""
     return {"tool_parser_type": parsers.library} if parsers.library else {}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file, or an empty one if there is no file. Raises TokenizerError."""
+    """Return the JSON object in a file; an empty one if the file does not exist. Raises
+    TokenizerError."""
     if not path.exists():
         return {}
     try:
@@ -278,7 +283,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _ends(settings: object) -> list[int]:
-    """Return the end tokens in a configuration."""
+    """Return the ids of end tokens from a setting, which may be one id or a list."""
     value = (
         cast(Mapping[str, object], settings).get("eos_token_id")
         if isinstance(settings, dict)
@@ -311,7 +316,7 @@ def _vocabulary(config: Mapping[str, Any]) -> int | None:
 
 
 def _check_templates(characters: int, path: Path) -> None:
-    """Raise TokenizerError for templates that are too large to compile."""
+    """Raise TokenizerError if templates of this many `characters` are too large to compile."""
     if characters > TEMPLATE_CHARACTERS:
         raise TokenizerError(
             f"{path}: its chat templates together have more than {TEMPLATE_CHARACTERS:,} characters"

@@ -18,7 +18,7 @@ from runner.text.families import object_of
 from runner.text.shapes.shape import PLAIN, TemplateShape
 
 JOINED_BY = "\n\n"
-"""Separator of texts that are joined into one message."""
+"""The text between two texts that are joined into one message."""
 NINE = 9
 _ALPHABET = string.ascii_letters + string.digits
 
@@ -129,9 +129,9 @@ def _content(message: ChatMessage, field: str) -> str:
 
 
 def _tool_call(call: ToolCall, shape: TemplateShape) -> dict[str, Any]:
-    """Return the call as templates expect it. Arguments cut off at a token limit are closed;
-    arguments that are not an object stay text, so that a model's earlier output cannot block its
-    conversation."""
+    """Return a tool call as templates expect it. Arguments that a token limit cut off are closed.
+    Arguments that are not an object stay text, so that a model's earlier output cannot make its
+    conversation unusable."""
     parsed = object_of(call.arguments)
     arguments: Any = call.arguments if parsed is None else parsed
     if shape.arguments == "text" and parsed is not None:
@@ -144,7 +144,8 @@ def _tool_call(call: ToolCall, shape: TemplateShape) -> dict[str, Any]:
 
 
 def _call_id(call_id: str, shape: TemplateShape) -> str:
-    """Return a call's id, or nine letters and digits that replace it."""
+    """Return a call's id. If the template requires it, return nine letters and digits that replace
+    the id."""
     if shape.ids == "any" or (len(call_id) == NINE and call_id.isascii() and call_id.isalnum()):
         return call_id
     number = int.from_bytes(hashlib.sha256(call_id.encode("utf-8", "replace")).digest())
@@ -156,8 +157,8 @@ def _call_id(call_id: str, shape: TemplateShape) -> str:
 
 
 def _apart(message: Message, shape: TemplateShape) -> list[Message]:
-    """Return the message. If the template needs it, return the message's text and its calls as two
-    messages."""
+    """Return the message in a list. If the template shows text and calls only in separate messages,
+    return the text and the calls as two messages."""
     calls, text = message.get("tool_calls"), message.get("content")
     if not calls or not text or shape.beside != "apart":
         return [message]
@@ -168,7 +169,7 @@ def _apart(message: Message, shape: TemplateShape) -> list[Message]:
 
 
 def _single_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with one call each, each followed by the results of its call."""
+    """Return the messages with at most one call each; the results of a call follow its message."""
     separated: list[Message] = []
     place = 0
     while place < len(messages):
@@ -192,7 +193,8 @@ def _single_calls(messages: Sequence[Message]) -> list[Message]:
 
 
 def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> Message:
-    """Return a message with one of its calls; only the first has its text and thinking."""
+    """Return a copy of the message that has only the call `call`. The copy for the first call also
+    has the message's text and thinking."""
     made = {**message, "tool_calls": [call]}
     if not is_first:
         made.pop("reasoning_content", None)
@@ -202,7 +204,8 @@ def _with_call(message: Message, call: Mapping[str, Any], *, is_first: bool) -> 
 
 
 def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Message]:
-    """Return the messages with the system texts moved to where the template shows them."""
+    """Return the messages with the texts of system messages at the places where the template shows
+    them."""
     if shape.system == "anywhere":
         return list(messages)
     leading = 0
@@ -223,7 +226,7 @@ def _with_system(messages: Sequence[Message], shape: TemplateShape) -> list[Mess
 
 
 def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[Message]:
-    """Return messages with the tools as JSON text in the first, a system message."""
+    """Return the messages with the tools, as JSON text, in a system message at the beginning."""
     tools_json = json.dumps([tool["function"] for tool in tool_objects(tools)], ensure_ascii=False)
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "tools": tools_json}, *messages[1:]]
@@ -231,7 +234,7 @@ def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[
 
 
 def _joined_turns(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with consecutive texts of one role joined."""
+    """Return the messages with consecutive messages of one role joined into one."""
     joined: list[Message] = []
     for message in messages:
         last = joined[-1] if joined else {}

@@ -17,8 +17,8 @@ from bus.wire.messages.requests import ChatMessage, ChatPrompt, TextPart, ToolCa
 from runner.text.shapes.shape import PLAIN, TemplateShape
 
 RenderAs = Callable[[ChatPrompt, TemplateShape, Sequence[ToolSpec]], str | None]
-"""Returns a prompt's text in a shape; None if the template refuses it. May raise
-TemplateStopped."""
+"""Returns the text of a prompt whose messages are written in a shape; None if the template refuses
+the prompt. May raise TemplateStopped."""
 
 
 def probe_template(render: RenderAs, *, makes_calls: bool) -> TemplateShape:
@@ -63,7 +63,8 @@ def _find_tools(render: RenderAs, shape: TemplateShape) -> TemplateShape:
 
 
 def _cleanest(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> TemplateShape | None:
-    """Return the shape that shows a call with the fewest flaws; None if none shows it."""
+    """Return the shape in which the template shows a tool call with the fewest flaws; None if none
+    shows the call."""
     for ids in ("any", "nine"):
         rated: list[tuple[int, TemplateShape]] = []
         options = {"arguments": ("object", "text"), "empty": ("text", "null", "absent")}
@@ -81,7 +82,8 @@ def _cleanest(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> Tem
 def _first(
     render: RenderAs, shapes: Iterator[TemplateShape], prompt: ChatPrompt
 ) -> TemplateShape | None:
-    """Return the first shape that shows the whole prompt."""
+    """Return the first of `shapes` in which the template shows the whole prompt; None if there is
+    none."""
     return next((shape for shape in shapes if _shows(render, shape, prompt)), None)
 
 
@@ -92,7 +94,8 @@ def _shows(render: RenderAs, shape: TemplateShape, prompt: ChatPrompt) -> bool:
 
 
 def _variants(shape: TemplateShape, **values: Sequence[str]) -> Iterator[TemplateShape]:
-    """Yield the shape with each combination of values, in order of preference."""
+    """Yield copies of the shape with each combination of `values` for the named fields, in order of
+    preference."""
     for chosen in product(*values.values()):
         fields: dict[str, Any] = dict(zip(values, chosen, strict=True))
         yield replace(shape, **fields)
@@ -104,8 +107,8 @@ def _is_whole(text: str, prompt: ChatPrompt) -> bool:
 
 
 def _flaws(text: str) -> int:
-    """Count the flaws in how a call is shown: in Python's notation, as JSON inside JSON, or with
-    the word `None`."""
+    """Return the number of flaws in the way a call is shown: in Python's notation, as JSON inside
+    JSON, or with the word `None`."""
     is_python, is_twice = f"'{_KEY}': '{_VALUE}'" in text, f'\\"{_KEY}\\"' in text
     return is_python + is_twice + bool(re.search(r"\bNone\b", text))
 
