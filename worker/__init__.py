@@ -1,1 +1,2 @@
-"""The worker: makes this node match the state of the cluster."""
+"""The worker: the process on each node that starts and stops runners, and fetches weights, as the
+cluster's state requires."""

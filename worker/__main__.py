@@ -1,4 +1,5 @@
-"""The worker process: makes this node match the cluster's state. Run as `python -P -m worker`."""
+"""The worker process, which makes this node match the cluster's state. Run as `python -P -m
+worker`."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ NOT_IN_SPECS = {
 }
 """Runner settings that a `RunnerSpec` does not contain."""
 STILL_S = 1.0
-"""If a weight file changed less than this long ago, it may still be being written."""
+"""A weight file that changed less than this many seconds ago may still be growing."""
 
 
 def weights_settings(settings: Settings) -> WeightsSettings:
@@ -45,7 +46,7 @@ def weights_settings(settings: Settings) -> WeightsSettings:
 
 
 def worker_settings(settings: Settings) -> WorkerSettings:
-    """Return the worker's part of the settings."""
+    """Return the settings that the worker itself uses."""
     runner = settings.runner
     return WorkerSettings(
         node_name=settings.node_name,
@@ -77,7 +78,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
 
 
 def shelf(settings: Settings) -> Shelf:
-    """Return the model folders of this node."""
+    """Return the folders in which this node looks for models."""
     more = tuple(Path(folder).expanduser() for folder in settings.model_folders)
     return Shelf(
         bundled=bundled_models() if settings.bundled_model else {},
@@ -101,12 +102,12 @@ def _fast_synch(setting: str) -> bool | None:
 
 
 def _float32() -> bool:
-    """Return whether floating-point weights are cast to 32 bits on loading."""
+    """Return whether floating-point weights are cast to 32 bits when they are loaded."""
     return not (has_metal() or has_cuda())
 
 
 def main() -> int:
-    """Run until stopped."""
+    """Run the worker until it is stopped; return the exit code."""
     settings = load_settings()
     make_folders(settings.paths)
 

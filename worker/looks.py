@@ -21,7 +21,7 @@ PAUSE_S = 0.75
 PAUSE_SHARE = 20.0
 CLOSE_S = 2.0
 STUCK_S = 30.0
-"""A scan that takes longer is logged."""
+"""A scan of the disk that takes longer than this many seconds is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,8 @@ class Looked:
 
 
 class Looks:
-    """Scans `models` in a thread. Called from the loop's thread only."""
+    """Scans the model folders of `models` in a thread of its own. Its methods are called in the
+    loop's thread only."""
 
     def __init__(self, models: LocalModels, last_used: LastUsed) -> None:
         self._models = models
@@ -54,8 +55,8 @@ class Looks:
             self._jobs.put(dict(used))
 
     def ended(self, now: float) -> Looked | None:
-        """Return the result of a scan that has ended since the last call, None without one. Raises
-        the scan's error."""
+        """Return the result of a scan that has ended since the last call; None if none has ended.
+        Raises the scan's error."""
         if self._came is None or self._done.empty():
             return None
         result, came = self._done.get(), self._came
@@ -66,13 +67,14 @@ class Looks:
         return Looked(result, came)
 
     def is_stuck(self, now: float) -> bool:
-        """Return whether the running scan has taken too long; true once per scan."""
+        """Return whether the running scan has taken more than `STUCK_S`; true only once per
+        scan."""
         stuck = self._came is not None and now - self._began_at > STUCK_S
         was_told, self._told_stuck = self._told_stuck, self._told_stuck or stuck
         return stuck and not was_told
 
     def close(self) -> None:
-        """End the thread; a running scan may take a moment more."""
+        """End the thread. A running scan may continue for a moment."""
         self._jobs.put(None)
         self._thread.join(CLOSE_S)
 

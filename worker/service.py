@@ -57,8 +57,8 @@ FRESH_READING_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """The settings from the composition root. `memory_bytes` 0: all of the machine's. Ports are
-    (first, count)."""
+    """The worker's settings. `memory_bytes` 0: runners may use all of the machine's memory. Ranges
+    of ports are (first port, number of ports)."""
 
     node_name: str
     slots: int
@@ -131,7 +131,7 @@ class Worker:
         reactor.every(TICK_S, self._tick)
 
     def close(self) -> None:
-        """Close the worker's links. The runners keep running."""
+        """Close the worker's connections. The runners continue to run."""
         self._reactor.unwatch(self._link)
         self._link.close()
         self._slots.close()
@@ -195,7 +195,8 @@ class Worker:
         self._slots.reconcile()
 
     def _rejoin(self) -> None:
-        """Send the leader everything about this node again, because the leader has lost its log."""
+        """Send the leader everything about this node again, because the cluster's log with it is
+        lost."""
         self._log.warning("the cluster no longer knows this node; joining again")
         old, speaker = self.client.outbox, self.client.speaker
         self.client.outbox = Outbox(speaker.node, speaker.process, new_boot())
@@ -260,7 +261,8 @@ class Worker:
         return card.model_copy(update={"last_used_at_s": at_s}) if at_s else card
 
     def _say_passed_over(self) -> tuple[PassedOver, ...]:
-        """Log each unlisted model or file on the disk once, and return those to announce."""
+        """Log each model or file on the disk that is not listed, once, and return the notices to
+        announce."""
         notices = first_of(self._models.passed_over, MOST_PASSED_OVER, PASSED_OVER_CHARACTERS)
         for notice in notices:
             if notice not in self._passed_over and notice.reason not in UNLOGGED:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 PUBLISH_S = 30.0
 PARTS_S = 60.0
-"""A folder with only some layers of a model needs no grant of other nodes. It is deleted within
-this time, or kept."""
+"""Seconds within which a folder with only some layers of a model is deleted, or else kept. Such a
+folder needs no promise of another node."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,8 @@ class Evictions:
         return None if card is None or self._gone.get(card.path) == card else card
 
     def _holdings(self) -> tuple[Holding, ...]:
-        """Return the stored models and why each stays, without the models just deleted."""
+        """Return the models on this disk, each with the reason why it must stay. Models that were
+        just deleted are left out."""
         here = self._lying_here()
         self._gone = {
             path: stored for path, stored in self._gone.items() if here.get(path) == stored
@@ -130,7 +131,7 @@ class Evictions:
     # --- what goes ---
 
     def _look(self, now: float) -> None:
-        """Start the next deletion, and publish the state of the store."""
+        """Start the next deletion, if one is due, and publish the state of the store."""
         holdings, current = self._holdings(), self._rounds.current
         if current is not None:
             holdings = tuple(_judged(holding, current.refused) for holding in holdings)
@@ -191,7 +192,7 @@ class Evictions:
         )
 
     def _look_again(self, going: _Going, aside: tuple[Path, Path] | Exception) -> None:
-        """Delete the folder moved aside, unless the model is in use by now."""
+        """Delete the folder that was moved aside, unless the model has come into use since."""
         if isinstance(aside, Exception):
             self._keep(going, _words(aside))
             return
@@ -279,7 +280,8 @@ class Evictions:
 
 
 def _judged(holding: Holding, refused: Mapping[str, str]) -> Holding:
-    """Return the holding. If its deletion was refused in this round, `why` is set to the reason."""
+    """Return the model's entry. If its deletion was refused in this round, its `why` is the reason
+    of that refusal."""
     return (
         replace(holding, why=refused[holding.path])
         if not holding.why and holding.path in refused

@@ -28,7 +28,7 @@ OF_SYSTEMS = (ORIGIN_FILE, ".DS_Store")
 
 
 class NotLetGo(ShoalError):
-    """The folder is not deleted; `args[0]` says why."""
+    """The folder must not be deleted; `args[0]` says why."""
 
 
 def added_to(folder: Path) -> str:

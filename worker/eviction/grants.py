@@ -27,7 +27,8 @@ REPEAT_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """`node` keeps its copy; this node's copy may be deleted before `until_at`."""
+    """The promise of another node: `node` keeps its copy, so this node may delete its own before
+    `until_at`."""
 
     node: NodeId
     until_at: float
@@ -35,7 +36,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class NotGranted:
-    """No node granted the deletion; the text says why."""
+    """No node promised to keep its copy; the text says why."""
 
     why: str
 
@@ -56,7 +57,8 @@ NO_CONTENT = Content()
 
 @dataclass(slots=True)
 class _Wish:
-    """The copy that this node wants to delete. `node` is being asked; `left` are next."""
+    """The copy that this node wants to delete. `node` is being asked to keep its own copy; `left`
+    are the nodes to ask after it."""
 
     model: ModelId
     digest: str
@@ -137,7 +139,7 @@ class Grants:
         return None if self._wish is None else self._wish.verdict
 
     def forget(self) -> None:
-        """Drop the request: the copy is deleted, or stays."""
+        """Forget the request, because the copy was deleted or will be kept."""
         self._wish = None
 
     # --- to keep ---

@@ -32,9 +32,10 @@ STAYS: Mapping[str, tuple[StoredKind, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A model, or some of its layers (`in_part`), on this disk. `used_at_s` is its last use here,
-    or its arrival. `why` is the reason why it must stay; empty: it may be deleted. `keepers` are
-    the nodes with all of it, in the order in which they are asked."""
+    """A model on this disk, or some of its layers (`in_part`). `used_at_s` is its last use on
+    this node, or its arrival. `why` is the reason why it must stay; if empty, it may be deleted.
+    `keepers` are the nodes with the whole model, in the order in which they are asked to keep
+    it."""
 
     model: ModelId
     path: str

@@ -92,8 +92,8 @@ class Knowledge:
         return elsewhere.has_heard and self._client.mirror.live and self.free_bytes is not None
 
     def unloaded(self) -> bool:
-        """Return whether an instance of a model, or work on a model, has ended since the last
-        call."""
+        """Return whether an instance of a model, or other work on a model, has ended since the last
+        call, its runners included."""
         seated = self._seated()
         instances = self._client.state.instances
         reads = {
@@ -125,7 +125,8 @@ class Knowledge:
         )
 
     def look_at_disk(self) -> None:
-        """Scan the disk, if that is due."""
+        """Measure the free space of the disk, and search fetched models' folders for files that
+        were not fetched, if that is due."""
         now = self._client.reactor.now()
         if self._disk_at is not None and now - self._disk_at < DISK_S:
             return
@@ -154,7 +155,7 @@ class Knowledge:
 
 
 def _kept_folders(folders: Iterable[Path]) -> Iterable[tuple[str, str]]:
-    """Yield the folders with files that were not fetched, with the reason."""
+    """Yield each folder that has files which were not fetched, with a text about them."""
     for folder in folders:
         try:
             why = added_to(folder)

@@ -1,7 +1,8 @@
-"""A node's report about its store: bytes by origin, the next deletions, the past ones.
+"""A node's report about its stored models: bytes by origin, the next deletions, and the past
+deletions.
 
-Pure. If there are very many models, it lists the fetched ones in the order of deletion, and counts
-the others.
+Pure. If there are very many models, the report lists the fetched ones in the order of deletion, and
+counts the others.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ WHY_CHARACTERS = 400
 
 @dataclass(slots=True)
 class Told:
-    """Facts for the report that the holdings do not contain. `let_go` are the last deletions,
-    oldest first."""
+    """Facts for the report that the list of models does not contain. `let_go` are the last
+    deletions, oldest first."""
 
     node: NodeId
     limit_bytes: int
@@ -38,7 +39,7 @@ class Told:
 
 
 def stored(holding: Holding) -> StoredModel:
-    """Return the report's entry of a holding."""
+    """Return the entry of a model in the report."""
     return StoredModel(
         model=holding.model,
         path=holding.path,
@@ -53,7 +54,7 @@ def stored(holding: Holding) -> StoredModel:
 def reading_of(
     report: Told, holdings: Sequence[Holding], purges: Iterable[PurgeState]
 ) -> StorageReading:
-    """Return this node's report about its store."""
+    """Return the report about the stored models of this node."""
     going = in_order(holdings)
     stays = [holding for holding in holdings if holding not in going]
     stays.sort(key=lambda holding: (holding.what != "fetched", holding.model, holding.path))

@@ -13,11 +13,12 @@ from typing import Literal
 from bus.wire.messages.weights import LetGo, PurgeAsked, PurgeState, StoredModel
 
 ROUND_S = 120.0
-"""After an unload, a round waits this long for models that are still in use."""
+"""After a model is unloaded, a round of deletions waits this many seconds for models that are still
+in use."""
 LEASE_S = 10.0
 """A client that has not repeated its purge request for this long counts as disconnected."""
 ENDED_S = 30.0
-"""The result of a purge is kept this long."""
+"""The result of a purge (a round that a client asked for) is kept this many seconds."""
 MOST_QUESTIONS = 64
 
 Cause = Literal["a model was unloaded", "the worker started", "purged"]
@@ -25,8 +26,8 @@ Cause = Literal["a model was unloaded", "the worker started", "purged"]
 
 @dataclass(slots=True)
 class Round:
-    """One cleaning of the store, until the fetched models take at most `limit_bytes`. `refused`
-    maps folders to why they were kept."""
+    """A round of deletions: it lasts until the fetched models take at most `limit_bytes`, or no
+    more may be deleted. `refused` maps the folders that were kept to the reasons."""
 
     cause: Cause
     limit_bytes: int
@@ -58,7 +59,8 @@ class Purge:
 
 
 class StoreRounds:
-    """The rounds of one node. `limit_bytes` below 0: no round begins by itself."""
+    """The rounds of deletions on one node. If `limit_bytes` is below 0, rounds begin only when a
+    client asks for one (a purge)."""
 
     def __init__(self, limit_bytes: int, now: float) -> None:
         self._limit_bytes = limit_bytes
@@ -67,7 +69,7 @@ class StoreRounds:
         self.begin("the worker started", now)
 
     def begin(self, cause: Cause, now: float) -> None:
-        """Begin a new round, in which refusals of earlier rounds no longer count."""
+        """Begin a new round of the node itself. Refusals in earlier rounds no longer count."""
         if self._limit_bytes >= 0:
             self._own = Round(cause, self._limit_bytes, now + ROUND_S)
 
@@ -82,7 +84,8 @@ class StoreRounds:
         return self._own if self.purge is None else self.purge.round
 
     def ask(self, question: PurgeAsked, now: float) -> None:
-        """Process a client's question: begin a purge, or let the client join or leave one."""
+        """Process a client's request: begin a purge, or let the client join or leave a running
+        purge."""
         joined = next((purge for purge in self.purges if question.question in purge.heard), None)
         if joined is not None:
             joined.heard[question.question] = now
@@ -98,7 +101,8 @@ class StoreRounds:
             self.purge.heard[question] = now
 
     def tick(self, now: float) -> None:
-        """Drop purges that ended a while ago, and those without clients."""
+        """Drop purges that ended more than `ENDED_S` ago, and purges that no client waits for any
+        more."""
         for purge in self.purges:
             if purge.ended_at is None:
                 purge.heard = {q: at for q, at in purge.heard.items() if now - at < LEASE_S}
@@ -109,8 +113,8 @@ class StoreRounds:
         ]
 
     def exhausted(self, stays: tuple[StoredModel, ...], now: float, *, waits: bool) -> None:
-        """Record that nothing more can be deleted now. A round continues while a model in use is
-        worth waiting for (`waits`); a purge ends."""
+        """Record that no further model can be deleted now. `waits`: a model is only kept because it
+        is in use, so the node's own round continues. A purge ends."""
         purge = self.purge
         if purge is not None:
             purge.phase, purge.note, purge.stays, purge.ended_at = "done", "", stays, now

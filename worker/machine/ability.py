@@ -16,9 +16,9 @@ BELIEVED_S = 600.0
 
 @dataclass(slots=True)
 class Ability:
-    """Obstacles to starting runners. `silent_since` is the instant since which supervisord does not
-    answer, `trouble` its error. `mlx_error` is the last runner's error about MLX, valid until
-    `until`."""
+    """The obstacles to starting runners on this node. `silent_since` is the instant since which
+    supervisord has not answered, `trouble` its error. `mlx_error` is the error with which the last
+    runner failed to import MLX; it counts until `until`."""
 
     trouble: str = ""
     silent_since: float = 0.0
@@ -26,22 +26,23 @@ class Ability:
     until: float = 0.0
 
     def note_supervisor(self, trouble: str, now: float) -> None:
-        """Record supervisord's error; empty if it answered."""
+        """Record supervisord's error; the empty text means that it answered."""
         if trouble and not self.trouble:
             self.silent_since = now
         self.trouble = trouble
 
     def note_ended(self, exit_code: int | None, message: str, now: float) -> None:
-        """Record how a runner ended."""
+        """Record with which exit code and last message a runner ended."""
         if exit_code == CANNOT_IMPORT:
             self.mlx_error, self.until = message, now + BELIEVED_S
 
     def note_ready(self) -> None:
-        """Record that a runner has loaded its model."""
+        """Record that a runner has loaded its model, so MLX can be imported."""
         self.mlx_error = ""
 
     def why_not(self, now: float) -> str:
-        """Return why no runner can start here, as words after a node's name; empty if one can."""
+        """Return why no runner can start on this node, as words to put after the node's name; empty
+        if one can start."""
         if self.trouble and now - self.silent_since >= SILENT_S:
             return f"cannot start runners: {self.trouble}; run `shoal restart` there"
         if self.mlx_error and now < self.until:

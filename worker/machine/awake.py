@@ -23,8 +23,8 @@ CAFFEINATE = ("/usr/bin/caffeinate", "-i", "-w")
 
 
 class KeepAwake:
-    """Keeps the machine awake. `command` gets this process's id appended; empty: there is no such
-    program."""
+    """Keeps the machine from sleeping, by running a program. `command` starts that program, with
+    this process's id appended; if empty, there is no such program."""
 
     def __init__(self, log: Log, command: Sequence[str] | None = None) -> None:
         if command is None:

@@ -28,17 +28,17 @@ CUDA_BUILDS = ("mlx-cuda-12", "mlx-cuda-13", "mlx-cuda")
 
 
 def has_metal() -> bool:
-    """Return whether runners use Apple's GPU here."""
+    """Return whether runners on this node use Apple's GPU."""
     return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
 def has_cuda() -> bool:
-    """Return whether runners use an NVIDIA GPU here."""
+    """Return whether runners on this node use an NVIDIA GPU."""
     return bool(nvidia_bytes()) and any(_is_installed(name) for name in CUDA_BUILDS)
 
 
 def folders_of(package: str) -> list[Path]:
-    """Return the folders with a package's files; none if it is not installed."""
+    """Return the folders with the files of an installed package; none if it is not installed."""
     invalidate_caches()
     spec = find_spec(package)
     locations = None if spec is None else spec.submodule_search_locations
@@ -69,7 +69,7 @@ def backends() -> tuple[str, ...]:
 
 @functools.cache
 def nvidia_bytes() -> int:
-    """Return the memory of the first NVIDIA GPU, which MLX uses; 0 if there is none."""
+    """Return the bytes of memory of the first NVIDIA GPU, which MLX uses; 0 if there is none."""
     query = ("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     return memory_in(asked("nvidia-smi", *query))
 

@@ -20,7 +20,7 @@ from bus.wire.topology import NodeAddress
 from worker.machine import gpu
 
 _VIRTUAL = ("docker", "veth", "br-", "virbr", "cni", "flannel", "awdl", "llw", "gif", "stf", "anpi")
-"""Interfaces that lead to no other machine."""
+"""Beginnings of the names of network interfaces that lead to no other machine."""
 
 
 def free_bytes() -> int:
@@ -54,7 +54,8 @@ def machine_facts(memory_bytes: int) -> dict[str, Any]:
 
 
 def cannot_run(missing: str) -> str:
-    """Return why no runner can start if a package is missing; empty if none is."""
+    """Return why no runner can start if the package `missing` is not installed; empty if no package
+    is missing."""
     if not missing:
         return ""
     return (
@@ -77,7 +78,7 @@ def os_version() -> str:
 
 @functools.cache
 def chip() -> str:
-    """Return the processor's name from the system; empty if unknown."""
+    """Return the name of the processor, according to the operating system; empty if unknown."""
     if sys.platform == "darwin":
         return asked("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
@@ -101,12 +102,12 @@ def machine() -> str:
 
 @functools.cache
 def mac_id() -> str:
-    """Return a digest of this Mac's id; empty if unknown."""
+    """Return a digest of this Mac's hardware id; empty if unknown."""
     return mac_id_in(asked("/usr/sbin/ioreg", "-rd1", "-c", "IOPlatformExpertDevice"))
 
 
 def mac_id_in(ioreg: str) -> str:
-    """Return a digest of the id in the output of `ioreg`; empty if there is none."""
+    """Return a digest of the hardware id in the output of `ioreg`; empty if it contains none."""
     match = re.search(r'"IOPlatformUUID"\s*=\s*"([0-9A-Fa-f-]+)"', ioreg)
     return sha256(match.group(1).upper().encode()).hexdigest()[:16] if match else ""
 

@@ -1,4 +1,4 @@
-"""Talks to the system: fresh ports for ranks of groups, from a configured range.
+"""Talks to the system: chooses unused ports, from a configured range, for the ranks of groups.
 
 Each attempt to start a group gets ports that were not used recently. Otherwise a rank of an earlier
 attempt could accept a connection meant for a new rank (MLX's ring shares its ports).
@@ -13,7 +13,7 @@ from bus.wire.errors import PortTaken
 
 
 class PortPool:
-    """`count` ports from `first` on, handed out in turn from a random start."""
+    """The `count` ports from `first` on. They are used in turn, beginning with a random one."""
 
     def __init__(self, first: int, count: int) -> None:
         self._first = first

@@ -30,7 +30,8 @@ class RankAddresses:
         self.links: dict[NodeId, tuple[LinkReading, float]] = {}
 
     def hear(self, message: Message, now: float) -> None:
-        """Store a reading of how a node reaches this one. Ignore messages of other kinds."""
+        """Store another node's report about the path by which it reaches this node. Messages of
+        other kinds are ignored."""
         if isinstance(message, PeersReading):
             self.peers[message.node] = (message, now)
         elif isinstance(message, LinkReading):

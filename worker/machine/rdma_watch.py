@@ -24,18 +24,21 @@ NEEDED = "ibv_devinfo"
 
 
 def find_tool(name: str) -> str | None:
-    """Return the path of a tool: on the PATH, or in the system's own folder."""
+    """Return the path of a tool that is on the PATH or in the system's own folder; None if there is
+    none."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
 
 
 def ask(name: str, *words: str) -> str:
-    """Return a tool's output; empty if it does not exist."""
+    """Run a tool with the arguments `words` and return its output; empty if the tool does not
+    exist."""
     path = find_tool(name)
     return "" if path is None else asked(path, *words)
 
 
 class RdmaWatch:
-    """This node's RDMA ports and their other ends. Use it from the loop's thread."""
+    """Keeps a current list of this node's RDMA ports and of the ports that their cables lead to.
+    Use it from the loop's thread."""
 
     def __init__(self, client: BusClient, look_s: float = LOOK_S) -> None:
         self.ports: tuple[RdmaPort, ...] = ()
@@ -53,7 +56,7 @@ class RdmaWatch:
         return devices_to(self.ports, self._others)
 
     def close(self) -> None:
-        """Stop running the tools."""
+        """Stop running the RDMA tools."""
         self._stop.set()
 
     def _watch(self) -> None:

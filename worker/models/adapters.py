@@ -32,7 +32,8 @@ from worker.models.model_card import FoundAdapters
 from worker.models.passed_over import Unfit, bad_adapter, unreadable
 
 DIGESTED_BYTES = 1 << 20
-"""Bytes after the header that go into the digest, to distinguish adapters of equal shapes."""
+"""The digest of an adapter covers its header and this many bytes after it, to distinguish adapters
+of equal shapes."""
 
 
 def adapters_in(
@@ -67,7 +68,7 @@ def adapters_in(
 
 
 def adapter_marks(folder: Path) -> Iterable[tuple[object, ...]]:
-    """Yield marks that change when an adapter of the folder changes."""
+    """Yield values that change whenever an adapter in the folder changes."""
     for place in _places(folder):
         yield (str(place),)
         for name in (CONFIG_FILE, *WEIGHTS_FILES):
@@ -87,7 +88,8 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> tuple[AdapterCard, AdapterFiles]:
-    """Return an adapter's card and the facts in its files. Raises BadAdapter, OSError."""
+    """Return the card of the adapter in `folder`, and the facts in its files. Raises BadAdapter,
+    OSError."""
     if not (folder / CONFIG_FILE).is_file():
         raise BadAdapter(f"{CONFIG_FILE} is missing")
     with open(folder / CONFIG_FILE, "rb") as file:

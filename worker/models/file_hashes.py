@@ -29,12 +29,13 @@ Stopped = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """The work was stopped because its thread must end."""
+    """The work stopped early, because its thread must end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One file of a model on this disk. `real` is the path behind links."""
+    """One file of a model on this disk. `real` is the path of the file itself, which `path` may
+    reach through links."""
 
     path: str
     real: Path
@@ -50,7 +51,8 @@ class Held:
 
     @contextlib.contextmanager
     def opened(self) -> Generator[int]:
-        """Yield a descriptor of exactly this file. Raises OSError, FileChanged."""
+        """Yield an open descriptor of exactly the file that was listed. Raises OSError,
+        FileChanged."""
         with opened(self.real, os.O_RDONLY | os.O_NOFOLLOW) as file:
             if _mark(os.fstat(file)) != (self.size_bytes, self.changed_ns, self.inode):
                 raise FileChanged(f"{self.path} has changed on the disk")
@@ -63,12 +65,12 @@ class Held:
 
 
 class FileChanged(Exception):
-    """A file changed since its model was scanned."""
+    """A file has changed since its model was scanned."""
 
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Generator[int]:
-    """Yield a descriptor of a file or folder, and close it. Raises OSError."""
+    """Yield an open descriptor of a file or folder, and close it afterwards. Raises OSError."""
     file = os.open(path, flags)
     try:
         yield file
@@ -98,8 +100,8 @@ class Hashes:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def of(self, held: Held, progress: Progress, stopped: Stopped) -> FileEntry:
-        """Return a file's entry in the manifest, with its hashes. Raises OSError, FileChanged,
-        Interrupted."""
+        """Return a file's entry in the manifest, with its hashes, which are computed if they are
+        not stored. Raises OSError, FileChanged, Interrupted."""
         stored = self._stored_entry(held)
         if stored is not None:
             progress(held.size_bytes)
@@ -112,7 +114,7 @@ class Hashes:
         return _entry(held, whole, pieces)
 
     def sweep(self) -> None:
-        """Drop the hashes of files that no longer exist."""
+        """Drop the stored hashes of files that no longer exist."""
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
                 entry = _unpacked(path)
@@ -153,7 +155,8 @@ def hash_pieces(
 
 
 def hash_whole(file: int, size_bytes: int, stopped: Stopped) -> str:
-    """Return SHA-256 of an open file in hexadecimal. Raises like `hash_pieces`."""
+    """Return the SHA-256 of an open file's content, in hexadecimal. Raises the same errors as
+    `hash_pieces`."""
     whole = hashlib.sha256()
     for content in _contents(file, size_bytes, stopped):
         whole.update(content)

@@ -41,7 +41,7 @@ class Found:
 
 
 def folder_of(name: str, folder: Path, *, bundled: bool = False) -> Found:
-    """Return the entry of a folder that is known to be a model's."""
+    """Return the entry of a folder that certainly contains a model, named `name`."""
     try:
         return Found(name, folder, listed(folder), bundled=bundled)
     except OSError as error:
@@ -107,8 +107,8 @@ def snapshots_in(hub: Path) -> Iterator[Found]:
 
 
 def _snapshot(name: str, repository: Path) -> Found | None:
-    """Return the snapshot in `refs/main`, else the newest; one with a configuration is preferred.
-    None if none has weights."""
+    """Return the snapshot of a repository that `refs/main` names, or else the newest. Snapshots
+    with a configuration are preferred. Return None if none has weights."""
     paths: list[Path] = []
     with contextlib.suppress(OSError, ValueError):
         paths = [Path(e.path) for e in listed(repository / "snapshots").values() if e.is_dir()]

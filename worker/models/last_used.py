@@ -28,14 +28,15 @@ class LastUsed:
         self._written: dict[ModelId, int] = {}
 
     def read(self) -> dict[ModelId, int]:
-        """Return the stored times by model, in seconds since 1970."""
+        """Return the stored time of each model's last use, in seconds since 1970."""
         with contextlib.suppress(OSError, ValueError, RecursionError):
             content = json_object(self._file)
             self._written = {ModelId(m): at for m, at in content.items() if type(at) is int}
         return dict(self._written)
 
     def keep(self, used: Mapping[ModelId, int]) -> None:
-        """Write the times if they changed. Errors of the disk are ignored."""
+        """Write the times of last use to the disk if they have changed. Errors of the disk are
+        ignored."""
         latest = sorted(used, key=lambda model: used[model])[-MOST_MODELS:]
         wanted = {model: used[model] for model in latest}
         if wanted != self._written:
@@ -47,5 +48,5 @@ class LastUsed:
 
 
 def minute_of(at_s: float) -> int:
-    """Return an instant rounded down to the minute, in seconds."""
+    """Return the beginning of the minute that contains `at_s`, in seconds since 1970."""
     return int(at_s) // STEP_S * STEP_S

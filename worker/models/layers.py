@@ -1,9 +1,10 @@
-"""A model's parts by layer, from its tensor names and its configuration, for splitting it.
+"""A model's layers and the tensors of each, from its tensor names and its configuration, for
+splitting the model.
 
 Pure. Layer i is everything under `layers.i.` (or `h.i.`, `blocks.i.`) of the language part.
-Embeddings belong to the first layers; the output projection belongs to the last, and is the
-embedding again if the files have no projection. Tensors of no layer (final norm, a vision tower,
-layers for multi-token prediction) count with the head.
+Embeddings belong to the first layers. The output projection belongs to the last; if the files have
+none, the embedding is used for it. Tensors of no layer (final norm, a vision tower, layers for
+multi-token prediction) count with the head.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ UNSPLIT: Mapping[str, str] = {
 """Families that the generic pipeline cannot split, and why. The runner detects other such families
 when it loads its stage, and refuses with the reason."""
 STATES_ONLY = frozenset({"mamba", "mamba2", "rwkv7"})
-"""Families without attention."""
+"""Families without attention: all their layers have a recurrent state of fixed size."""
 _DIVIDED_INPUTS = {
     "intermediate_size": "MLP",
     "moe_intermediate_size": "expert",

@@ -29,8 +29,8 @@ nodes are in `STAGING`."""
 
 @dataclass(frozen=True, slots=True)
 class DiskLook:
-    """The result of one scan: complete models, parts of others, their cards, and the entries that
-    are not listed."""
+    """The result of one scan of the disk: complete models, partial models with their cards, and the
+    entries that are not listed as models."""
 
     cards: Mapping[ModelId, ModelCard]
     parts: Mapping[ModelId, PartialModel]
@@ -60,7 +60,7 @@ class LocalModels:
         return self.cards.get(model) or self._part_cards[model]
 
     def take(self, seen: DiskLook) -> None:
-        """Replace the models by the result of a new scan of the disk."""
+        """Replace the known models by the result of a new scan of the disk."""
         self.cards, self.parts = seen.cards, seen.parts
         self._part_cards, self.passed_over = seen.part_cards, seen.passed_over
 

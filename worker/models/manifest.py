@@ -24,8 +24,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,199}")
 
 
 def belongs(path: str) -> bool:
-    """Return whether a file of this relative path is part of a model, and safe to write below a
-    folder of ours."""
+    """Return whether the file with this relative path belongs to a model, and can safely be written
+    below a folder of shoal."""
     parts = path.split("/")
     if len(parts) == 3 and parts[0] == FOLDER:
         return parts[2] in ADAPTER_FILES and is_adapter_name(parts[1])
@@ -40,7 +40,8 @@ def piece_count(size_bytes: int) -> int:
 
 
 def piece_length(size_bytes: int, index: int) -> int:
-    """Return the length of piece `index`: all are full except the last."""
+    """Return the length in bytes of piece `index` of a file. All pieces are full except the
+    last."""
     return min(PIECE_BYTES, size_bytes - index * PIECE_BYTES)
 
 
@@ -50,7 +51,7 @@ def piece_hash(entry: FileEntry, index: int) -> bytes:
 
 
 def digest_of(model: ModelId, files: Sequence[FileEntry]) -> str:
-    """Return the digest of this content under this model's name, 64 hexadecimal digits."""
+    """Return the digest of these files under this model's name: 64 hexadecimal digits."""
     digest = hashlib.sha256(f"{model}\n".encode())
     for entry in files:
         of_pieces = hashlib.sha256(entry.piece_hashes).hexdigest()

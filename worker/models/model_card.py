@@ -30,13 +30,14 @@ THINKING_WORDS = (
     "enable_thinking", "<think>", "[THINK]", "<seed:think>", "<|START_THINKING|>",
     "<|channel|>analysis", "reasoning_effort",
 )  # fmt: skip
-"""A template with one of these belongs to a model that can think."""
+"""A model whose template contains one of these words can think."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundAdapters:
-    """The adapters of a model: `cards` of usable ones, `unfit` the folders of others with the
-    reason, `layer_bytes` the memory of all of them, by layer."""
+    """The adapters in a model's folder. `cards` are those of usable adapters. `unfit` has the
+    folders of other adapters, with the reason. `layer_bytes` is the memory of all usable ones, by
+    layer."""
 
     cards: tuple[AdapterCard, ...] = ()
     unfit: tuple[tuple[Path, Unfit], ...] = ()
@@ -44,12 +45,12 @@ class FoundAdapters:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size of their files on disk."""
+        """Return the total size in bytes of the usable adapters' files on disk."""
         return sum(card.size_bytes for card in self.cards)
 
 
 def no_more_context(notes: Notes, card: ModelCard) -> Unfit | None:
-    """Return the notice if a `card.toml` sets a longer context than the model has; else None."""
+    """Return a notice if a `card.toml` sets a longer context than the model has; otherwise None."""
     if notes.context_tokens is None or notes.context_tokens <= card.context_tokens:
         return None
     why = f"card.toml: context_tokens = {notes.context_tokens} has no effect"

@@ -23,7 +23,7 @@ from bus.wire.ids import ModelId
 
 CONFIG = "config.json"
 ADAPTERS = frozenset({"adapter_config.json", "adapters.safetensors", "adapter_model.safetensors"})
-"""Files of LoRA training, by mlx-lm or PEFT."""
+"""File names by which the output of LoRA training (by mlx-lm or PEFT) is recognised."""
 _WEIGHTS = re.compile(r"model.*\.safetensors")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors")
 _UNFINISHED = re.compile(r".*\.(?:incomplete|part|partial|crdownload|download|aria2|!qb)", re.I)
@@ -68,7 +68,7 @@ class UnfitModel(ValueError):
 
 
 def weights_among(names: Iterable[str]) -> list[str]:
-    """Return the files that MLX's loader would read, in order."""
+    """Return the weight files that MLX's loader would read, in its order."""
     return sorted(name for name in names if _WEIGHTS.fullmatch(name))
 
 
@@ -79,7 +79,7 @@ def has_weights(names: Iterable[str]) -> bool:
 
 
 def unfit_file(name: str) -> Unfit:
-    """Return why a single file is not a model."""
+    """Return the notice about a single file in place of a model's folder."""
     if _GGUF.fullmatch(name):
         return _gguf(name)
     if _UNFINISHED.fullmatch(name):
@@ -156,7 +156,7 @@ def unfit_family(config: Mapping[str, Any], version: str) -> Unfit:
 
 
 def dead_links(dead: Mapping[str, str]) -> Unfit | None:
-    """Return why a folder with these broken links is not listed; None without any."""
+    """Return the notice about a folder with these broken links; None if there are none."""
     if not dead:
         return None
     name, target = min(dead.items())
@@ -175,7 +175,8 @@ def shards_lacking(index: str, lacking: Collection[str]) -> Unfit:
 
 
 def still_written(size_bytes: int) -> Unfit:
-    """Return the reason not to list a folder yet whose weights have just changed."""
+    """Return the notice about a folder whose weights have just changed, so that they may be
+    incomplete."""
     why = f"its files are still being written ({size_bytes / 1e6:,.0f} MB so far)"
     return Unfit(
         "still_written", why, "wait: shoal loads it when the files are complete and unchanged"
@@ -212,7 +213,8 @@ def too_many(most: int) -> Unfit:
 
 
 def too_deep(inner: str) -> Unfit:
-    """Return why a model two folders down is not found; `inner` is the lower one."""
+    """Return the notice about a model that is one folder too deep to be found; `inner` is the
+    folder that contains it."""
     return Unfit(
         "too_deep",
         f"{inner} in it looks like a model, but is nested too deep",
@@ -221,18 +223,18 @@ def too_deep(inner: str) -> Unfit:
 
 
 def name_taken(by: str) -> Unfit:
-    """Return why a second model of a name is not listed; `by` is the first one's folder."""
+    """Return the notice about a second model of the same name; `by` is the folder of the first."""
     why = f"{by} has the same name and takes precedence"
     return Unfit("same_name", why, "rename one of the two folders")
 
 
 def no_folder() -> Unfit:
-    """Return why a broken link is not a model."""
+    """Return the notice about a broken link in place of a model's folder."""
     return Unfit("dead_link", "a broken link", "mount its target, or delete the link")
 
 
 def unreadable(error: Exception) -> Unfit:
-    """Return why a folder with unreadable files is not listed."""
+    """Return the notice about a folder whose files cannot be read."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     remedy = "give the user that runs shoal read access"
     return Unfit("unreadable", f"it cannot be read: {text or type(error).__name__}", remedy)

@@ -72,7 +72,7 @@ from worker.models.passed_over import (
 
 MAX_SETTINGS_BYTES = 16 << 20
 MOST_LYING = 5_000
-"""Maximum folders and files of one scan."""
+"""The most entries of model folders that one scan covers."""
 TEMPLATE_CHARACTERS = 1 << 20
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 NOT_EMBEDDED = "use a supported embedding model: BERT, RoBERTa or a decoder"
@@ -81,10 +81,11 @@ NOT_A_MODEL = "shoal runs language models; if this is one, download its config.j
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The places to search. `bundled` maps names to folders; `float32` says that weights are cast
-    to 32 bits on loading (without Metal). `families` are the supported ones; None: any. `kv` is the
-    KV kind unless a card says otherwise, `metal_fast_synch` the operator's setting (None: unset). A
-    folder that a person added is listed after its weights have not changed for `still_s`."""
+    """The folders to search for models, and the rules of the search. `bundled` maps names of
+    bundled models to folders. `float32`: weights are cast to 32 bits when loaded (without Metal).
+    `families` are the supported model families; None: any. `kv` is the KV kind unless a card names
+    one, `metal_fast_synch` the operator's setting (None: unset). A folder that a person added is
+    listed when its weights have not changed for `still_s` seconds."""
 
     bundled: Mapping[str, Path]
     folders: tuple[Path, ...]
@@ -98,8 +99,8 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Judged:
-    """A folder as last read: its card, or why it has none; the notices about a listed model; and
-    its adapters that cannot be applied."""
+    """The result of reading one folder: the model's card, or the reason why it has none; the
+    notices about a listed model; and its adapters that cannot be applied."""
 
     mark: tuple[object, ...]
     card: ModelCard | None
@@ -151,8 +152,8 @@ class Weights:
         return tuple(cards[name] for name in sorted(cards))
 
     def _judged(self, entry: Found) -> _Judged:
-        """Return the card of an entry, and the notices about it and its adapters. While its weights
-        are being written, a known model stays unchanged."""
+        """Return the card of a folder's model, with the notices about it and its adapters. While
+        the weights of a known model are being written, its earlier result stays."""
         if entry.unfit is not None:
             return _Judged((), None, (entry.unfit,))
         before = self._results.get(entry.path)
@@ -319,7 +320,7 @@ def _embeds(
     with each file from which the settings come. Raises OSError, UnfitModel."""
 
     def read(name: str) -> object:
-        """Return the content of a JSON file of the folder; None if there is none."""
+        """Return the content of a JSON file in the folder; None if it does not exist."""
         path = entry.path / name
         if not path.is_file():
             return None
@@ -357,7 +358,7 @@ def _notes(folder: Path) -> tuple[Notes, float, Unfit | None]:
 
 
 def _template(folder: Path) -> str:
-    """Return the chat template's text, "" without one."""
+    """Return the text of the chat template; "" if there is none."""
     with contextlib.suppress(OSError), open(folder / TEMPLATE_FILES[0], errors="replace") as file:
         return file.read(TEMPLATE_CHARACTERS)
     for name in TEMPLATE_FILES[1:]:

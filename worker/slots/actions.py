@@ -1,7 +1,7 @@
-"""The actions of the worker's shell.
+"""The actions that `reconcile` decides and the executor performs. Pure.
 
-Pure. Every action is idempotent. After an action was done, `SlotTable.note` records it in its slot,
-or `Reported.note` records it for its task.
+Every action is idempotent. After an action was done, `SlotTable.note` records it in its slot, or
+`Reported.note` records it for its task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class AssignSlot:
-    """Note in the table that a waiting slot gets `task` (None: it belongs to no instance)."""
+    """Record that the runner in a waiting slot will get `task` (None: the runner belongs to no
+    instance)."""
 
     slot: str
     task: Task | None
@@ -34,8 +35,8 @@ class AssignSlot:
 
 @dataclass(frozen=True, slots=True)
 class StartSlot:
-    """Make supervisord start the slot's process, which will become `task` (None: a *spare* for the
-    next task that needs a slot, with its libraries already imported)."""
+    """Make supervisord start the process of a slot. The process will get `task`. With None it is a
+    *spare*, which imports the libraries and waits for the next task."""
 
     slot: str
     task: Task | None
@@ -85,7 +86,7 @@ class RefuseSlot:
 
 @dataclass(frozen=True, slots=True)
 class StopSlot:
-    """Make supervisord stop the slot (SIGTERM, then SIGKILL)."""
+    """Make supervisord end the process of the slot: SIGTERM first, then SIGKILL."""
 
     slot: str
     why: str
@@ -101,8 +102,8 @@ class KillSlot:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Report the fact about `task` to the leader, through the outbox. `boot` is set if the fact is
-    that a runner is ready; every other fact says that the task has ended."""
+    """Report a fact about `task` to the leader. The fact is either that a runner is ready, with its
+    `boot` id, or that the task has ended."""
 
     fact: Fact
     task: Task
@@ -111,7 +112,8 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class FetchModel:
-    """Fetch the weights from other nodes. With `layers`, fetch only what these layers need."""
+    """Fetch a model's weights from other nodes. With `layers`, fetch only the pieces that these
+    layers need."""
 
     model: ModelId
     layers: Layers | None = None
@@ -119,7 +121,8 @@ class FetchModel:
 
 @dataclass(frozen=True, slots=True)
 class CancelFetch:
-    """Cancel a fetch (its files so far are kept), or drop its result."""
+    """Stop fetching a model; the files that have arrived are kept. If the fetch has ended, drop its
+    result."""
 
     model: ModelId
 

@@ -21,7 +21,7 @@ from worker.transfer.sources import NOTHING_ELSEWHERE, WeightsElsewhere
 TOLERANCE = 1.10
 ROOM_RETRY_S = 5.0
 SPARE_ROOM_BYTES = 2_000_000_000
-"""A spare runner (some 70 MB) is started only if this much memory is free."""
+"""A spare runner, which takes some 70 MB, is started only if this much memory is free, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class SlotTiming:
                 return None
 
     def is_suspect(self, life: Life, silent_s: float) -> bool:
-        """Return whether a runner has been silent for a third of its limit: time to examine it
-        while it exists."""
+        """Return whether a runner has been silent for a third of the permitted time. Its stacks are
+        then recorded while it still exists."""
         limit_s = self.silence_s(life)
         return limit_s is not None and silent_s >= limit_s / 3
 
@@ -196,7 +196,8 @@ def vanished(instance: Instance, shard: Shard, here: NodeInventory) -> Refusal |
 
 
 def _still_coming(slot: Slot) -> int:
-    """Return the bytes of weights of a loading runner that are not in memory yet."""
+    """Return the bytes of weights that the slot's runner is loading and that are not in memory
+    yet."""
     if slot.life != "loading" or slot.hello is None:
         return 0
     return max(0, slot.hello.total_bytes - slot.hello.done_bytes)

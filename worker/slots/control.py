@@ -44,7 +44,7 @@ from worker.slots.table import Gone, Slot, SlotTable
 REAPED_S, RESTLESS_S = 0.1, 2.0
 STALL_S = 3.0
 ENDED_KEPT = 8
-"""Ended runners whose last reports are kept."""
+"""The number of ended runners whose last reports are kept."""
 
 
 @dataclass
@@ -143,8 +143,8 @@ class SlotControl:
         self.reconcile()
 
     def _note_load(self, before: Slot, slot: Slot, now: float) -> None:
-        """Record how long the model took to load, if it is ready now and this runner holds all of
-        it."""
+        """Record how long a model took to load, if its runner is ready now and holds the whole
+        model."""
         if slot.task is None or (before.life, slot.life) != ("loading", "ready"):
             return
         instance = self.client.state.instances.get(slot.task.instance)
@@ -202,8 +202,8 @@ class SlotControl:
                 self._reactor.later(delay_s, self.list_slots)
 
     def list_if_due(self) -> None:
-        """Poll supervisord: often while a slot changes, after a lost connection or while
-        supervisord has trouble; rarely otherwise."""
+        """Ask supervisord for its list of slots if that is due. It is due often while a slot
+        changes, after a lost connection, and while supervisord has trouble; otherwise rarely."""
         now = self._reactor.now()
         restless = self._began_at is None or self.processes.trouble or not self.table.is_steady
         steady_s = self.timing.list_steady_s
@@ -211,7 +211,8 @@ class SlotControl:
             self.list_slots()
 
     def list_slots(self) -> None:
-        """Read supervisord's list of slots, report ended processes, and reconcile."""
+        """Read supervisord's list of slots, report the processes that have ended, and reconcile the
+        slots with the state."""
         self._listed_at = self._reactor.now()
         seen = self.processes.listed()
         self.ability.note_supervisor(self.processes.trouble, self._listed_at)
@@ -269,15 +270,17 @@ class SlotControl:
         self._stacks.tick(now)
 
     def _forgive_if_away(self, now: float) -> None:
-        """Ignore silence of runners while this worker itself stood still. Another event can arrive
-        before the worker's next tick, so every function that judges silence calls this first."""
+        """Ignore the silence of runners in a period in which this worker itself stood still.
+        Another event can arrive before the worker's next tick, so every function that judges
+        silence calls this first."""
         if now - self._ticked_at > STALL_S:
             self.log.warning("was away", seconds=round(now - self._ticked_at, 1))
             self.table.forgive(now)
         self._ticked_at = now
 
     def reconcile(self) -> None:
-        """Reconcile the slots with the state, once the state and supervisord's list are known."""
+        """Reconcile the slots with the cluster's state, once both that state and supervisord's list
+        are known."""
         if not self.client.mirror.live or self._began_at is None:
             return
         now, state = self._reactor.now(), self.client.state

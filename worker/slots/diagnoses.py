@@ -23,7 +23,8 @@ from bus.wire.messages.control import AskDiagnosis, Diagnosis, DiagnosisRefused
 
 PATIENCE_S = 3.0
 BUSY = 429
-"""Status of a refusal because telemetry is examining another process; ask again later."""
+"""The status with which telemetry refuses a request while it examines another process; it can be
+repeated later."""
 AGAIN_S = 0.5
 STACKS_S = 20.0
 """Telemetry returns stacks, or an error, within this time."""
@@ -31,8 +32,8 @@ STACKS_BYTES = 256 << 10
 
 
 class OpenQuestions:
-    """Open questions about runners: the ROUTER identities of the askers and their deadlines, by
-    question."""
+    """Questions about runners that are not answered yet: by question, the ROUTER identities of the
+    askers and their deadlines."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, list[tuple[bytes, float]]] = {}
@@ -42,11 +43,11 @@ class OpenQuestions:
         self.waiting.setdefault(question, []).append((asker, now + PATIENCE_S))
 
     def answered(self, question: str) -> list[bytes]:
-        """Remove and return the askers of this question."""
+        """Return the askers of this question, which is answered now, and forget them."""
         return [asker for asker, _ in self.waiting.pop(question, [])]
 
     def expired(self, now: float) -> list[bytes]:
-        """Remove and return the askers after their deadline."""
+        """Return the askers whose deadline has passed, and forget them."""
         late: list[bytes] = []
         for question, askers in list(self.waiting.items()):
             late += [asker for asker, deadline_at in askers if now >= deadline_at]
@@ -59,8 +60,8 @@ class OpenQuestions:
 
 @dataclass(slots=True)
 class _Look:
-    """An examination of a runner, requested from telemetry. `link` is None while telemetry is busy
-    with another question."""
+    """A request to telemetry for the stacks of a runner. `link` is None while telemetry is busy
+    with another process."""
 
     process: str
     until: float
@@ -78,14 +79,14 @@ class SuspectStacks:
         self._stacks: dict[int, bytes] = {}
 
     def look(self, process: str, pid: int) -> None:
-        """Request the stacks of a process, unless they are already requested."""
+        """Request the stacks of a process from telemetry, unless they are already requested."""
         now = self._reactor.now()
         if pid and pid not in self._open:
             self._open[pid] = _Look(process, now + STACKS_S)
             self._ask(pid, self._open[pid])
 
     def of(self, pid: int) -> bytes:
-        """Return the stacks of a suspect process; empty if unknown."""
+        """Return the stacks of a suspect process, as text; empty if unknown."""
         return self._stacks.get(pid, b"")
 
     def keep(self, process: str, pid: int, content: bytes) -> None:
@@ -107,7 +108,7 @@ class SuspectStacks:
         return self._stacks.pop(pid, b"")
 
     def tick(self, now: float) -> None:
-        """Ask again if telemetry was busy; give up after the timeout."""
+        """Repeat requests that telemetry refused as busy, and end requests that have timed out."""
         for pid, look in list(self._open.items()):
             if now >= look.until:
                 self._ended(pid, look, _none(look.process, pid, "telemetry did not answer in time"))
@@ -115,7 +116,7 @@ class SuspectStacks:
                 self._ask(pid, look)
 
     def close(self) -> None:
-        """Stop waiting for answers."""
+        """Stop waiting for answers of telemetry."""
         for look in self._open.values():
             self._close(look)
         self._open.clear()

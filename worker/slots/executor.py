@@ -128,8 +128,8 @@ class Executor:
         return slot.boot is not None and self.send(identity_of(slot.name, slot.boot), message)
 
     def _seat(self, action: SeatRank, now: float) -> list[Tell]:
-        """Choose and announce the address of a rank. If this node has none to offer, return the
-        report of that refusal."""
+        """Choose and announce the address of a rank. If this node has no suitable address, return
+        the report that the rank is refused."""
         try:
             self.client.tell(self.seats.choose(action, now))
         except (PortTaken, CannotSeat) as error:

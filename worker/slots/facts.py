@@ -35,7 +35,7 @@ class Reported:
     spare_failed_at: float = -math.inf
 
     def note(self, action: SeatRank | Tell, now: float) -> None:
-        """Record that a rank's address (seat) was requested, or that a fact was reported."""
+        """Record that the address of a rank was requested, or that a fact was reported."""
         if isinstance(action, SeatRank):
             self.seated.add(action.task)
         elif action.boot is not None:
@@ -44,12 +44,13 @@ class Reported:
             self.left[action.task] = now
 
     def note_gone(self, gone: Gone, now: float) -> None:
-        """Record a spare runner that ended by itself."""
+        """Record when a spare runner ended by itself; other ended processes change nothing."""
         if gone.slot.task is None and not gone.slot.doom:
             self.spare_failed_at = now
 
     def prune(self, instances: Iterable[str]) -> None:
-        """Drop instances that no longer exist."""
+        """Forget the reports about instances that no longer exist; `instances` are the existing
+        ones."""
         living = set(instances)
         self.ready = {t: b for t, b in self.ready.items() if t.instance in living}
         self.seated = {t for t in self.seated if t.instance in living}

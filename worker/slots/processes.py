@@ -23,7 +23,8 @@ from worker.slots.table import Seen, Slot
 GROUP = "runner:"
 OWING = ("starting", "loading")
 UNHEARD_S = 1.5
-"""Silence after which a runner is checked for lack of a CPU core; a runner reports each second."""
+"""After this many seconds of silence, the worker checks whether a runner lacks a CPU core. A runner
+reports each second."""
 
 
 class RunnerWaits:
@@ -50,7 +51,8 @@ class RunnerWaits:
 
 
 class SlotProcesses:
-    """The slots' processes. `trouble` is supervisord's error, empty while it answers."""
+    """The processes of the slots, as supervisord manages them. `trouble` is supervisord's error; it
+    is empty while supervisord answers."""
 
     def __init__(self, supervisor: Supervisor, endpoints: Endpoints, log: Log) -> None:
         self.trouble = ""
@@ -115,14 +117,15 @@ class SlotProcesses:
         return _readable(lines[-1])[:300] if lines else ""
 
     def say_once(self, trouble: str) -> None:
-        """Log a trouble with supervisord once while it lasts."""
+        """Log an error of supervisord once, not again while it lasts."""
         if trouble != self.trouble:
             self.trouble = trouble
             self._log.error("supervisord does not answer", error=trouble)
 
 
 def _readable(line: str) -> str:
-    """Return the message of a log line if it is one of our JSON lines, else the line itself."""
+    """Return the message in a line of a runner's log if the line is JSON, as shoal writes it;
+    otherwise the line itself."""
     try:
         log_record: Any = json.loads(line)
     except ValueError:

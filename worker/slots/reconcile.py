@@ -114,8 +114,8 @@ def _may_start(
 
 
 def _spare_slot(table: SlotTable, here: NodeInventory) -> str | None:
-    """Return the slot whose runner stays without a task; None if there is none, or no spare is
-    wanted."""
+    """Return the slot of the spare runner, which keeps waiting for a task; None if there is none,
+    or no spare is wanted."""
     spares = (n for n, s in table.slots.items() if s.life in WAITING and s.task is None)
     return min(spares, default=None) if here.spare and here.settled else None
 
@@ -143,7 +143,7 @@ def _is_ready(task: Task, instance: Instance) -> bool:
 
 
 def _desired(state: ClusterState, node: NodeId) -> tuple[Desired, Desired]:
-    """Return (tasks that must run here, tasks that must drain here)."""
+    """Return the tasks that must run on this node, and the tasks that must drain on it."""
     wanted: dict[Task, tuple[Instance, Shard]] = {}
     leaving: dict[Task, tuple[Instance, Shard]] = {}
     for instance in state.instances.values():
@@ -369,7 +369,7 @@ def _elder_here(task: Task, table: SlotTable) -> bool:
 def _unneeded(
     wanted: Desired, table: SlotTable, here: NodeInventory, left: Set[Task]
 ) -> Iterable[actions.CancelFetch]:
-    """Return a cancellation for each fetch that nothing waits for."""
+    """Return a cancellation for each fetch for which no task waits any more."""
     if not here.settled:
         return []
     open_tasks = [task for task in wanted if table.of(task) is None and task not in left]

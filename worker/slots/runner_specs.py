@@ -27,7 +27,7 @@ from worker.slots.actions import GiveSpec, SeatRank
 
 @dataclass(frozen=True, slots=True)
 class RunnerDefaults:
-    """The settings in every `RunnerSpec`."""
+    """The settings that are the same in every `RunnerSpec` of this node."""
 
     max_rows: int
     max_waiting: int
@@ -182,7 +182,8 @@ class RunnerSpecs:
 
 
 def _adapters(card: ModelCard | None) -> tuple[str, ...] | None:
-    """Return the adapters to load; None: all, because the model's card names none."""
+    """Return the names of the adapters to load, as the model's card names them; None (all adapters)
+    if it names none."""
     if card is None or "adapters" not in card.noted:
         return None
     return tuple(adapter.name for adapter in card.adapters)

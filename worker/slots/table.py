@@ -85,7 +85,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One slot in supervisord's list."""
+    """The state of one slot in supervisord's list."""
 
     name: str
     alive: bool
@@ -95,7 +95,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """An ended process: its slot, and how it ended."""
+    """A process that has ended: its slot as it was, and the exit code (None if unknown)."""
 
     slot: Slot
     exit_code: int | None
@@ -103,13 +103,13 @@ class Gone:
 
 @dataclass(slots=True)
 class SlotTable:
-    """All slots by name (`00`, `01`, ...)."""
+    """The slots of this node by name (`00`, `01`, ...)."""
 
     slots: dict[str, Slot] = field(default_factory=dict[str, Slot])
 
     @property
     def is_steady(self) -> bool:
-        """Return whether no slot is between two states (starting, stopping or killed)."""
+        """Return whether no slot is changing (starting, stopping or killed)."""
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
@@ -135,8 +135,8 @@ class SlotTable:
         return gone
 
     def take_hello(self, hello: SlotHello, now: float) -> Gone | None:
-        """Process a hello. A new boot id in a slot whose process seemed alive means that the old
-        process has ended."""
+        """Process a runner's hello. If the slot has a runner with another boot id, that older
+        process must have ended. Return the older process if it had a task, otherwise None."""
         slot = self.slots.get(hello.slot, Slot(hello.slot))
         gone: Gone | None = None
         if slot.boot not in (None, hello.boot):
@@ -185,7 +185,8 @@ class SlotTable:
         self.slots[action.slot] = slot
 
     def forgive(self, now: float) -> None:
-        """Ignore all silence until now: the worker itself was asleep or stalled."""
+        """Count no silence of any runner before `now`, because the worker itself was asleep or
+        stalled."""
         for name, slot in self.slots.items():
             since_at = max(slot.since_at, now)
             self.slots[name] = replace(

@@ -20,7 +20,8 @@ CLOSE_S = 5.0
 
 
 class DiskThread:
-    """One thread, named for its work. `post` runs a callback in the loop's thread."""
+    """A thread for disk work, named after that work. `post` makes the loop's thread call a
+    function."""
 
     def __init__(self, name: str, post: Post) -> None:
         self._post = post

@@ -47,7 +47,7 @@ class OpenStage:
 
 @dataclass(frozen=True, slots=True)
 class WritePiece:
-    """Write this piece, then record it, before the next action."""
+    """Write this piece to the staging folder, then record it as present, before the next action."""
 
     piece: Piece
     content: bytes
@@ -59,11 +59,11 @@ class PublishModel:
 
 
 DownloadAction = AskSource | OpenStage | WritePiece | CheckFile | PublishModel
-"""Actions of a download's shell, to be done in order."""
+"""The actions that `Download` decides. The code around it performs them in order."""
 
 
 class ReceivedBytes:
-    """Verified bytes received, and their recent rate."""
+    """The number of verified bytes that were received, and their recent rate."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -115,7 +115,8 @@ class Download:
 
     @property
     def over(self) -> bool:
-        """Return whether nothing is left to do."""
+        """Return whether the download has ended: the model is in place, or the attempt has
+        failed."""
         return self.phase in ("done", "failed")
 
     # --- what happens ---
@@ -142,7 +143,8 @@ class Download:
         return self._next(now)
 
     def lost(self, address: StoreAddress, now: float) -> list[DownloadAction]:
-        """Record that the connection to a source is lost."""
+        """Record that the connection to the source at `address` is lost; return the next
+        actions."""
         source = self.sources.at(address)
         if source is None or self.over or source.life in ("new", "resting"):
             return []
@@ -199,12 +201,12 @@ class Download:
         return []
 
     def failed(self, refusal: Refusal | None) -> None:
-        """End the attempt for this reason; None: continue."""
+        """End the attempt with this refusal; if it is None, the attempt continues."""
         if refusal is not None and not self.over:
             self.phase, self.refusal = "failed", refusal
 
     def tick(self, now: float) -> list[DownloadAction]:
-        """Advance time: ask new sources, check silent ones."""
+        """Ask new sources for pieces, and drop sources that are silent; return the next actions."""
         if self.over:
             return []
         self.received.mark(now)

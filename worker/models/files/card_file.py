@@ -1,4 +1,4 @@
-"""The notice about an invalid `card.toml`, and the names that it would have given.
+"""The notice about an invalid `card.toml`, with the names that the file gives its model.
 
 Pure. `bus.models.cards` defines the contents of a card.
 """

@@ -23,8 +23,8 @@ TABLES = ("MODEL_REMAPPING", "MODEL_ARCHITECTURE_REMAPPING")
 
 @dataclass(frozen=True, slots=True)
 class Families:
-    """The families of one version of mlx-lm; `renamed` maps a family, or (family, architecture), to
-    the family whose model it uses."""
+    """The model families of one version of mlx-lm. `renamed` maps a family, or (family,
+    architecture), to the family whose implementation it uses."""
 
     version: str
     names: frozenset[str]

@@ -22,8 +22,8 @@ FILES, HAVE = "files", "have"
 
 
 class GrowingFiles:
-    """The files of one model in a folder. `sizes` maps their paths to their bytes; a file's
-    position in it is its number."""
+    """The files of one model that is being fetched, in a folder. `sizes` maps their paths to their
+    sizes in bytes. The number of a file is its position in `sizes`."""
 
     def __init__(self, folder: Path, sizes: Mapping[str, int]) -> None:
         self.files = folder / FILES
@@ -35,7 +35,7 @@ class GrowingFiles:
         return self.files / name
 
     def fits(self, name: str) -> bool:
-        """Return whether the file and its record exist with the right sizes."""
+        """Return whether the file and its record of pieces exist with the right sizes."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 sizes = (self.path(name).lstat().st_size, self._note(name).stat().st_size)
@@ -65,29 +65,30 @@ class GrowingFiles:
         return note.read_bytes()
 
     def write(self, name: str, index: int, content: bytes) -> None:
-        """Write a piece, then record it. Raises OSError."""
+        """Write a piece of a file, then record that it is present. Raises OSError."""
         _put(self.path(name), content, index * PIECE_BYTES)
         _put(self._note(name), b"\1", index)
 
     def found_right(self, name: str) -> None:
-        """Record that a whole, synced file is correct. Raises OSError."""
+        """Record that a file is complete, correct and synced to the disk. Raises OSError."""
         _put(self._note(name), b"\1", self._pieces(name))
 
     def changed(self, name: str) -> bool:
-        """Return whether a file was written after its last record. Raises OSError."""
+        """Return whether a file was written after its record was written last. Raises OSError."""
         return self.path(name).stat().st_mtime_ns > self._note(name).stat().st_mtime_ns
 
     def spoil(self, name: str, pieces: Iterable[int]) -> None:
-        """Record these pieces as missing. Raises OSError."""
+        """Record that these pieces of a file are missing. Raises OSError."""
         for index in pieces:
             _put(self._note(name), b"\0", index)
 
     def forget(self, name: str) -> None:
-        """Record all pieces of a file as missing. Raises OSError."""
+        """Record that all pieces of a file are missing. Raises OSError."""
         self._note(name).write_bytes(bytes(self._pieces(name) + 1))
 
     def sync_folders(self) -> None:
-        """Make the files' names survive a power failure. Raises OSError."""
+        """Sync the folders of the files, so that the files' names survive a power failure. Raises
+        OSError."""
         for folder in {self.files, *(self.path(name).parent for name in self._sizes)}:
             sync_folder(folder)
 
@@ -136,7 +137,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure. Raises OSError."""
+    """Sync a folder, so that the names in it survive a power failure. Raises OSError."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(opened)

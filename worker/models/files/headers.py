@@ -86,7 +86,7 @@ def lacking_shards(folder: Path, here: Collection[str], tensors: Iterable[Tensor
 
 
 def links_to_nothing(folder: Path, names: Iterable[str]) -> Unfit | None:
-    """Return which of these entries are broken links; None if there are none."""
+    """Return a notice about the entries that are broken links; None if there are none."""
     dead: dict[str, str] = {}
     for name in names:
         path = folder / name

@@ -22,7 +22,8 @@ MOST_SOURCES, SOURCE_CHARACTERS = 16, 200
 
 
 class Origin(NamedTuple):
-    """The origin of a model. `files` are the hashes of its files, in hexadecimal."""
+    """How and from where a model came to this disk. `files` are the hashes of its files, in
+    hexadecimal."""
 
     how: ModelOrigin = "put"
     sources: tuple[str, ...] = ()
@@ -31,7 +32,8 @@ class Origin(NamedTuple):
 
 
 def origin_of(folder: Path) -> Origin:
-    """Return the origin of the model in a folder; without a record it was added by a person."""
+    """Return the origin of the model in a folder. If none was recorded, the model was added by a
+    person."""
     try:
         content = json_object(folder / ORIGIN_FILE)
     except (OSError, ValueError, RecursionError):
@@ -49,6 +51,6 @@ def origin_of(folder: Path) -> Origin:
 
 
 def note_origin(folder: Path, origin: Origin) -> None:
-    """Record the origin of a folder's model. Raises OSError."""
+    """Record the origin of the model in a folder. Raises OSError."""
     content = {**origin._asdict(), "files": dict(origin.files)}
     (folder / ORIGIN_FILE).write_text(json.dumps(content))

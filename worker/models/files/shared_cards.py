@@ -13,7 +13,7 @@ from bus.wire.ids import ModelId
 from worker.models.passed_over import Unfit
 
 ALL_SAID_BYTES = 256 << 10
-"""Maximum total size of the request settings in a node's `card.toml` files."""
+"""Maximum size in bytes of all request settings in the `card.toml` files of a node together."""
 
 
 def reconciled(
