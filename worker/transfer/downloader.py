@@ -32,19 +32,19 @@ from worker.transfer.staging import Stage, begun
 
 TICK_S = 0.25
 SLICE = 4
-"""Messages handled before the loop turns to other events."""
+"""The number of messages that the loop processes before it handles other events."""
 
 OpenLink = Callable[[Literal["dealer", "router"], NodeId | None], Link]
 """Returns a new socket: a ROUTER for this node's store, or a DEALER to the store of the given
 node."""
 Pack = Callable[[Message], bytes]
-"""Packs a message into this node's next envelope, as one frame."""
+"""Packs a message into an envelope of this node, as one frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model to fetch, or what some of its `layers` need, and the nodes that have it. Repeating an
-    `attempt` only adds sources."""
+    """A model to fetch (all of it, or the pieces that its `layers` need) and the nodes that have
+    it. If an attempt with the same number runs, it only gets the new sources."""
 
     model: ModelId
     attempt: int
@@ -55,7 +55,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class DownloadNews:
     """The state of an attempt to fetch a model; `refusal` is set if it failed. `received_bytes`
-    came over the network in this attempt."""
+    counts only bytes that came over the network in this attempt."""
 
     attempt: int
     reading: FetchReading
@@ -65,7 +65,8 @@ class DownloadNews:
 
 @dataclass(slots=True)
 class _Run:
-    """One attempt: its state machine, its staging folder, a DEALER per source."""
+    """One attempt to fetch a model: its state machine, its staging folder, and a DEALER socket for
+    each source."""
 
     attempt: int
     download: Download
@@ -81,8 +82,8 @@ class _Run:
 
 
 class Downloader:
-    """All fetches of one node. `models` is their target folder. `latest` is the state of each, at
-    most a quarter of a second old, for other threads to read."""
+    """All running fetches of one node. `models` is the folder that they fill. `latest` has the
+    state of each, at most a quarter of a second old, for other threads to read."""
 
     def __init__(
         self,
@@ -108,7 +109,8 @@ class Downloader:
         self.latest: Mapping[ModelId, DownloadNews] = {}
 
     def want(self, wanted: Wanted) -> None:
-        """Begin this attempt, or add sources to it; cancels an earlier one."""
+        """Begin this attempt, and cancel an earlier one for the same model. If the attempt already
+        runs, add its sources."""
         model, layers = wanted.model, wanted.layers
         run = self._runs.get(model)
         if run is not None and run.attempt == wanted.attempt:
@@ -132,7 +134,7 @@ class Downloader:
         self._do(run, download.tick(self._reactor.now()))
 
     def cancel(self, model: ModelId) -> None:
-        """Cancel an attempt, or drop its result."""
+        """Cancel the attempt to fetch a model. If it has ended, drop its result."""
         run = self._runs.pop(model, None)
         if run is not None:
             if not run.download.over:
@@ -163,7 +165,8 @@ class Downloader:
         self.latest = self.news()
 
     def _received(self, run: _Run, source: StoreAddress, frames: Frames) -> None:
-        """Queue a message: a few are handled at a time, so that no source blocks the loop."""
+        """Queue a message of a source. A few messages are processed at a time, so that no source
+        keeps the loop busy."""
         self._inbox.append((run, source, frames))
         if len(self._inbox) == 1:
             self._reactor.later(0.0, self._take_some)
@@ -235,10 +238,10 @@ class Downloader:
     def _work(
         self, run: _Run, work: Work[Result], then: Callable[[Result], list[DownloadAction]]
     ) -> None:
-        """Run `work` on the disk's thread, and continue with its result."""
+        """Run `work` in the disk thread, and pass its result to `then` in the loop's thread."""
 
         def done(result: Result | Exception) -> None:
-            """Continue with the result, or cancel the download if the disk failed."""
+            """Process the result of the work, or cancel the download if the disk failed."""
             if isinstance(result, Exception):
                 run.download.failed(broken_disk(run.download.model, result))
                 self._do(run, [])

@@ -27,16 +27,16 @@ from worker.transfer.thread import WeightsSettings, WeightsThread, link_maker
 PUBLISH_S = 1.0
 FAILED_S = 300.0
 PREFER_S = 10.0
-"""Models are copied only from nodes that keep everything. Other nodes are added when nothing has
-arrived for this long."""
+"""A model is copied only from nodes that keep everything, if any have it. When nothing has arrived
+for this many seconds, the other nodes are added."""
 HEARING_S = 3.0
-"""Within this time the cards of all connected nodes arrive."""
+"""After the worker's start, the cards of all connected nodes arrive within this many seconds."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """`looked`: whether the disk was scanned since the model, or its `layers`, arrived. `moved_at`:
-    the last time that `done_bytes` grew."""
+    """One attempt to fetch a model, as the worker sees it. `looked`: the disk was scanned after the
+    model, or its `layers`, had arrived. `moved_at`: the instant at which `done_bytes` last grew."""
 
     number: int
     moved_at: float
@@ -62,11 +62,11 @@ class _Readings:
         self._published_at = client.reactor.now()
 
     def keep(self, failed: FetchReading) -> None:
-        """Publish this failed fetch from now on."""
+        """Publish this failed fetch, from now on for five minutes."""
         self._failed[failed.model] = (failed, self._client.reactor.now())
 
     def forget(self, model: ModelId) -> None:
-        """Stop publishing this model's failure: it is retried."""
+        """Stop publishing the failure of this model's fetch, because it is tried again."""
         self._failed.pop(model, None)
 
     def publish(self, running: Mapping[ModelId, FetchReading], now: float) -> None:
@@ -130,12 +130,12 @@ class Downloads:
         return self._sources.keeping_all(now)
 
     def hold(self, model: ModelId, now: float) -> None:
-        """Fetch a whole model although no slot waits for it, until `let_go`."""
+        """Fetch a whole model although no slot waits for it. The fetch is kept until `let_go`."""
         self._held.add(model)
         self.fetch(model, now)
 
     def let_go(self, model: ModelId) -> None:
-        """End a `hold`. The model's fetch ends, unless a slot waits for the model."""
+        """Undo `hold`: cancel the model's fetch, unless a slot waits for the model."""
         self._held.discard(model)
 
     def reading_of(self, model: ModelId) -> FetchReading | None:
@@ -202,7 +202,8 @@ class Downloads:
         self._thread.want(Wanted(model, attempt.number, sources, attempt.layers))
 
     def _news(self) -> dict[ModelId, DownloadNews]:
-        """Return news of present attempts only: a cancelled one may still be reported briefly."""
+        """Return the news of present attempts only, because the thread may still report a cancelled
+        one for a moment."""
         return {
             model: news
             for model, news in self._thread.news().items()
@@ -210,7 +211,7 @@ class Downloads:
         }
 
     def came(self) -> list[ModelId]:
-        """Return the models that arrived and were not scanned yet."""
+        """Return the models that have arrived and that no scan of the disk has covered yet."""
         return [
             model
             for model, news in self._news().items()

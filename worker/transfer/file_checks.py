@@ -1,4 +1,4 @@
-"""The disk work that a download waits for: space, and verified whole files.
+"""The disk work that a download must wait for: checking the free space, and verifying whole files.
 
 Pure: time arrives as `now`. Each job has a deadline, and the refusal says which job was too slow.
 If a file is corrupt too often after writing, the disk is at fault.
@@ -17,12 +17,12 @@ from worker.transfer.pieces import Staged
 STAGE_S = 60.0
 CHECK_BYTES_PER_S = 20e6
 MAX_SPOILT = 3
-"""If a file differs this often from its written content, the disk is at fault."""
+"""If a file differs from its written content this many times, the disk is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckFile:
-    """Hash a file in the staging folder, whole or its `wanted` pieces, then call
+    """Hash a file in the staging folder (the whole file or its `wanted` pieces), then call
     `Download.checked`."""
 
     digest: str
@@ -32,7 +32,7 @@ class CheckFile:
 
 class FileChecks:
     """The disk work of one download. `unchecked` are the files in its staging folder that are not
-    verified yet. `margin_bytes` of the disk stay free."""
+    verified yet. `margin_bytes` of the disk are left free."""
 
     def __init__(self, model: ModelId, margin_bytes: int, now: float) -> None:
         self.unchecked: set[str] = set()
@@ -49,7 +49,8 @@ class FileChecks:
         self._until, self._what = now + STAGE_S, what
 
     def begin(self, manifest: Manifest, staged: Staged, now: float) -> None:
-        """Record the contents of this manifest's staging folder; no disk job is open then."""
+        """Record the contents of the staging folder of this manifest, after the folder was
+        opened."""
         self._digest = manifest.digest
         self._sizes = {entry.path: entry.size_bytes for entry in manifest.files}
         self.unchecked = set(self._sizes)
@@ -57,7 +58,7 @@ class FileChecks:
         self._until, self._what = now, ""
 
     def late(self, now: float) -> Refusal | None:
-        """Return a refusal if the disk took too long."""
+        """Return a refusal if a job of the disk has exceeded its deadline; otherwise None."""
         if now < self._until:
             return None
         text = f"{self._model}: the disk took too long: {self._what}"
@@ -86,7 +87,8 @@ class FileChecks:
         return CheckFile(self._digest, path, wanted)
 
     def note_result(self, path: str, bad: tuple[int, ...]) -> Refusal | None:
-        """Record a file's result; return a refusal if the disk is at fault."""
+        """Record the result of checking a file: `bad` are its corrupt pieces. Return a refusal if
+        the disk is at fault; otherwise None."""
         if not bad:
             self.unchecked.discard(path)
             return None

@@ -23,7 +23,7 @@ Taken = Literal["new", "known", "bad", "foreign"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """Piece `index` of the file `path`."""
+    """Identifies a piece of fixed length: number `index` of the file `path`."""
 
     path: str
     index: int
@@ -92,15 +92,16 @@ class Pieces:
         self._have[path] = have
 
     def _narrow(self) -> None:
-        """Add the wanted pieces of safetensors files, which are known now because all first pieces
-        have arrived."""
+        """Add the pieces of safetensors files that hold the needed layers. These pieces are known
+        now, because the first piece of every file, with its header, has arrived."""
         if self._layers is not None and self._heads:
             sizes = {path: entry.size_bytes for path, entry in self._entries.items()}
             self._wanted |= wanted_pieces(self._heads, sizes, self._layers)
         self._heads.clear()
 
     def _count(self) -> None:
-        """Sum the wanted bytes and the present ones."""
+        """Compute the total bytes of all wanted pieces, and of the wanted pieces that have
+        arrived."""
         self.total_bytes = self.done_bytes = 0
         for path, entry in self._entries.items():
             wanted = [index for index, is_wanted in enumerate(self._wanted[path]) if is_wanted]
@@ -119,11 +120,11 @@ class Pieces:
 
     @property
     def complete(self) -> bool:
-        """Return whether every wanted piece is here."""
+        """Return whether every wanted piece has arrived."""
         return not self._unread and self.done_bytes == self.total_bytes
 
     def is_whole(self, path: str) -> bool:
-        """Return whether every wanted piece of this file is here."""
+        """Return whether every wanted piece of this file has arrived."""
         is_final = self._layers is None or not self._unread or not path.endswith(SUFFIX)
         return is_final and self._missing[path] == 0
 
@@ -133,7 +134,7 @@ class Pieces:
         return None if wanted.count(1) == len(wanted) else wanted
 
     def finished(self) -> list[str]:
-        """Return the files completed since the last call."""
+        """Return the files that were completed since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -167,7 +168,7 @@ class Pieces:
         return index if index >= 0 else None
 
     def put_back(self, pieces: Iterable[Piece]) -> None:
-        """Put back handed-out pieces that did not arrive."""
+        """Make pieces available again that `next` returned but that did not arrive."""
         self._again.extend(pieces)
 
     def take(self, path: str, offset: int, content: bytes) -> Taken:

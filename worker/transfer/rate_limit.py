@@ -1,7 +1,8 @@
-"""Limit the rate of weights leaving this node, so that its other traffic has its share.
+"""Limit the rate at which this node sends weights, so that its other traffic gets its share of the
+network.
 
-Pure: time arrives as `now`. A leaky bucket of one piece: sent bytes delay the next send by their
-length over the rate.
+Pure: time arrives as `now`. The limit is a leaky bucket of one piece: after a number of bytes, the
+next send waits for the time that these bytes take at the permitted rate.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ Due = Literal["ask", "rest", "leave"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class StoreAddress:
-    """A node that has the model, and one address of its store."""
+    """A node that has the model, and one address at which it serves its files."""
 
     node: NodeId
     address: str
@@ -42,7 +42,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class AskSource:
-    """Send this message to a source."""
+    """Send this request (for a manifest or a piece) to a source."""
 
     source: StoreAddress
     message: AskManifest | AskPiece
@@ -85,16 +85,18 @@ class Source:
             self.window = max(1, self.window // 2)
 
     def useful(self) -> None:
-        """Reset the source's failures: it sent something new."""
+        """Record that the source sent something new: its earlier failures no longer count."""
         self.late = self.manifests = 0
 
     def pause(self, piece: Piece, now: float) -> bool:
-        """Record that the source is busy. Return whether we had requested the piece from it."""
+        """Record that the source is too busy to send a piece. Return whether the piece was
+        requested from it."""
         self.window, self.quiet_until = 1, now + BUSY_S
         return self.open.pop(piece, None) is not None
 
     def overdue(self, now: float) -> list[Piece]:
-        """Return the overdue pieces; they are no longer open."""
+        """Return the pieces whose answers are overdue; they no longer count as requested from this
+        source."""
         late = [piece for piece, at in self.open.items() if now - at >= PIECE_S]
         for piece in late:
             del self.open[piece]
@@ -149,7 +151,8 @@ class Source:
         return AskSource(self.address, AskManifest(model=model))
 
     def is_hashing(self, done_bytes: int, now: float) -> bool:
-        """Record that the source still hashes its files; return whether it made progress."""
+        """Record that the source is still hashing its files; return whether it has hashed more
+        since its last report."""
         if self.life == "asked":
             self.turn("hashing", now)
         moved = self.life == "hashing" and done_bytes > self.hashed_bytes
@@ -159,7 +162,7 @@ class Source:
 
 
 class SourcePool:
-    """All sources of one download, by address."""
+    """All sources of one download, with their addresses as keys."""
 
     def __init__(self, addresses: Iterable[StoreAddress]) -> None:
         self._sources: dict[StoreAddress, Source] = {}
@@ -213,8 +216,8 @@ class SourcePool:
                 yield AskSource(source.address, ask)
 
     def _overdue_elsewhere(self, idle: Source, pieces: Pieces, now: float) -> Piece | None:
-        """Return a piece that a slow source owes, for an idle one, when nothing is left to hand out
-        (BitTorrent's endgame)."""
+        """Return a piece that another source delivers slowly, so that the source `idle` can be
+        asked for it too. Called when no other piece is left to request (BitTorrent's endgame)."""
         if idle.open:
             return None
         for source in self:

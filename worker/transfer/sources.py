@@ -1,4 +1,5 @@
-"""Which nodes have which models, by their cards, and the addresses of their stores.
+"""The nodes that have a model, according to their node cards, and the addresses at which they serve
+its files.
 
 Pure: time arrives as `now`. A card is valid for the time that it states; of two cards of one node,
 the newer one counts.
@@ -48,7 +49,7 @@ NOTHING_ELSEWHERE = WeightsElsewhere({}, True, {}, frozenset())
 
 
 class Sources:
-    """Other nodes' cards as received by `me`."""
+    """The node cards of other nodes, as this node (`me`) received them."""
 
     def __init__(self, me: NodeId) -> None:
         self.me = me

@@ -30,15 +30,16 @@ from worker.models.manifest import piece_hash, piece_length
 from worker.transfer.pieces import Piece, Staged
 
 KEPT_S = 7 * 24 * 3600.0
-"""A staging folder without progress for this long is deleted."""
+"""A staging folder without progress for this many seconds (a week) is deleted."""
 
 
 class PlaceTaken(Exception):
-    """The target folder already exists and is not a model."""
+    """The folder that the model should get already exists and is not a model."""
 
 
 class Stage:
-    """The staging folder of one manifest, below the models folder."""
+    """The folder in which one manifest's files are stored until they are complete, below the models
+    folder."""
 
     def __init__(self, models: Path, manifest: Manifest) -> None:
         self._models = models
@@ -64,7 +65,7 @@ class Stage:
         return Staged(have, free_bytes(self._folder), heads)
 
     def write(self, piece: Piece, content: bytes) -> None:
-        """Write a piece whose hash was verified. Raises OSError."""
+        """Write a piece whose hash was verified, and record it as present. Raises OSError."""
         self._files.write(piece.path, piece.index, content)
 
     def check(
@@ -86,13 +87,14 @@ class Stage:
         return tuple(_differing(pieces, entry.piece_hashes)) or None
 
     def spoil(self, path: str, bad: tuple[int, ...]) -> None:
-        """Record these pieces as missing. Raises OSError."""
+        """Record that these pieces of a file are missing, because they are corrupt. Raises
+        OSError."""
         self._note(())
         self._files.spoil(path, bad)
 
     def keep(self, layers: Layers, _stopped: Stopped) -> Path:
-        """Record durably that everything these layers need is here; return the folder to load from.
-        Raises OSError."""
+        """Record durably that everything that these layers need has arrived; return the folder from
+        which a runner loads them. Raises OSError."""
         self._files.sync_folders()
         spans = {*held_layers(self._folder), (layers.first, layers.last)}
         self._note(tuple(sorted(spans)))
@@ -138,7 +140,8 @@ def begun(models: Path, model: ModelId) -> frozenset[str]:
 
 
 def sweep(models: Path, now_wall: float) -> None:
-    """Delete useless staging folders: old ones, and remains of publishing."""
+    """Delete staging folders that are useless: old ones without complete layers, and remains of a
+    model's move into place."""
     for stage in stages_of(models):
         with contextlib.suppress(OSError):
             note = stage / "stage.json"
@@ -174,4 +177,4 @@ def _spoilt(file: int, entry: FileEntry, wanted: bytes, stopped: Stopped) -> Ite
 
 
 def _unheard(_done: int) -> None:
-    """Ignore the progress of a check."""
+    """Ignore the progress of hashing."""

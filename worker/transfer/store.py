@@ -39,12 +39,12 @@ from worker.transfer.rate_limit import RateLimit
 
 MAX_ASK_BYTES = 4_096
 MAX_OPEN = 16
-"""Maximum open pieces per asker; windows are smaller."""
+"""The most pieces that one asker may wait for at a time. Downloads ask for fewer."""
 SLICE = 4
-"""Pieces read before the loop turns to other events."""
+"""The number of pieces that the store reads before the loop handles other events."""
 PENDING_S = 1.0
 Reason = Literal["unknown_digest", "unreadable", "busy", "bad_request"]
-"""Why a piece is refused."""
+"""The reason why the store does not send a piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Store:
         self._timer = reactor.every(PENDING_S, self._tell_waiting)
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """Set the models to serve, each with its folder."""
+        """Set the models to serve, with the folder of each."""
         self._models = dict(models)
         self._shown = {d: s for d, s in self._shown.items() if s.manifest.model in models}
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving models."""
         self._timer.cancel()
         self._open.clear()
         self._reactor.unwatch(self._link)
@@ -156,10 +156,10 @@ class Store:
         self._pending(asker, model, hashing)
 
     def _hash(self, hashing: _Hashing, stopped: Stopped) -> list[FileEntry]:
-        """Hash the files of a model, in the jobs' thread."""
+        """Hash the files of a model; runs in the disk thread."""
 
         def progress(done: int) -> None:
-            """Count hashed bytes."""
+            """Add `done` to the number of hashed bytes."""
             hashing.done_bytes += done
 
         return [self._hashes.of(held, progress, stopped) for held in hashing.held]

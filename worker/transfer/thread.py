@@ -33,16 +33,17 @@ from worker.transfer.store import Store
 
 BIND_AGAIN_S = 5.0
 HIGH_WATER = 64
-"""Messages queued per peer: the limit of pieces in memory for a slow reader."""
+"""The most messages that a socket queues for one peer. This limits the pieces in memory for a peer
+that reads slowly."""
 HEARTBEAT_MS = 2_000
 MAX_QUESTION_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsSettings:
-    """`models` is the folder of fetched models, `hashes` that of hashes. `listen` are the addresses
-    of the store (none: it serves nothing), `announce` the announced ones (none: as bound). It sends
-    at most `bytes_per_s` (0: no limit)."""
+    """`models` is the folder of fetched models, `hashes` the folder of stored hashes. `listen` are
+    the addresses at which the store listens (none: it serves nothing). `announce` are the addresses
+    to announce (none: those at which it listens). It sends at most `bytes_per_s` (0: no limit)."""
 
     models: Path
     hashes: Path
@@ -87,7 +88,8 @@ open_link = link_maker(None)
 
 
 class WeightsThread:
-    """Started by its constructor; every method may be called from the worker's thread."""
+    """The thread that fetches and serves weights. The constructor starts it. Every method may be
+    called from the worker's thread."""
 
     def __init__(
         self, settings: WeightsSettings, speaker: Speaker, log: Log, *, link: OpenLink = open_link
@@ -115,15 +117,15 @@ class WeightsThread:
         self._thread.start()
 
     def offers(self, models: Mapping[ModelId, Path]) -> None:
-        """Set the models that may be served to others."""
+        """Set the models that other nodes may fetch from this one, with their folders."""
         self._reactor.call(partial(self._offers, dict(models)))
 
     def want(self, wanted: Wanted) -> None:
-        """Fetch a model; see `Downloader.want`."""
+        """Begin to fetch a model: calls `Downloader.want` in the thread."""
         self._reactor.call(partial(self._fetcher.want, wanted))
 
     def cancel(self, model: ModelId) -> None:
-        """Cancel a fetch, or drop its result."""
+        """Cancel the fetch of a model. If it has ended, drop its result."""
         self._reactor.call(partial(self._fetcher.cancel, model))
 
     def news(self) -> Mapping[ModelId, DownloadNews]:
@@ -134,7 +136,7 @@ class WeightsThread:
         return self._fetcher.latest
 
     def close(self) -> None:
-        """End the thread, its jobs and its sockets."""
+        """End the thread, its disk jobs and its sockets."""
         self._reactor.stop()
         self._thread.join()
         self._hashing.close()
@@ -162,7 +164,7 @@ class WeightsThread:
             self._log.warning("could not clean up", error=str(result))
 
     def _bind(self) -> None:
-        """Listen; an address that is in use is tried again."""
+        """Open the listening sockets. An address that is in use is tried again later."""
         if not self._settings.listen:
             return
         link = self._link("router", None)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 4 << 20
 MOST_WRONG = 20
-"""Wrong files that a result lists; further ones are counted."""
+"""The most wrong files that a result lists; further ones are only counted."""
 Against = Literal["hashes", "headers"]
 _HASH = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -88,7 +88,7 @@ def verify(folder: Path, progress: Callable[[int], None], stopped: Stopped) -> V
 
 
 def _checked(real: Path, expected: str, progress: Callable[[int], None], stopped: Stopped) -> str:
-    """Return what is wrong with a file; empty if nothing is."""
+    """Return what is wrong with a file's content; empty if its hash is the expected one."""
     try:
         size = real.stat().st_size
         file_hash = _hash_for(expected, size)

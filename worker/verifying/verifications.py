@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from worker.models.local_models import LocalModels
 
 LEASE_S = 10.0
-"""A client that has not repeated its question for this long counts as disconnected."""
+"""A client that has not repeated its question for this many seconds counts as disconnected."""
 ENDED_S = 30.0
-"""The result of a verification is kept this long."""
+"""The result of a verification is kept for this many seconds."""
 PUBLISH_S = 0.5
 MOST = 16
 MOST_QUESTIONS = 64
@@ -50,7 +50,7 @@ class _Verification:
     left: bool = False
 
     def read(self, count: int) -> None:
-        """Record that `count` more bytes were read."""
+        """Record that `count` more bytes of the model were read."""
         self.done_bytes += count
 
 
@@ -68,8 +68,8 @@ class Verifications:
         client.hear(f"verify.asked.{client.speaker.node}", self._take_question)
 
     def tick(self, now: float) -> None:
-        """Apply the thread's results, start the next verification, and drop those without
-        clients."""
+        """Apply the thread's results and start the next verification. Drop old results, and
+        verifications without clients."""
         while not self._news.empty():
             self._news.get()()
         for verification in self._live():
@@ -82,7 +82,7 @@ class Verifications:
         self._publish(now)
 
     def models(self) -> frozenset[ModelId]:
-        """Return the models that are being verified, or wait for it."""
+        """Return the models of which a verification runs or is waiting to run."""
         return frozenset(verification.model for verification in self._live())
 
     def close(self) -> None:
