@@ -1,1 +1,2 @@
-"""Settings. Only composition roots read them. `conf` is the only package without a process."""
+"""The settings of a node. Only composition roots (each process's `__main__`) read them. `conf` is
+the only package that has no process of its own."""

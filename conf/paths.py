@@ -39,7 +39,7 @@ MAX_ROOT_BYTES = 65
 """Greatest length of the path above the runtime folders. A hash and a socket's name are added to
 it, and systems limit a socket's path."""
 COUNTERS = "gateway-metrics"
-"""Subfolder of the runtime folder with the metrics of the gateway's HTTP processes."""
+"""Subfolder of the runtime folder that has the metrics of the gateway's HTTP processes."""
 OWNER_S = 10.0
 """A missing file is reported after this time, because its owner may restore it in a few seconds."""
 REOPEN_LOGS_S = 5.0
@@ -81,7 +81,7 @@ class Paths:
 
     @property
     def busy_runners(self) -> Path:
-        """Return the file that counts the busy runners of all of the user's homes."""
+        """Return the file with the number of busy runners in all of the user's homes."""
         return self.measured / "busy-runners"
 
     @property
@@ -102,7 +102,7 @@ class Paths:
 
     @property
     def journal(self) -> Path:
-        """Return the file of the master's journal."""
+        """Return the file of the master's journal (its log of events)."""
         return self.state / "journal"
 
     @property
@@ -153,8 +153,8 @@ class Paths:
 
     @property
     def up_config(self) -> Path:
-        """Return the copy of `shoal.toml` from the node's start; it is used if `shoal.toml` can no
-        longer be read."""
+        """Return the copy of `shoal.toml` that was made when the node started. It is used while
+        `shoal.toml` cannot be read."""
         return self.state / "up.toml"
 
     @property
@@ -265,8 +265,9 @@ class MeansKeeper:
         self._reopened_at = -REOPEN_LOGS_S
 
     def look(self, running: Collection[str], now: float) -> tuple[Removed, ...]:
-        """Restore the removed folders; return the removed files and folders, and those restored
-        within `REPORTED_S`. Files of processes that are not `running` are ignored."""
+        """Restore removed folders. Return the files and folders that are missing now, and the
+        folders restored in the last `REPORTED_S` seconds. Files of processes that are not in
+        `running` are ignored."""
         mine = [means for means in self._means if means.owner in ("", "supervisord", *running)]
         gone = [means for means in mine if means in self._seen and not os.path.exists(means.path)]
         self._gone_at = dict.fromkeys(gone, now) | self._gone_at
@@ -291,7 +292,8 @@ class MeansKeeper:
         return (*missing, *(Removed(means, is_back=True) for means in restored))
 
     def _restore(self, gone: Sequence[Means], now: float) -> dict[Means, str]:
-        """Restore the folders; return each folder that could not be restored, with the reason."""
+        """Restore these folders. Return the folders that could not be restored, each with the
+        reason."""
         troubles: dict[Means, str] = {}
         for means in gone:
             if means.owner:
@@ -312,7 +314,8 @@ class MeansKeeper:
 
 
 def bundled_models() -> dict[str, Path]:
-    """Return the models that come with shoal, name to folder; none in a package without them."""
+    """Return the folders of the models that come with shoal, by name; none in a package without
+    them."""
     folder = Path(__file__).parent / "tiny"
     existing = next(
         (
@@ -341,6 +344,6 @@ def runtime_root(system: str, temporary: Path, cache: Path, user: int) -> Path:
 
 
 def damaged_files(paths: Paths) -> tuple[str, ...]:
-    """Return the paths of a node's damaged state files that were set aside."""
+    """Return the paths of damaged state files of this node, which were renamed."""
     folders = (paths.journal, paths.state)
     return tuple(str(file) for folder in folders for file in sorted(folder.glob("*.damaged")))

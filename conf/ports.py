@@ -17,7 +17,7 @@ from pydantic import AfterValidator, Field
 DEFAULT_HTTP_PORT = 52415
 DEFAULT_BASE_PORT = 24150
 SPAN = 100
-"""Number of ports of one node, from its base port."""
+"""The number of ports that a node may use, counted from its base port."""
 HIGHEST_BASE_PORT = 32768 - SPAN
 
 
@@ -48,8 +48,8 @@ PORTS: Mapping[str, Ports] = {
 
 
 def port_of(use: str, base_port: int | None) -> int:
-    """Return the first port of a use, which is a key of `PORTS`. `base_port` None: the default
-    base."""
+    """Return the first port of a use, such as `http` (a key of `PORTS`). `base_port` None: the
+    default base port."""
     if use == "http" and base_port is None:
         return DEFAULT_HTTP_PORT
     return (DEFAULT_BASE_PORT if base_port is None else base_port) + PORTS[use].offset

@@ -30,7 +30,7 @@ from conf.collectors import REMOVED, OtlpSettings
 
 
 def words(value: Any) -> Any:
-    """Return the words of comma-separated text or of a JSON array; another value unchanged."""
+    """Return the words in comma-separated text or a JSON array; return other values unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return json.loads(value)
@@ -46,7 +46,7 @@ Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(words)]
 
 MOST_THREADS = 256
 PREFIX = "SHOAL_"
-"""The prefix of the environment variables that are settings."""
+"""Environment variables with this prefix are settings."""
 
 _ALLOWED_NAME = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*")
 
@@ -79,7 +79,7 @@ def _whole(path: str) -> str:
 
 
 WholePath = Annotated[str, AfterValidator(_whole)]
-"""A file's path that begins with / or ~/; "" for none."""
+"""The path of a file, beginning with / or ~/; "" stands for no file."""
 
 LEAST_WEIGHTS_BYTES_PER_S = 1_000_000
 
@@ -91,7 +91,7 @@ def _brisk(bytes_per_s: int) -> int:
 
 
 Brisk = Annotated[int, Field(ge=0), AfterValidator(_brisk)]
-"""Bytes per second; 0: no limit."""
+"""A rate in bytes per second, at least 1000000; 0: no limit."""
 
 _PULL_NAME = re.compile(r"([a-z0-9][a-z0-9._:-]*)=([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)")
 
@@ -345,7 +345,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(by_key: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by dotted key as nested tables."""
+    """Return values by dotted key as nested tables: the inverse of `flat`."""
     tables: dict[str, Any] = {}
     for key, value in by_key.items():
         put(tables, key, value)
@@ -371,12 +371,12 @@ def not_a_setting(key: str, shown: str, hint: str | None) -> str:
 
 
 def meant(name: str, names: set[str]) -> str | None:
-    """Return the known name that is most similar to an unknown one; None if none is similar."""
+    """Return the name in `names` that is most similar to `name`; None if none is similar."""
     return next(iter(difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.6)), None)
 
 
 def variable_of(key: str) -> str:
-    """Return the environment variable of a dotted key."""
+    """Return the name of the environment variable that sets a dotted key."""
     return PREFIX + key.replace(".", "__").upper()
 
 

@@ -78,7 +78,7 @@ NOT_SETTINGS = frozenset(
 certificate authority and key, and the program that started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
-"""With fewer voters no majority survives the loss of a node."""
+"""With fewer voters than this, no majority survives the loss of a node."""
 
 
 class ProcessArguments(TypedDict):
@@ -154,7 +154,7 @@ class Settings(BaseSettings):
 
     @property
     def paths(self) -> Paths:
-        """Return the folders of this home."""
+        """Return the folders of this node's home."""
         return self._paths
 
     @property

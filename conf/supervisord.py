@@ -27,7 +27,7 @@ LOG_BYTES = "10MB"
 LOG_BACKUPS = 3
 NEVER_FATAL = 1_000_000
 RUNNER_STOP_S = 5
-"""Time from SIGTERM to SIGKILL if a runner is stopped."""
+"""Seconds from SIGTERM to SIGKILL when a runner is stopped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +195,9 @@ def _pairs(variables: Mapping[str, str]) -> str:
 
 
 def _plain(text: str, *, quoted: bool = False) -> str:
-    """Return text for supervisord's configuration, with `%` doubled.
-
-    Raises ConfigError for characters without an escape: a quote ends a value, ` ;` and ` #` begin a
-    comment.
-    """
+    """Return text in the form that supervisord's configuration needs, with `%` doubled. Raises
+    ConfigError for characters that cannot be escaped: a quote ends a value, ` ;` and ` #` begin a
+    comment."""
     bad = ("\n", "\r", '"', " ;", " #") if quoted else ("\n", "\r", '"', "'", " ;", " #")
     for token in bad:
         if token in text:

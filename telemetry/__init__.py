@@ -1,1 +1,2 @@
-"""Telemetry: measures this node, publishes the readings, and takes stacks and profiles."""
+"""Telemetry: the process that measures this node, publishes the readings, and records stacks and
+profiles of other processes."""

@@ -1,4 +1,4 @@
-"""Composition root of telemetry: read the settings, build, run."""
+"""Composition root of telemetry: reads the settings, builds the service and runs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reopen_logs() -> None:
 
 
 def main() -> int:
-    """Run until a signal stops the service; returns the exit code."""
+    """Run until a signal stops the service; return the exit code."""
     settings = load_settings()
     paths = settings.paths
     keeper = MeansKeeper(paths, means_of(paths, settings.endpoints, SERVICES), reopen_logs)

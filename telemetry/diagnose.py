@@ -49,7 +49,7 @@ class CaptureFailed(ShoalError):
 
 
 class Forbidden(CaptureFailed):
-    """The system does not let py-spy read that process."""
+    """The operating system does not let py-spy read that process."""
 
 
 def find_pyspy() -> str | None:
@@ -87,15 +87,15 @@ def stacks(program: str, pids: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _dumped(program: str, pid: int) -> str:
-    """Return py-spy's JSON for a process. A stopped process is sampled without a pause, because
-    py-spy cannot pause it."""
+    """Return the stacks of a process as JSON, as py-spy prints it. A stopped process is sampled
+    without a pause, because py-spy cannot pause it."""
     command = [program, "dump", "--json", "--pid", str(pid)]
     without_pause = ["--nonblocking"] if is_stopped(pid) else []
     return _run([*command, *without_pause], DUMP_TIMEOUT_S)
 
 
 NO_SAMPLES = "No stack counts found"
-"""py-spy's message for a process that was idle."""
+"""py-spy's message if the process was idle during the whole profile."""
 EMPTY: Mapping[Format, bytes] = {
     "speedscope": json.dumps(
         {
@@ -112,7 +112,7 @@ EMPTY: Mapping[Format, bytes] = {
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped (SIGSTOP, a debugger)."""
+    """Return whether a process is stopped, by SIGSTOP or by a debugger."""
     try:
         return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.Error:

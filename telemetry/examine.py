@@ -141,7 +141,8 @@ class Examiner:
         return Diagnosis(method="py-spy", content_type=kind, content=content)
 
     def _own_sample(self, target: ProcessTarget) -> list[dict[str, Any]] | None:
-        """Return the stacks that the process itself sends; None if it does not answer."""
+        """Return the stacks of all threads that the process itself sends; None if it does not
+        answer."""
         link = Link("dealer")
         try:
             link.connect(self.endpoints.stacks(target.name.replace("/", "-")))

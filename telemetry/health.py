@@ -74,8 +74,8 @@ class SilentPeer:
 
 @dataclass(frozen=True, slots=True)
 class ClosedPort:
-    """A port at which `process` should listen and does not; `owner` is the program that uses
-    it."""
+    """A port that `process` should listen on and does not. `owner` is the program that uses the
+    port instead."""
 
     port: int
     process: str
@@ -106,9 +106,9 @@ class NodeFacts:
     bridge_loops: tuple[tuple[NodeId, ...], ...] = ()
     """The nodes of each ring of Thunderbolt bridges in the whole cluster."""
     pair_trouble: str = ""
-    """The fault of the certificate and key files of HTTPS; "" if they are fine."""
+    """The fault of the certificate and key files for HTTPS; "" if they have none."""
     certificate_standing: str = ""
-    """The warning about the HTTPS certificate in use; "" if it is fine."""
+    """A warning about the HTTPS certificate in use; "" if there is none."""
     removed: tuple[Removed, ...] = ()
     """Files and folders that were removed while the node ran."""
 

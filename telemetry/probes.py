@@ -40,7 +40,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The size and free space of a folder's file system."""
+    """The size and the free space, in bytes, of the file system that a folder is on."""
 
     total_bytes: int
     free_bytes: int
@@ -53,7 +53,8 @@ def damaged_files(folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSample:
-    """One process now. `cpu_s` is user plus system time since its start."""
+    """The figures of one process at one instant. `cpu_s` is its user plus system time since its
+    start."""
 
     pid: int
     cpu_s: float
@@ -128,7 +129,8 @@ def load_1m() -> float:
 
 
 def disk(folder: Path) -> Disk:
-    """Return the file system of `folder`, or of its nearest existing parent."""
+    """Return the size and free space of the file system of `folder`; if that does not exist, of its
+    nearest existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     usage = psutil.disk_usage(str(folder))
@@ -217,5 +219,5 @@ class Rates:
         return window.per_s
 
     def keep(self, keys: set[object]) -> None:
-        """Drop every key that is not in `keys`."""
+        """Drop the samples of every counter whose key is not in `keys`."""
         self._windows = {key: window for key, window in self._windows.items() if key in keys}

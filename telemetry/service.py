@@ -48,7 +48,7 @@ CABLES_S = 60.0
 CABLES_FRESH_S = 15.0
 CHILDREN_S = 10.0
 DOORS_S = 15.0
-"""Interval of port checks. A process younger than this may not listen yet; it is not checked."""
+"""Seconds between two checks of ports. A younger process may not listen yet; it is not checked."""
 RATE_SPAN_S = 3.0
 GATEWAY = "gateway"
 HTTP_PROCESS = "HTTP process of the gateway"
@@ -246,7 +246,7 @@ class Telemetry:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop measuring, and close every link."""
+        """Stop measuring, and close every connection."""
         self._stop.set()
         self._sensors.close()
         self.shell.reactor.unwatch(self._questions)

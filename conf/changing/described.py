@@ -17,7 +17,8 @@ FIRST_LINES = """\
 
 
 def descriptions(text: str) -> Mapping[str, str]:
-    """Return the comment above each setting, by dotted key; adjacent settings share a comment."""
+    """Return the comment above each setting in `text`, by dotted key; settings on adjacent lines
+    share a comment."""
     by_key: dict[str, str] = {}
     table, comment, is_fresh = "", list[str](), False
     for line in text.splitlines():

@@ -24,7 +24,7 @@ OWNERS_ALONE = 0o600
 
 
 def defaults() -> Mapping[str, Any]:
-    """Return the default of every setting, by dotted key."""
+    """Return the default value of every setting, by dotted key."""
     return flat(tomllib.loads(DEFAULTS_FILE.read_text()))
 
 
@@ -143,7 +143,7 @@ def _take(paths: Paths, text: str) -> None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a file atomically; it keeps its permissions. Raises ConfigError."""
+    """Replace a file's content atomically; the file keeps its permissions. Raises ConfigError."""
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         mode = file.stat().st_mode & 0o777 if file.exists() else OWNERS_ALONE
@@ -167,7 +167,8 @@ def _unwritable(path: Path, error: OSError) -> SettingsUnwritable:
 
 @contextlib.contextmanager
 def _lock(paths: Paths) -> Generator[None]:
-    """Lock the folder of settings; create it if it is missing. Raises ConfigError."""
+    """Hold a lock on the folder of settings within the context; create the folder if it is missing.
+    Raises ConfigError."""
     try:
         paths.config.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         folder = os.open(paths.config, os.O_RDONLY)

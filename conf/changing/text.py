@@ -95,7 +95,8 @@ def changed(
 
 
 def _checked(texts: Sequence[str], expected: Mapping[str, Any]) -> str:
-    """Return the first text that parses to the expected values. Raises ConfigError."""
+    """Return the first of `texts` that, parsed as TOML, has the `expected` values. Raises
+    ConfigError if none has."""
     for text in texts:
         try:
             if flat(tomllib.loads(text)) == expected:

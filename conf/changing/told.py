@@ -15,7 +15,8 @@ from conf.sections import TABLES, masked
 from conf.settings import DEFAULTS_FILE, Settings, load_settings
 
 HOT = frozenset({"log_level"})
-"""Settings that running processes read again when the file changes."""
+"""Settings whose change takes effect without a restart, because running processes read them
+again."""
 HERE_ALONE: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -66,8 +67,9 @@ class SettingsTold:
     running: Settings
 
     def rows(self) -> dict[str, Any]:
-        """Return every setting without secrets, and what is wrong with the file. Blocks. Raises
-        ConfigError if a node could not start with the current settings."""
+        """Return every setting (without the values of secrets) and what is wrong with the file.
+        Waits for the disk. Raises ConfigError if a node could not start with the current
+        settings."""
         paths = self.running.paths
         now = load_settings(home=paths.home if paths.chosen else None, flags=self.running.flags)
         ran = {key: value for key, value, _ in self.running.rows()}
@@ -93,7 +95,8 @@ class SettingsTold:
         return {"file": str(paths.config_file), "trouble": now.trouble, "settings": rows}
 
     def change(self, put: Mapping[str, Any], drop: Sequence[str]) -> None:
-        """Set and unset settings in `shoal.toml`. Blocks. Raises ConfigError."""
+        """Set the settings of `put` and unset those of `drop` in `shoal.toml`. Waits for the disk.
+        Raises ConfigError."""
         change(self.running.paths, put, drop)
 
     def why_not_over_http(self, key: str) -> str:
@@ -113,8 +116,7 @@ def _kind(key: str, default: Any) -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the allowed words of a setting that allows only certain words; empty for other
-    settings."""
+    """Return the words that a setting accepts, if its type lists them; empty for other settings."""
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return [str(word) for word in typing.get_args(annotation)]

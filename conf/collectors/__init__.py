@@ -17,7 +17,8 @@ REMOVED = {
     "log": "shoal no longer sends log lines; delete it, and let a log shipper read the log files "
     "(docs/operations/diagnostics.md)",
 }
-"""Tables that the settings no longer have, each with the reason and the remedy."""
+"""Tables that the settings had in earlier versions, each with the reason of its removal and the
+remedy."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")

@@ -16,7 +16,7 @@ CARD = re.compile(r"card(\d+)")
 PCI_NAMES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids")
 IN_BRACKETS = re.compile(r"\[(.+)\]")
 DISPLAYS = "0x03"
-"""Prefix of the PCI class of display devices."""
+"""Beginning of the PCI class of display devices."""
 
 Figures = Mapping[str, float | str | None]
 

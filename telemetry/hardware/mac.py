@@ -91,7 +91,8 @@ def _count(statistics: dict[str, Any], key: str) -> int | None:
 
 
 def _text(value: object) -> str:
-    """Return a registry value as a string; older drivers store bytes that end in a zero."""
+    """Return a value of the registry as a string. Older drivers store bytes that end in a zero
+    byte."""
     if isinstance(value, bytes):
         return value.rstrip(b"\0").decode(errors="replace")
     return value if isinstance(value, str) else ""

@@ -19,7 +19,7 @@ from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watt
 
 MODULE = "pynvml"
 AGAIN_S = 60.0
-"""Pause before the next attempt to open NVML."""
+"""Seconds before the next attempt to open NVML."""
 NOT_INSTALLED = (
     "this machine has an NVIDIA GPU, but `nvidia-ml-py` is not installed in shoal's environment: "
     "run `pip install 'shoal[nvidia]'`"

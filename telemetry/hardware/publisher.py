@@ -14,7 +14,8 @@ DUE_S = 5.0
 
 
 class HardwarePublisher:
-    """Publishes a watch's readings, and logs each fault of a source once until it changes."""
+    """Publishes the readings of a `HardwareWatch`, and logs each fault of a sensor source once
+    until it changes."""
 
     def __init__(self, shell: Shell, client: BusClient, watch: HardwareWatch) -> None:
         self._shell = shell
@@ -26,7 +27,7 @@ class HardwarePublisher:
         self._timer = shell.reactor.every(EVERY_S, self._report)
 
     def close(self) -> None:
-        """Stop publishing and reading."""
+        """Stop publishing readings and reading sensors."""
         self._timer.cancel()
         self._watch.close()
 

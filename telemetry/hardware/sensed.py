@@ -17,7 +17,8 @@ MOST_W = 20_000.0
 
 @dataclass(frozen=True, slots=True)
 class Sensed:
-    """The figures of one read. `untold` are figures that this source lacks, with the reasons."""
+    """The figures of one read of a sensor source. `untold` are figures that this source lacks, with
+    the reasons."""
 
     accelerators: tuple[AcceleratorReading, ...] = ()
     cpu_temperature_c: float | None = None
@@ -54,7 +55,7 @@ def watts_of(power_w: float | None) -> float | None:
 
 
 def scaled(value: int | None, unit: float) -> float | None:
-    """Return `value` times `unit`; None stays None."""
+    """Return `value` times `unit`; None if `value` is None."""
     return None if value is None else value * unit
 
 

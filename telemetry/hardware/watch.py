@@ -36,7 +36,7 @@ class _Watched:
 
 
 class HardwareWatch:
-    """Reads every source periodically until it is closed."""
+    """Reads every sensor source periodically, each in a thread of its own, until it is closed."""
 
     def __init__(
         self, node: NodeId, sources: Sequence[SensorSource], timing: WatchTiming | None = None
@@ -76,7 +76,7 @@ class HardwareWatch:
         )
 
     def troubles(self) -> Mapping[str, str]:
-        """Return the current fault of each faulty source, by name."""
+        """Return the current fault of each source that has one, by the source's name."""
         at = now()
         troubles = {watched.source.name: self._trouble(watched, at) for watched in self._watched}
         return {name: trouble for name, trouble in troubles.items() if trouble}
