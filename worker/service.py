@@ -320,8 +320,8 @@ class Worker:
         )
 
     def _free_bytes(self, now: float) -> int:
-        """Return the free memory: telemetry's figure if it is recent, because telemetry applies
-        macOS's rules; else the worker's own measurement."""
+        """Return the free memory in bytes: the figure of telemetry if it is recent, because
+        telemetry applies the rules of macOS; otherwise the measurement of the worker itself."""
         if self._measured is not None and now - self._measured[1] < FRESH_READING_S:
             return self._measured[0]
         return free_bytes()

@@ -145,8 +145,9 @@ class Grants:
     # --- to keep ---
 
     def answer(self, question: KeepAsked, lacks: str) -> KeepAnswered:
-        """Return the answer to a node that wants to delete its copy. `lacks` says why this node's
-        own copy does not qualify; empty: it is complete, on the disk."""
+        """Return the answer to a node that wants to delete its copy of a model. `lacks` is the
+        reason why this node cannot promise to keep its own copy; empty: the copy is complete and on
+        the disk."""
         why, wish = lacks, self._wish
         if not why and wish is not None and wish.model == question.model:
             if isinstance(wish.verdict, Granted):

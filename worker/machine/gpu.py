@@ -59,7 +59,8 @@ def missing(folders_of: Callable[[str], list[Path]] = folders_of) -> str:
 
 
 def backends() -> tuple[str, ...]:
-    """Return the tags of the backends that runners use here, best first; none if MLX is missing."""
+    """Return the tags of the backends that runners use on this node, best first; none if MLX is
+    missing."""
     if missing():
         return ()
     if has_metal():

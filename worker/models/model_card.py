@@ -244,8 +244,8 @@ def _thinks(template: str) -> bool:
 
 
 def _capabilities(template: str) -> tuple[str, ...]:
-    """Return Ollama's names of the model's capabilities here (text only; images are not
-    supported)."""
+    """Return the capabilities with which shoal can run the model, under Ollama's names (text only;
+    images are not supported)."""
     capabilities = ["completion"]
     if "tools" in template:
         capabilities.append("tools")

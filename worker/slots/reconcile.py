@@ -55,8 +55,8 @@ def silent_ones(table: SlotTable) -> list[KillSlot]:
 def reconcile(
     state: ClusterState, table: SlotTable, here: NodeInventory, reported: Reported
 ) -> list[Action]:
-    """Return the next actions, in order. The shell does them and notes the finished ones in `table`
-    and `reported`; this function writes neither."""
+    """Return the next actions, in order. The caller does them and records the finished ones in
+    `table` and `reported`; this function writes neither."""
     wanted, leaving = _desired(state, here.node)
     table = SlotTable(dict(table.slots))
     actions_now: list[Action] = [*_assign_waiting(wanted, table, here, reported)]

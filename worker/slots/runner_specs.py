@@ -130,7 +130,7 @@ class RunnerSpecs:
     group_connect_s: float
 
     def spec(self, give: GiveSpec) -> RunnerSpec:
-        """Return the spec of one rank. Raises KeyError if its model is not here."""
+        """Return the spec of one rank. Raises KeyError if its model is not on this node."""
         instance, data = give.instance, self.data
         test = instance.test
         card = None if test is not None else self.models.card(instance.reads)

@@ -113,7 +113,8 @@ class SlotTable:
         return all(slot.life in STEADY for slot in self.slots.values())
 
     def listed(self, seen: Sequence[Seen], now: float) -> list[Gone]:
-        """Take supervisord's list; return the slots whose process has ended since.
+        """Update the slots from supervisord's list; return the slots whose process has ended since
+        the last list.
 
         A process with another pid means that the slot was started again. An unknown living process
         is `starting`: it must say hello.

@@ -31,7 +31,7 @@ class Families:
     renamed: Mapping[Any, Any]
 
     def unfit(self, config: Mapping[str, Any]) -> Unfit | None:
-        """Return why a model with this configuration cannot run here; None if its family is
+        """Return why this node cannot run a model with this configuration; None if its family is
         supported or not stated."""
         family = config.get("model_type")
         if not isinstance(family, str):
