@@ -213,7 +213,8 @@ class OpenText:
                 self.newly_parsed.append(part)
 
     def _go_on(self, choice: int, before: ChoiceSoFar) -> None:
-        """Read the tokens of another runner again, as if their pieces had been sent here."""
+        """Continue a choice that another runner began: read its tokens again, as if this runner had
+        sampled them and sent their pieces."""
         logprobs = before.logprobs or [(math.nan, ())] * len(before.tokens)
         sending, ended = self.request.choices[choice], False
         for token, (logprob, top) in zip(before.tokens, logprobs, strict=True):

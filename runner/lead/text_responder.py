@@ -53,8 +53,9 @@ class TextResponder:
         return self._loop.status.steps_done
 
     def refusal(self, request: OpenRequest, now: float) -> Refusal | None:
-        """Return why a request is refused; None if it is accepted. If there is no room, another
-        request with a worse standing that has not begun is handed back."""
+        """Return why a request is refused; None if it is accepted. If there is no room, a request
+        that has not begun may be handed back to its gateway: one with a lower priority, after
+        ageing, than this request."""
         facts, adapter = self._loop.facts, request.request.adapter
         if adapter and facts and (why := facts.why_no_adapter(adapter)):
             message = f"{self._server.spec.model} {why}"

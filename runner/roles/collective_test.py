@@ -157,7 +157,8 @@ class CollectiveTestRole(Role):
         self._leave(lifecycle.GROUP_LOST, what)
 
     def ended(self, why: str) -> None:
-        """Leave, because the lead has left: normally if this rank is done."""
+        """End the runner, because the lead has ended: normally if this rank has finished the test,
+        otherwise as a lost group."""
         code = lifecycle.GROUP_LOST if self._done_at is None else lifecycle.STOPPED
         self._host.leave(code, "model_unavailable", f"the lead stopped: {why}")
 

@@ -68,7 +68,7 @@ class FollowerRole(Role):
         return self._meter.reading(self._host.phase, self.status, None, 0, now)
 
     def plan(self, shared: SharedPlan) -> None:
-        """Give the next plan to the engine's thread."""
+        """Pass the lead's next plan to the engine's thread."""
         self._loop.give(shared)
 
     def _trace(self, request_id: RequestId, step: int) -> None:

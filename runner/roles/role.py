@@ -172,7 +172,8 @@ class Role:
         """Tell the gateways that this runner ends, after the last entries of its requests."""
 
     def stop(self, timeout_s: float) -> None:
-        """Give the engine a moment to finish its step, then close the links."""
+        """Let the engine finish its step for at most `timeout_s`, then close the connections to
+        other ranks and gateways."""
         self._thread.stop(timeout_s)
         if self._channel is not None:
             self._channel.close()

@@ -147,8 +147,9 @@ class Timekeeper:
         self._bout.clear()
 
     def _charge(self, step: StepTime) -> None:
-        """Count a step's time beyond its decode as prefill immediately. Time that shows up in a
-        neighbouring step is counted there."""
+        """Count the time of a step beyond its decode as prefill, without waiting for the end of the
+        bout. Part of a step's time may appear in its neighbour, and is then counted with the
+        neighbour."""
         if step.decode_rows and self.costs.knows_decode:
             decode_s = self.costs.decode_s(step.decode_rows)
             debt_s = BOUT_CHUNKS * self.account.chunk_limit_s(decode_s, self.account.share)

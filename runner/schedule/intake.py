@@ -98,8 +98,10 @@ class Intake:
         """Return the request to displace for `coming`; None if there is none.
 
         Candidates are requests that have not begun, in the table or still being tokenised
-        (`preparing`). The one with the worst standing, then the youngest, is displaced if `coming`
-        stands better. A candidate is skipped if its requester would be entitled to the place.
+        (`preparing`). A request's standing is its priority, which improves while it waits
+        (`bus.wire.shares.standing`). The candidate with the worst standing (of several, the
+        youngest) is displaced if `coming` has a better standing. A candidate is skipped if its
+        requester would be entitled to the place.
         """
         aged_s = self._table.settings.promote_after_s
 
@@ -176,9 +178,9 @@ class Intake:
     def _has_share(
         self, sharer: Sharer, queue: Sequence[RequestId], preparing: Sequence[Sharer]
     ) -> bool:
-        """Return whether a full queue still accepts a request. Another requester must have at least
-        two rows more here, and requests of the same API key may wait in at most twice the available
-        places."""
+        """Return whether a full queue still accepts a request of `sharer`. It does if another
+        requester has at least two rows more in this runner. Requests of one API key may fill at
+        most twice the places of the queue."""
         table = self._table
         key = sharer[:1]
         waiting = itertools.chain(

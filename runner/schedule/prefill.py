@@ -185,8 +185,9 @@ def _piece(table: RowTable, row: Row, room: Room) -> int:
 
 
 def _in_one_go(table: RowTable, row: Row) -> int:
-    """Return the longest next chunk, in tokens. If caches cannot be trimmed, a chunk ends before
-    the prompt's last token, so that the prefix can be kept there."""
+    """Return the longest possible next chunk of the row, in tokens. If caches cannot be trimmed,
+    that chunk ends before the prompt's last token, so that the prefix up to that point can be
+    kept."""
     end = row.life_tokens
     stops_before = not table.facts.trims and row.keeps_prompt and table.prefixes.limit_bytes > 0
     if stops_before and not row.made and row.computed < end - 1:

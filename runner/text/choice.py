@@ -141,8 +141,8 @@ class ChoiceText:
     def _say(
         self, channel: Channel, text: str, end: int, pieces: list[Piece], *, last: bool
     ) -> None:
-        """Append a piece of text that ends at offset `end` of the raw text. `last`: a stop string
-        cut the text off there."""
+        """Append a piece of text that ends at offset `end` of the raw text. `last`: the text ends
+        at that offset because a stop string begins."""
         tokens, self._pending = self._pending, 0
         logprobs = self._logprobs(end - len(text), end, last=last) if self._noted else ()
         pieces.append(TextPiece(channel, text, tokens, logprobs))

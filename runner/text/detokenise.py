@@ -97,7 +97,7 @@ class StreamingDecoder(Protocol):
         ...
 
     def add_token(self, token: int) -> object:
-        """Take the next token."""
+        """Add the next token of the output."""
         ...
 
     def finalize(self) -> object:

@@ -205,7 +205,7 @@ class DecodeBatch:
         return lent
 
     def return_slabs(self, slabs: Sequence[Parts]) -> None:
-        """Take back the slabs of `lend_slabs`, in its order."""
+        """Put the slabs that `lend_slabs` returned back into the layers, in the same order."""
         for layer, parts in zip(self.layers, slabs, strict=True):
             if isinstance(layer, SlabKV):
                 layer.parts = tuple(parts)

@@ -53,7 +53,7 @@ class FullWidth:
         return parts[0], parts[1]
 
     def mark(self, cache: Any) -> None:
-        """Leave the cache unchanged."""
+        """Do nothing: attention needs no attributes to read KV in full precision."""
 
     def packed(self) -> Codec:
         return self

@@ -47,8 +47,8 @@ CODED_TOLERANCE = 0.15
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How a model keeps KV. `codecs[i]` stores the ordinary KV (keys and values that grow with each
-    token) of layer i; None: the layer keeps something else. In the layers `windowed` a row keeps a
-    `window`."""
+    token) of layer i; None: the layer keeps something else. The layers in `windowed` keep only a
+    `window` of the tokens."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int

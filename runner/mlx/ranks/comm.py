@@ -53,7 +53,7 @@ MARK_BYTES = 16
 """Length in bytes of the marks that `on_all_ranks` compares."""
 
 _sockets: list[int] = []
-"""The ring's sockets, for the life of the process, like MLX's group."""
+"""The sockets of MLX's ring, which stay open for the life of the process."""
 
 
 def form(group: GroupSpec, rank: int, deadline_s: float) -> None:

@@ -64,8 +64,8 @@ class EmbeddingInputs:
     """The tokeniser of an embedding model's inputs."""
 
     def __init__(self, tokenizer: Tokenizer, model: EmbeddingModel, vocabulary: int) -> None:
-        """Take a tokenizer, whose truncation and padding are switched off. Token ids are below
-        `vocabulary`. Raises TokenizerError if special tokens alone fill an input."""
+        """Switch off the truncation and padding of `tokenizer`. Token ids are below `vocabulary`.
+        Raises TokenizerError if special tokens alone fill an input."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer

@@ -114,7 +114,7 @@ class CallText:
         return is_closed and bool(read_calls(self.raw, parse))
 
     def take(self, text: str, offset: int) -> list[Call]:
-        """Take more text, which ends at `offset`; return the part of the call that is now
+        """Add `text`, which ends at `offset` of the output; return the part of the call that is now
         certain."""
         is_hopeless = len(self.raw) > BEGUN_WITHIN
         self.raw += text

@@ -70,7 +70,7 @@ class ObjectText:
         return self._inside if self._buried is None else self._buried.inside_string
 
     def take(self, text: str) -> str:
-        """Take more of the object's text; return the repaired text that later text cannot
+        """Add `text` to the object's text; return the repaired text that later text cannot
         change."""
         out: list[str] = []
         place = 0

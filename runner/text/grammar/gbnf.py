@@ -84,7 +84,7 @@ class _Cursor:
         return number
 
     def name(self) -> str | None:
-        """Take the name of a rule and return it; None if no name stands here."""
+        """Take the name of a rule and return it; None if there is no name at this position."""
         match = _NAME.match(self._text, self.at)
         if match is None:
             return None
@@ -261,7 +261,8 @@ class _Reader:
         raise GbnfError(f"line {self._here.line()}: an empty character class matches nothing")
 
     def _times(self) -> str:
-        """Take the repetition after an element, and return it in Lark."""
+        """Take the repetition mark after an element (such as `*` or `{2,5}`), and return it in
+        Lark's notation; "" if there is none."""
         self._here.skip(_SPACE_AND_LINES if self._nested else _SPACE)
         for mark in "*+?":
             if self._here.takes(mark):
