@@ -1,2 +1,1 @@
-"""Telemetry: the process that measures this node, publishes the readings, and records stacks and
-profiles of other processes."""
+"""Telemetry: measures this node, publishes the readings, and takes stacks and profiles."""

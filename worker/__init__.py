@@ -1,2 +1,1 @@
-"""The worker: the process on each node that starts and stops runners, and fetches weights, as the
-cluster's state requires."""
+"""The worker: makes each node's runners and weights match the cluster's state."""

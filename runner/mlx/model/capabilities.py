@@ -46,9 +46,8 @@ CODED_TOLERANCE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a model keeps KV. `codecs[i]` stores the ordinary KV (keys and values that grow with each
-    token) of layer i; None: the layer keeps something else. The layers in `windowed` keep only a
-    `window` of the tokens."""
+    """The KV layout of a model. `codecs[i]` stores the ordinary (growing) KV of layer i; None: the
+    layer keeps something else. The layers in `windowed` keep only a `window` of the tokens."""
 
     codecs: tuple[Codec | None, ...]
     vocabulary: int
@@ -106,8 +105,7 @@ def measure(model: Any, kind: KvKind = "full", context_tokens: int | None = None
 
 
 def _windowed(shape: Shape, window: SinkWindow) -> Shape:
-    """Return the shape with a window in each layer of ordinary KV. The byte counts are not
-    adjusted."""
+    """Return the shape with a window in each layer of ordinary KV. Byte counts stay unchanged."""
     ordinary = frozenset(at for at, codec in enumerate(shape.codecs) if codec is not None)
     return replace(shape, codecs=(None,) * len(shape.codecs), window=window, windowed=ordinary)
 
@@ -185,8 +183,7 @@ def _leaves(caches: Sequence[Any]) -> list[Any]:
 
 
 def _cost(cache: Any) -> tuple[bool, int]:
-    """Return what a cache costs: (True, bytes per token) if it grows, (False, bytes per row) if its
-    size is fixed."""
+    """Return (True, bytes per token) for a cache that grows, (False, bytes per row) else."""
     if isinstance(cache, RowKV):
         return True, cache.nbytes // cache.offset
     window = getattr(cache, "max_size", None) or getattr(cache, "chunk_size", None)
@@ -199,9 +196,8 @@ def _cost(cache: Any) -> tuple[bool, int]:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that a model showed when it was tried out. `slabs`: a row may leave a hole in
-    the batch. `packs`: attention can read the reduced-precision KV of a batch without decoding
-    it."""
+    """The features that a model showed in trials. `slabs`: a row may leave a hole in the batch.
+    `packs`: attention can read reduced-precision KV of a batch without decoding it."""
 
     batches_ragged: bool
     groups: bool
@@ -264,8 +260,8 @@ def adapters_agree(model: Any, shape: Shape, adapters: AdapterBank) -> bool:
 
 
 def trace_agrees(model: Any, shape: Shape, *, packed: bool = False) -> bool:
-    """Return whether a traced decode gives the same results as a plain one, for one row and for
-    two. `packed`: attention reads the stored KV without decoding it."""
+    """Return whether a traced decode gives the same results as a plain one. `packed`: attention
+    reads the stored KV without decoding it."""
     if not shape.trims:
         return False
     rows = [_probe(5, shape.vocabulary, 3), _probe(11, shape.vocabulary, 7)]

@@ -154,7 +154,7 @@ class BatchSampler:
     """Samples tokens for a fixed tuple of rows. `close` writes the rows' state back."""
 
     def __init__(self, draws: Sequence[RowDraw | None], vocabulary: int) -> None:
-        """`draws[slot]` is None for a hole: a slot without a row, whose token nobody reads."""
+        """`draws[slot]` is None for a hole (a slot without a row), whose token is not read."""
         self._draws = tuple(draws)
         self._vocabulary = vocabulary
         self._biased = _Subset(self._where(lambda d: bool(d.sampling.logit_bias)), len(draws))
