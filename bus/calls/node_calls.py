@@ -22,6 +22,7 @@ from bus.calls.table import CALLS, TypedCall
 from bus.client import BusClient
 from bus.process.identity import new_name
 from bus.process.logs import story_of
+from bus.wire.calls.answers import Done
 from bus.wire.codec import Envelope, pack_body, unpack_body
 from bus.wire.errors import BadMessage, BadRequest, ShoalError
 from bus.wire.ids import NodeId, RequestId, owner_of
@@ -171,6 +172,14 @@ class NodeCalls:
             if error.why == "unknown":
                 return None
             raise
+
+    async def have_done(
+        self, of: RequestId, call: TypedCall[Q, Done], request: Q, *, key: str | None = None
+    ) -> bool:
+        """Have the node that made the request id `of` do something. Return whether it did; False if
+        the cluster has no such node. Raises the errors of `ask`."""
+        reply = await self.ask_owner(of, call, request, key=key)
+        return reply is not None and reply.done
 
     def close(self) -> None:
         """Cancel the replies that are still being computed."""

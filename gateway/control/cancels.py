@@ -85,8 +85,7 @@ class CancelRouter:
         the request. Raises OwnerSilent if the process in the request's id does not answer, and
         CallFailed if the node does not answer."""
         stop = StopRequest(request=request_id)
-        reply = await self._calls.ask_owner(request_id, STOP_REQUEST, stop)
-        return reply is not None and reply.done
+        return await self._calls.have_done(request_id, STOP_REQUEST, stop)
 
     async def _stop_here(self, call: StopRequest) -> Done:
         """Stop a request of this node."""

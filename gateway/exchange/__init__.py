@@ -9,7 +9,7 @@ stages. Errors, cancellation and the record of the request each pass through one
 
 from gateway.exchange.errors import call_refusal, fault_of
 from gateway.exchange.features import found_answer, named_items, own_model, recall
-from gateway.exchange.flow import Asked, ClientWatch, Flow, HttpSide, Running
+from gateway.exchange.flow import Asked, ClientWatch, Flow, HttpSide, Running, hung_up
 from gateway.exchange.headers import Reply, one_line, tell_ignored
 from gateway.exchange.parts import Parts
 from gateway.exchange.pipeline import Pipeline
@@ -34,6 +34,7 @@ __all__ = [
     "fault_of",
     "found_answer",
     "grouped",
+    "hung_up",
     "named_items",
     "one_line",
     "own_model",

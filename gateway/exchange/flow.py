@@ -31,6 +31,12 @@ UNPARSED = Parsed(
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
+async def hung_up(receive: Receive) -> None:
+    """Wait until the client disconnects. Call this function only after the body was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class ClientWatch:
     """Watches a client's connection from the first call of `on_gone` on. The body must have been
     read by then. `is_gone`: the client has disconnected.
@@ -59,8 +65,7 @@ class ClientWatch:
             self._task.cancel()
 
     async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        await hung_up(self._receive)
         self.is_gone = True
         if self._act is not None:
             self._act()

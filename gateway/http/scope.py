@@ -46,12 +46,6 @@ class RequestScope:
     is_cut: bool = False
 
 
-async def hung_up(receive: Receive) -> None:
-    """Wait until the client disconnects. Call this function only after the body was read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 def scope_of(req: Request) -> RequestScope:
     """Return the data of a request; empty data if the request did not pass `ReceiveTap`."""
     noted: RequestScope | None = req.scope.get(KEY)

@@ -152,19 +152,19 @@ class AnswerRecords:
         """Replace the labels of an answer of this owner. Return False if no such answer is stored.
         Raises RecordsUnavailable, CallFailed."""
         label = LabelAnswer(owner=owner, request=request, labels=labels)
-        return _is_done(await self._calls.ask_owner(request, table.LABEL_ANSWER, label))
+        return await self._calls.have_done(request, table.LABEL_ANSWER, label)
 
     async def remove(self, owner: str, request: RequestId) -> bool:
         """Delete an answer of this owner. Return False if no such answer is stored. Raises
         RecordsUnavailable, CallFailed."""
         remove = RemoveAnswer(owner=owner, request=request)
-        return _is_done(await self._calls.ask_owner(request, table.REMOVE_ANSWER, remove))
+        return await self._calls.have_done(request, table.REMOVE_ANSWER, remove)
 
     async def stop(self, owner: str, request: RequestId) -> bool:
         """Stop an answer of this owner that is being made. Return False if none is in progress.
         Raises OwnerSilent, CallFailed."""
         stop = StopAnswer(owner=owner, request=request)
-        return _is_done(await self._calls.ask_owner(request, table.STOP_ANSWER, stop))
+        return await self._calls.have_done(request, table.STOP_ANSWER, stop)
 
     async def listed(self, owner: str, query: ListedQuery) -> AnswersListed:
         """Return the answers of this owner that `query` selects, from all nodes, in order. Raises
@@ -231,7 +231,3 @@ class AnswerRecords:
         if reply is None:
             raise OwnerSilent(f"HTTP process {number} of this node", PROCESS_ANSWER_S)
         return reply
-
-
-def _is_done(reply: Done | None) -> bool:
-    return reply is not None and reply.done

@@ -87,8 +87,7 @@ class TraceRecords:
     async def remove(self, request: RequestId, key: str) -> bool:
         """Delete the trace of a request. Return False if the request has no stored trace."""
         remove = RemoveTrace(request=request)
-        reply = await self._calls.ask_owner(request, table.REMOVE_TRACE, remove, key=key)
-        return reply is not None and reply.done
+        return await self._calls.have_done(request, table.REMOVE_TRACE, remove, key=key)
 
     # --- for the gateways of other nodes ---------------------------------------------------------
 

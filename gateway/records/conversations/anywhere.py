@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from bus.calls import NodeCalls
 from bus.calls import table as calls
 from bus.process.clock import wall
-from bus.wire.calls.answers import Done
 from bus.wire.calls.conversations import (
     Added,
     AddItems,
@@ -150,17 +149,17 @@ class ConversationRecords:
     async def label(self, owner: str, request: RequestId, labels: bytes) -> bool:
         """Replace the labels of a conversation. Return False if it does not exist."""
         label = LabelConversation(owner=owner, request=request, labels=labels)
-        return _is_done(await self._far.ask_owner(request, calls.LABEL_CONVERSATION, label))
+        return await self._far.have_done(request, calls.LABEL_CONVERSATION, label)
 
     async def remove(self, owner: str, request: RequestId) -> bool:
         """Delete a conversation and its items. Return False if it does not exist."""
         remove = RemoveConversation(owner=owner, request=request)
-        return _is_done(await self._far.ask_owner(request, calls.REMOVE_CONVERSATION, remove))
+        return await self._far.have_done(request, calls.REMOVE_CONVERSATION, remove)
 
     async def drop(self, owner: str, request: RequestId, name: str) -> bool:
         """Delete the item `name`. Return False if it does not exist."""
         remove = RemoveItem(owner=owner, request=request, name=name)
-        return _is_done(await self._far.ask_owner(request, calls.REMOVE_ITEM, remove))
+        return await self._far.have_done(request, calls.REMOVE_ITEM, remove)
 
     async def add(
         self, owner: str, request: RequestId, items: Sequence[NamedItem], by: RequestId
@@ -206,8 +205,7 @@ class ConversationRecords:
                 job=turn.answer,
             )
             try:
-                reply = await self._far.ask_owner(turn.conversation, calls.END_TURN, end)
-                if not _is_done(reply):
+                if not await self._far.have_done(turn.conversation, calls.END_TURN, end):
                     why = GONE
             except ShoalError as error:
                 why = str(error)
@@ -219,7 +217,3 @@ class ConversationRecords:
 
 
 GONE = "the conversation was deleted in the meantime"
-
-
-def _is_done(reply: Done | None) -> bool:
-    return reply is not None and reply.done

@@ -10,7 +10,8 @@ from falcon.asgi import Request, Response
 
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.scope import Receive, hung_up, scope_of
+from gateway.exchange import hung_up
+from gateway.http.scope import Receive, scope_of
 from gateway.view.watch import EventFeed, FeedFull, SnapshotFeed
 
 Gone = asyncio.Future[None]

@@ -14,8 +14,9 @@ from bus.wire.ids import RequestId
 from gateway.access import check_scope
 from gateway.dialects import sse
 from gateway.dialects.faults import HttpFault, HttpFaultRaised, not_found, records_unavailable
+from gateway.exchange import hung_up
 from gateway.http.callers import caller_of, check_owner, owner_of_kept
-from gateway.http.scope import hung_up, scope_of
+from gateway.http.scope import scope_of
 from gateway.records import AllRecords, Job, JobsFull, NewJob, RecordsUnavailable
 from gateway.view.options import Options
 

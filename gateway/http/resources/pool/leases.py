@@ -25,10 +25,11 @@ from gateway.dialects import faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import Dump
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
+from gateway.exchange import hung_up
 from gateway.http.callers import key_id
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.instances import CommandDone, acknowledgement, known_nodes
-from gateway.http.scope import hung_up, scope_of
+from gateway.http.scope import scope_of
 from gateway.view.readings import pool_of, wait_of
 
 ROOM_S = 10.0

@@ -20,7 +20,8 @@ from bus.wire.errors import OwnerSilent
 from gateway.dialects import faults, sse
 from gateway.dialects.encode import json_bytes
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
-from gateway.http.scope import hung_up, scope_of
+from gateway.exchange import hung_up
+from gateway.http.scope import scope_of
 
 QUICK_S = 5.0
 """A stream begins after this many seconds, even if the work has not begun. A refusal before the
