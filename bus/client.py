@@ -1,10 +1,10 @@
 """Talks to the switchboard and the leader for a service: publishes and subscribes, sends commands,
 and reports facts.
 
-A process has one `BusClient`. With `follow` it mirrors the cluster's state. It sends each fact of
-the outbox until the leader has indexed it. It publishes retained values again when the switchboard
-restarts. It repeats a command until it is answered or its deadline passes. Callbacks run in the
-reactor's thread.
+A process has one `BusClient`. With `follow` it mirrors the cluster's state. A fact (an event that
+this service witnessed) waits in the outbox and is sent again until the leader has written it to the
+log. The client publishes its retained values again when the switchboard restarts. It repeats a
+command until the command is answered or its deadline passes. Callbacks run in the reactor's thread.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNANSWERED_S = 1.5
 
 
 class Letters:
-    """Packs a process's messages into envelopes, and numbers them in that order."""
+    """Packs a process's messages into envelopes. Envelopes are numbered in the order of packing."""
 
     def __init__(self, speaker: Speaker) -> None:
         self._speaker = speaker
@@ -71,8 +71,8 @@ class _OpenCommand:
 
 
 class HolderLink:
-    """The link to the leader. It uses one address at a time; if there is no answer, the next
-    one."""
+    """The link to the leader. It uses one of the leader's addresses at a time; if there is no
+    answer, it uses the next address."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class HolderLink:
         return self._link is not None
 
     def ask(self, question: Message) -> None:
-        """Send a question to the leader, if the link is open. Raises the errors of packing."""
+        """Send a question to the leader, if the link is open. Raises the errors of `encode`."""
         letter = self._letters.write(question)
         if self._link is None:
             return
@@ -256,8 +256,8 @@ class BusClient:
 
     def _subscribed(self, frames: list[bytes]) -> None:
         """Process a subscription that the switchboard passes on. For an on-demand topic, store
-        whether a client wants it. A subscription to any other topic means that the switchboard has
-        restarted, so all retained values are published again."""
+        whether any client wants it. A subscription to any other topic means that the switchboard
+        has restarted, so all retained values are published again."""
         wants, prefix = frames[0][:1] == b"\x01", frames[0][1:].decode(errors="replace")
         rule = rule_for(prefix)
         if rule is not None and rule.on_demand:

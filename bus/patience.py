@@ -1,11 +1,11 @@
-"""Waiting times that count only the time in which the awaited work could have been done.
+"""Deadlines that count only the time in which the awaited work could have been done.
 
-Pure: time arrives as `now`; the time that the watched threads waited for a core comes from a
-function (`bus.process.clock.CoreWaits`). A deadline limits work. Two kinds of time do not count.
-The first is time in which the watched threads were ready and had no core. The second is time in
-which the watcher itself stood still (a halted process, a paused or sleeping machine), because the
-watched threads may have stood still too. A thread that waits for a hung device does not wait for a
-core, so all of its time counts.
+Pure: time arrives as `now`; the time that the watched threads waited for a processor core comes
+from a function (`bus.process.clock.CoreWaits`). A watcher sets a deadline for the work of other
+threads. Two kinds of time do not count. The first is time in which the watched threads were ready
+but had no core. The second is time in which the watcher itself stood still (a halted process, a
+paused or sleeping machine), because the watched threads may have stood still too. A thread that
+waits for a hung device does not wait for a core, so all of its time counts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ a second."""
 
 
 class LostTime:
-    """Measures the time that does not count between one call of `look` and the next. `waited_s`
-    returns the total seconds in which the watched threads were ready without a core; `pass_by`
-    needs no such function. `woke_at` is the end of the watcher's last standstill; 0 if there was
-    none."""
+    """Measures the time that does not count towards a deadline between one call of `look` and the
+    next. `waited_s` returns the total seconds in which the watched threads were ready without a
+    core; `pass_by` needs no such function. `woke_at` is the end of the watcher's last standstill; 0
+    if there was none."""
 
     def __init__(self, waited_s: Callable[[], float] | None = None) -> None:
         self._waited_s = waited_s or (lambda: 0.0)
@@ -48,8 +48,8 @@ class LostTime:
 
 
 class OwedTime:
-    """Measures how long something has been due, without the time that does not count. Call
-    `spent_s` regularly, also while nothing is due."""
+    """Measures how long awaited work has been due, without the time that does not count. Call
+    `spent_s` regularly, also while no work is due."""
 
     def __init__(self, waited_s: Callable[[], float]) -> None:
         self._lost = LostTime(waited_s)
@@ -57,7 +57,8 @@ class OwedTime:
         self._lost_s = 0.0
 
     def spent_s(self, now: float, since: float | None) -> float:
-        """Return the seconds since `since` that count; 0 if `since` is None."""
+        """Return the seconds since `since` that count towards the deadline; 0 if `since` is
+        None."""
         if since is None or since != self._since:
             self._lost_s = self._lost.pass_by(now)
         else:

@@ -56,7 +56,7 @@ class EndsInOrder(Protocol):
     """A service with work to do between the signal to stop and `close`."""
 
     def end_in_order(self, done: Callable[[], None]) -> None:
-        """Begin to end in order. The service calls `done` once, soon, in the loop's thread."""
+        """Start to end in order. The service calls `done` once, soon, in the loop's thread."""
         ...
 
 
@@ -82,7 +82,7 @@ class Shell:
     """Counts bytes over links to other nodes."""
 
     def client(self, *, follow: bool = True) -> BusClient:
-        """Return this process's connection to the bus. `follow`: it mirrors the cluster's state."""
+        """Return this process's connection to the bus. `follow`: mirror the cluster's state."""
         return BusClient(
             self.speaker,
             self.endpoints,
@@ -95,7 +95,7 @@ class Shell:
 
     @property
     def security(self) -> Security | None:
-        """Return the security for links from and to other nodes."""
+        """Return the security for links to and from other nodes."""
         return None if self.keyring is None else self.keyring.node
 
 
@@ -211,7 +211,7 @@ def role_lock(endpoints: Endpoints, process: str) -> Generator[RoleLock]:
 
 def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
     """Delete the sockets and locks that a killed process left behind; return their names. Nothing
-    is deleted while a process has the role."""
+    is deleted while a living process has the role."""
     stem = process.replace(":", "-")
     files = sorted(path for path in Path(endpoints.folder).glob(f"{stem}.*"))
     if not files:
@@ -226,8 +226,8 @@ def sweep_role(endpoints: Endpoints, process: str) -> list[str]:
 
 
 def forbid_core_dumps() -> None:
-    """Prevent core dumps, because memory has prompts and keys. The limit can be raised while a
-    process runs (`prlimit --core=unlimited --pid`)."""
+    """Prevent core dumps, because a process's memory contains prompts and keys. The limit can be
+    raised while a process runs (`prlimit --core=unlimited --pid`)."""
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
 
@@ -322,8 +322,8 @@ def own_stacks() -> list[dict[str, Any]]:
 
 
 def place_of(thread: str) -> str:
-    """Return the position of a thread of this process as `function (file:line)`; empty if there is
-    no such thread."""
+    """Return where in the code a thread of this process is now, as `function (file:line)`; empty if
+    there is no such thread."""
     for stack in own_stacks():
         if stack["thread_name"] == thread and stack["frames"]:
             frame = stack["frames"][0]

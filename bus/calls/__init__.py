@@ -1,9 +1,10 @@
 """Talks to the gateways of other nodes and to the other processes of this node: typed calls.
 
 `table.py` lists every call: its name, the message that it sends, the message that it returns, and
-who may make it. Requests and replies are closed messages (`bus/wire/calls`). Everything that calls
-have in common is in this room: pieces, repeats, deadlines, permission, and the names of the nodes
-that did not answer. A new call is a row in the table, two messages, and a handler.
+who may make it. Requests and replies are messages of fixed types (`bus/wire/calls`). This package
+contains everything that calls have in common: the pieces of long replies, repeats, deadlines,
+permission, and the names of the nodes that did not answer. A new call is a row in the table, two
+messages, and a handler.
 """
 
 from typing import TYPE_CHECKING

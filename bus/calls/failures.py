@@ -19,7 +19,7 @@ class CallRefused(ShoalError):
 
 
 class CallFailed(ShoalError):
-    """A call has no reply.
+    """A call got no reply.
 
     `why` is `unknown` (the cluster has no such node), `down` (the node is not connected), `silent`
     (no answer within `waited_s`) or `refused` (the node gave `refusal`). `node` is the node's name.

@@ -64,7 +64,8 @@ class HeldReply:
 
 
 class HeldReplies:
-    """The stored replies of one HTTP process: process `number` of the `processes` of a node."""
+    """The stored replies of one HTTP process. `number` is its number among the `processes` HTTP
+    processes of the node."""
 
     def __init__(self, number: int, processes: int) -> None:
         self._number = number
@@ -72,8 +73,9 @@ class HeldReplies:
         self._held: dict[tuple[NodeId, str], HeldReply] = {}
 
     def is_due(self, message: CallAsked) -> bool:
-        """Return whether this process has to answer this attempt. The call's id selects the process
-        that is asked first; after every `ATTEMPTS_EACH` attempts the next process is asked."""
+        """Return whether this process has to answer this attempt of a call. The call's id selects
+        the process that is asked first; after every `ATTEMPTS_EACH` attempts it is the next
+        process's turn."""
         turn = crc32(message.call_id.encode()) + message.attempt // ATTEMPTS_EACH
         return turn % self._processes == self._number
 

@@ -37,8 +37,8 @@ from bus.wire.messages.wire import Message
 
 LOOK_S = 1.0
 UNKNOWN_ATTEMPTS = 3
-"""From this attempt on, a call from a node that this process does not know is refused. Before, the
-node may be so new that its card has not arrived."""
+"""From this attempt on, a call from a node that this process does not know is refused. Earlier
+attempts are ignored, because the node may be so new that its card has not arrived yet."""
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 Handler = Callable[[Q], Awaitable[R]]

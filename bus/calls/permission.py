@@ -26,7 +26,7 @@ def standing_of(
     node: NodeId, *, own: NodeId, names: Mapping[NodeId, str], peers: Iterable[PeersReading]
 ) -> Standing | None:
     """Return a node's state, from the switchboard's reading of this node; None for an unknown node.
-    `names` has the nodes of the cluster."""
+    `names` maps the ids of the cluster's nodes to their names."""
     for reading in peers:
         if reading.node != own:
             continue

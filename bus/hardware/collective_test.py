@@ -1,8 +1,8 @@
 """The arithmetic of the collective test: sizes, trimmed means, bandwidth, verdicts, the report.
 
 Pure. A bandwidth counts one direction of a rank's link. An `all_sum` of S bytes over n ranks sends
-2 (n - 1) / n x S from each (NCCL's "bus bandwidth"), which for two ranks is S. A group is as fast
-as its slowest rank, and passes only if every rank found every element right.
+2 (n - 1) / n x S from each rank (NCCL's "bus bandwidth"), which is S for two ranks. A group is as
+fast as its slowest rank. It passes only if no rank received a wrong element.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ JUDGED_BYTES = 1_000_000
 """Below this size an `all_sum` takes as long as its latency, whatever the link can carry."""
 TRIMMED = 0.10
 ARRAYS = 3
-"""How many arrays of the largest size a rank may hold at once: input, output, and a further one for
-the backend or the check."""
+"""How many arrays of the largest size must fit into a rank's memory: the input, the output, and a
+further one for the backend or the check."""
 
 Verdict = Literal["excellent", "good", "fair", "poor"]
 LATENCY_S: tuple[tuple[float, Verdict], ...] = ((100e-6, "excellent"), (500e-6, "good"))
@@ -70,7 +70,7 @@ class RankReport(Message):
 
 
 class WrongCheck(Message):
-    """An exchange that gave a rank wrong elements."""
+    """An exchange after which a rank had wrong elements."""
 
     rank: int
     node: NodeId
@@ -78,10 +78,11 @@ class WrongCheck(Message):
 
 
 class CollectiveReport(Message):
-    """The whole test. `latency_s`: the slowest rank's trimmed mean. `bytes_per_s`: of the best
-    size, `best_bytes`. A verdict is None without measurements; that on the bandwidth also without
-    arrays of at least `JUDGED_BYTES`. `skipped`: the number of sizes too large for memory.
-    `beside`: the models that were in memory on these nodes."""
+    """The report on the whole test. `latency_s`: the slowest rank's trimmed mean. `bytes_per_s`:
+    the best bandwidth, which arrays of `best_bytes` reached. A verdict is None without
+    measurements; the verdict on the bandwidth also if no array had at least `JUDGED_BYTES`.
+    `skipped`: the number of sizes too large for memory. `beside`: the models that were in memory on
+    these nodes."""
 
     passed: bool
     mode: Mode
@@ -101,8 +102,8 @@ class CollectiveReport(Message):
 
 
 def order_of(mode: Mode, room_bytes: int, beside: Sequence[str] = ()) -> CollectiveTest:
-    """Return the settings of a collective test in this mode, if each rank can hold `room_bytes` of
-    arrays in total."""
+    """Return the settings of a collective test in this mode. `room_bytes`: the memory of each rank
+    for all its arrays. `beside`: the models in memory on the nodes."""
     sizes = STRESS_SIZES if mode == "stress" else SIZES
     rounds = {"quick": 5, "standard": 20, "stress": 100}[mode]
     return CollectiveTest(
@@ -212,23 +213,23 @@ def report_of(readings: Sequence[CollectiveReading]) -> CollectiveReport:
 
 
 def culprit(why: str) -> tuple[int, str] | None:
-    """Return the rank and node that a test failed for, from its final message; None if the message
-    names no rank. A rank that reports another rank's failure is named first, so the last named rank
-    counts."""
+    """Return the rank and the node whose failure ended a test, from the test's final message; None
+    if the message names no rank. A rank that reports another rank's failure is named first, so the
+    last rank in the message counts."""
     named = re.findall(r"rank (\d+) on (?:node )?([\w.-]+)", why)
     return (int(named[-1][0]), named[-1][1]) if named else None
 
 
 def _best(sizes: Sequence[SizeReport]) -> tuple[float, int] | None:
-    """Return the greatest bandwidth and the size of its arrays, of judgeable sizes if there are
-    any; None without a measurement."""
+    """Return the greatest bandwidth and the array size that reached it. Sizes below `JUDGED_BYTES`
+    count only if there are no others. None without a measurement."""
     figures = [(size.bytes_per_s, size.bytes) for size in sizes if size.bytes_per_s is not None]
     telling = [figure for figure in figures if figure[1] >= JUDGED_BYTES]
     return max(telling or figures, default=None)
 
 
 def _slowest(timings: Sequence[Timing | None]) -> float | None:
-    """Return the longest mean in seconds, None unless every rank has one."""
+    """Return the longest of the ranks' mean durations in seconds; None if a rank has none."""
     means = [each.mean_s for each in timings if each is not None]
     return max(means) if len(means) == len(timings) else None
 

@@ -1,7 +1,7 @@
 """The best working path between two nodes, and its speed.
 
-Pure. A path works if a hello was answered there (`PeersReading`) or a measurement was made
-(`LinkReading`); the node card of the other node says which medium the address belongs to. The ring
+Pure. A path to an address works if a node answered a hello at it (`PeersReading`) or a measurement
+succeeded (`LinkReading`). The other node's card says to which medium the address belongs. The ring
 of a group and the placement both use the ranking of `bus.wire.topology`.
 """
 
@@ -15,12 +15,12 @@ from bus.wire.messages.readings import LinkReading, MeasuredLink
 from bus.wire.topology import RANKING, LinkCost, NodeAddress, Reach, medium_of, prior
 
 Cards = Mapping[NodeId, Sequence[NodeAddress]]
-"""The addresses of each node, as it reports them."""
+"""The addresses of each node, as the node itself reports them."""
 
 
 def address_at(host: str, ips: Iterable[NodeAddress]) -> NodeAddress:
-    """Return the address `host` with its medium: as its own node reports it, else as the form of
-    the address suggests."""
+    """Return the address `host` with its medium, as the address's own node reports it. If it
+    reports none, the form of the address decides the medium."""
     for address in ips:
         if address.ip == host:
             return address
@@ -38,8 +38,8 @@ def reaches(
     peers: PeersReading | None = None,
     links: LinkReading | None = None,
 ) -> list[Reach]:
-    """List where `node` has reached `peer`, whose own addresses are `ips`: the address in use
-    first, then the measured addresses, fastest first."""
+    """List the addresses at which `node` has reached `peer`: the address in use first, then the
+    measured addresses, fastest first. `ips` are the addresses that `peer` reports."""
     hosts: list[str] = []
     if peers is not None and peers.node == node:
         hosts += [
@@ -56,7 +56,7 @@ def reaches(
 
 
 def measured_links(reading: LinkReading, cards: Cards) -> dict[NodeId, LinkCost]:
-    """Return a node's measurements towards each peer, on the path that a ring would take."""
+    """Return the measured cost of a node's link to each peer, on the path that a ring would use."""
     ways: dict[NodeId, list[tuple[MeasuredLink, NodeAddress]]] = {}
     for link in sorted(reading.links, key=lambda link: -link.bytes_per_s):
         at = address_at(link.host, cards.get(link.peer, ()))
@@ -69,8 +69,8 @@ def _badness(way: tuple[MeasuredLink, NodeAddress]) -> int:
 
 
 def believed(measured: MeasuredLink, address: NodeAddress) -> LinkCost:
-    """Return the cost of a measured link; a measured bandwidth that is only a lower bound counts
-    only if it exceeds the estimate in `PRIORS`."""
+    """Return the cost of a measured link. A measured bandwidth that is only a lower bound counts
+    only if it exceeds the estimate for the medium (`PRIORS`)."""
     rate = measured.bytes_per_s
     if measured.at_least:
         rate = max(rate, prior(address).bytes_per_s)

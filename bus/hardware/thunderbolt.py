@@ -24,8 +24,8 @@ FEWEST_IN_A_LOOP = 3
 
 @dataclass(frozen=True, slots=True)
 class ThunderboltPort:
-    """One Thunderbolt port. `domain`: of its bus. `peers`: the domains of the Macs at the other end
-    of its cable. `gigabits`: the speed of a plugged cable, else 0."""
+    """One Thunderbolt port. `domain`: the domain UUID of its bus. `peers`: the domain UUIDs of the
+    Macs at the other end of its cable. `gigabits`: the speed of a plugged cable, else 0."""
 
     receptacle: str
     domain: str
@@ -34,7 +34,8 @@ class ThunderboltPort:
 
 
 def ports_in(profile: str) -> tuple[ThunderboltPort, ...]:
-    """Return the ports in `system_profiler`'s JSON, in its order; none if the text is not that."""
+    """Return the ports in `system_profiler`'s JSON, in its order; none if the text is not such
+    JSON."""
     try:
         buses: Any = json.loads(profile)["SPThunderboltDataType"]
     except (ValueError, KeyError, TypeError):
@@ -62,9 +63,9 @@ def _port(bus: Mapping[str, Any]) -> ThunderboltPort:
 
 
 def bridge_service(order: str) -> str | None:
-    """Return the name of the bridge's network service from `networksetup
-    -listnetworkserviceorder` (an operator may have changed it). None if there is none or it is
-    switched off."""
+    """Return the name of the Thunderbolt Bridge's network service, from the output of `networksetup
+    -listnetworkserviceorder` (an operator may have changed the name). None if there is no such
+    service or it is switched off."""
     for mark, name, port in re.findall(
         r"^\((\d+|\*)\) (.+)\n\(Hardware Port: (.+?), Device: \S*\)$", order, flags=re.MULTILINE
     ):
@@ -84,7 +85,8 @@ def reading_of(profile: str, order: str) -> ThunderboltReading:
 
 
 def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[NodeId, ...], ...]:
-    """Return groups of more than two nodes that are cabled in a ring and all bridge, by node id.
+    """Return the groups of more than two nodes that are cabled in a ring and all bridge. Nodes are
+    sorted by id.
 
     A node with fewer than two bridging neighbours is on no ring. Removing such nodes repeatedly
     leaves the rings (the graph's 2-core) and the nodes between two of them.
@@ -106,7 +108,8 @@ def bridge_loops(readings: Mapping[NodeId, ThunderboltReading]) -> tuple[tuple[N
 
 
 def _links(readings: Mapping[NodeId, ThunderboltReading]) -> dict[NodeId, set[NodeId]]:
-    """Return the neighbours of each node; the report of one end is enough."""
+    """Return the neighbours of each node. Two nodes are neighbours if either of them reports the
+    cable."""
     owner = {domain: node for node, reading in readings.items() for domain in reading.domains}
     links: dict[NodeId, set[NodeId]] = {node: set() for node in readings}
     for node, reading in readings.items():

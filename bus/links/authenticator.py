@@ -1,12 +1,13 @@
 """Talks to ZeroMQ in a thread of its own: decides which clients are admitted (ZAP,
 rfc.zeromq.org/spec/27).
 
-A process has one such thread and socket. It starts with the first link that serves with keys and
-ends with the last. Each ZAP domain has a gate, which decides. A refused client gets status 400; its
-link retries after a second, because this node may know the client by then. (With status 300 libzmq
-sends nothing, and both sides wait for the handshake's timeout.) Without this thread no client is
-admitted, because every link with keys enforces its domain. If a link with keys also binds over ipc,
-its ipc clients are checked by this thread, too, but their traffic is not encrypted.
+A process has one such thread and socket. The thread starts when the first link listens with
+encryption keys, and ends when the last such link is closed. Each ZAP domain has a gate, an object
+that decides about its clients. A refused client gets status 400; its link retries after a second,
+because this node may know the client by then. (With status 300 libzmq sends nothing, and both sides
+wait for the handshake's timeout.) Without this thread no client is admitted, because every link
+with keys enforces its domain. If a link with keys also binds over ipc, its ipc clients are checked
+by this thread, too, but their traffic is not encrypted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Authenticator:
         self._wake = -1
 
     def enter(self, domain: str, gate: Gate) -> None:
-        """Use `gate` for clients of `domain`; call once for each serving socket."""
+        """Use `gate` for clients of `domain`. Call this once for each listening socket."""
         with self._lock:
             self._users[domain] = self._users.get(domain, 0) + 1
             self._gates[domain] = gate
@@ -46,7 +47,8 @@ class Authenticator:
                 self._start()
 
     def leave(self, domain: str) -> None:
-        """Record that one serving socket is closed; the thread ends when the last one is."""
+        """Record that one listening socket of `domain` is closed; the thread ends when the last one
+        is."""
         with self._lock:
             left = self._users.get(domain, 0) - 1
             if left > 0:
@@ -58,7 +60,7 @@ class Authenticator:
                 self._stop()
 
     def close(self) -> None:
-        """End the thread now, even while sockets serve."""
+        """End the thread now, even while sockets still listen."""
         with self._lock:
             self._users.clear()
             self._gates.clear()
@@ -100,13 +102,15 @@ class Authenticator:
 
 
 def answer(frames: Sequence[bytes], gates: Mapping[str, Gate]) -> list[bytes] | None:
-    """Return the reply to a ZAP request from a ROUTER; None if it is not a request."""
+    """Return the reply to a ZAP request; None if `frames`, as a ROUTER received them, are no such
+    request."""
     if len(frames) < 8 or frames[2] != VERSION:
         return None
     client, empty, version, request, domain, address, _, mechanism, *credentials = frames
 
     def reply(code: bytes, text: bytes, user: str = "") -> list[bytes]:
-        """Answer the request with a ZAP status."""
+        """Return the reply to the request, with a ZAP status code and text. `user`: the name of an
+        admitted client."""
         return [client, empty, version, request, code, text, user.encode(), b""]
 
     gate = gates.get(domain.decode(errors="replace"))
@@ -136,6 +140,6 @@ def _is_remote(address: bytes) -> bool:
 
 
 AUTHENTICATOR = Authenticator()
-"""The authenticator of this process. It starts nothing before the first socket that serves with
+"""The authenticator of this process. Its thread starts with the first socket that listens with
 keys."""
 atexit.register(AUTHENTICATOR.close)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 SOON_S = 14 * 86_400.0
-"""A warning about a certificate begins this long before its end."""
+"""A warning about a certificate begins this many seconds before the certificate expires."""
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----\s+([A-Za-z0-9+/=\s]+?)-----END CERTIFICATE-----")
 _TIMES = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
 _CONTEXT_0 = 0xA0
@@ -57,7 +57,8 @@ def validity_of(pem: str) -> Validity:
 
 
 def standing(validity: Validity, now_s: float) -> str:
-    """Return the warning about a certificate at `now_s`, with the date; "" if it is fine."""
+    """Return a warning, with the date, if a certificate is not valid at `now_s` or expires soon;
+    else ""."""
     if now_s < validity.begins_s:
         return f"is not valid before {date_of(validity.begins_s)}: clients refuse it until then"
     if now_s >= validity.ends_s:
@@ -68,7 +69,7 @@ def standing(validity: Validity, now_s: float) -> str:
 
 
 def date_of(at_s: float) -> str:
-    """Return a Unix time as text, to the minute."""
+    """Return a Unix time as text: date, hour and minute in UTC."""
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 

@@ -29,8 +29,8 @@ class ClockSample:
     answered_at: float
 
     def bounds(self, began_at: float, ended_at: float) -> tuple[float, float]:
-        """Return the least and the greatest possible offset of the other clock to ours, between
-        these two times of our clock."""
+        """Return the least and the greatest possible offset of the other clock from ours, for the
+        interval from `began_at` to `ended_at` of our clock."""
         away_s = max(abs(ended_at - self.sent_at), abs(self.answered_at - began_at))
         slack_s = DRIFT * away_s
         least, most = self.replied_at - self.answered_at, self.had_at - self.sent_at
@@ -39,14 +39,15 @@ class ClockSample:
 
 @dataclass(frozen=True, slots=True)
 class ClockEstimate:
-    """The offset to subtract from the other's clock to get ours, and its possible error."""
+    """`offset` is what to subtract from the other process's clock to get ours; `error` is its
+    greatest possible error."""
 
     offset_s: float
     error_s: float
 
 
 class ClockOffsets:
-    """The bounds on one other process's clock, from its last replies."""
+    """The bounds on the offset of one other process's clock, from its last replies."""
 
     def __init__(self) -> None:
         self._samples: deque[ClockSample] = deque(maxlen=KEPT)
@@ -67,6 +68,7 @@ class ClockOffsets:
 
 
 def _common(pairs: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    """Return the greatest lower bound and the least upper one."""
+    """Return the bounds that hold for all pairs: the greatest lower bound and the least upper
+    bound."""
     lower, upper = zip(*pairs, strict=True)
     return max(lower), min(upper)

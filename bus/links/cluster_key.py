@@ -38,8 +38,8 @@ Phase = Literal["settled", "prepared", "switched"]
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """The key file, which is optional; the list of the nodes that this node has met; and the file
-    of the machine key, which is made if it is missing."""
+    """Paths of three files. The cluster's key file is optional. The second file lists the nodes
+    that this node has met. The file of the machine key is created if it is missing."""
 
     key: Path
     known: Path

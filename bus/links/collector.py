@@ -20,7 +20,7 @@ import certifi
 
 MOST_ANSWER_BYTES = 64 << 10
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may be sent again."""
+"""HTTP statuses after which the same request may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class CollectorAnswer:
 
 
 class HttpCollector:
-    """The collector at `url`. `headers` are sent with each request. `timeout_s` limits the
-    connection, and again the answer."""
+    """The collector at `url`. `headers` are sent with each request. `timeout_s` limits the time to
+    connect, and then again the time to answer."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -49,7 +49,7 @@ class HttpCollector:
             self._trusted.load_verify_locations(certifi.where())
 
     def post(self, body: bytes) -> CollectorAnswer:
-        """Send a body; return the answer. Raises OSError if there is none."""
+        """Send a body and return the answer. Raises OSError if no answer arrives."""
         connection = self._connection()
         is_late = threading.Event()
         late = threading.Timer(self._timeout_s, _cut, (connection, is_late))

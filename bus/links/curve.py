@@ -54,7 +54,7 @@ class LinkKeys:
         self._servers: dict[str, Server] = {}
 
     def serve(self, address: str) -> str:
-        """Bind with the current key; return the address with its real port. Raises PortTaken."""
+        """Bind with the current key. Return the address with its real port. Raises PortTaken."""
         if not self._served:
             self._security.enter()
         secret = self._security.serving()
@@ -74,12 +74,12 @@ class LinkKeys:
         self._connect(address, first)
 
     def forget(self, address: str) -> None:
-        """Stop trying keys at an address."""
+        """Stop trying keys for the server at an address."""
         self._servers.pop(address, None)
 
     def note_event(self, event: int, address: str) -> bool:
-        """Process an event of the monitor. After a failed handshake, log it and try another key.
-        Return whether the event made or ended a connection."""
+        """Process an event of the socket's ZeroMQ monitor. After a failed handshake, log it and try
+        another key. Return whether the event made or ended a connection."""
         is_up = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         server = self._servers.get(address)
         if server is not None:
@@ -99,8 +99,9 @@ class LinkKeys:
         return was_up or is_up
 
     def renew(self, is_busy: Callable[[], bool]) -> bool:
-        """Connect again where ZeroMQ has stopped trying. Unless `is_busy`, serve with the current
-        key; False if that must be tried again soon."""
+        """Connect again to servers that ZeroMQ has stopped trying. If the key of this node has
+        changed and the link is not busy, listen with the new key. Return False if that must be
+        tried again soon."""
         for address, server in self._servers.items():
             if server.is_given_up:
                 self._try(address, server, server.used)
@@ -120,7 +121,7 @@ class LinkKeys:
         return True
 
     def close(self) -> None:
-        """Unregister the gate, so that no client is admitted any more."""
+        """Unregister from the authenticator, so that no client is admitted any more."""
         if self._served:
             self._security.leave()
         self._served, self._servers = {}, {}

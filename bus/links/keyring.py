@@ -137,8 +137,8 @@ def _stamp(file: Path) -> _Stamp:
 
 
 class Keyring:
-    """This node's keys, for any thread. Links take `node` or `door` as `security`. `is_local`: it
-    has only the machine key."""
+    """This node's keys, for any thread. Links use the attributes `node` or `door` as their
+    `security`. `is_local`: there is only the machine key."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Keyring:
 
     @property
     def keys(self) -> ClusterKeys:
-        """Return the keys, as they are on disk now."""
+        """Return the keys that are in the key file now."""
         self._follow()
         return self._keys
 
@@ -178,13 +178,13 @@ class Keyring:
 
     @property
     def known_nodes(self) -> frozenset[NodeId]:
-        """Return the nodes that are admitted by name, this one included."""
+        """Return the nodes that this node admits by their ids, itself included."""
         self._follow()
         return self._known_nodes | {self.me}
 
     def introduce(self, nodes: Iterable[NodeId]) -> None:
-        """Admit these nodes by name, in every process of this node, until `forget`. Only for the
-        `bus` process. Raises BadKey for an invalid node id, or for too many."""
+        """Admit these nodes by their ids, in every process of this node, until `forget`. Only the
+        `bus` process may call this. Raises BadKey for an invalid node id, or for too many nodes."""
         if not self.is_local:
             self._rewrite(lambda before: before | set(nodes))
 
@@ -218,7 +218,7 @@ class Keyring:
 
     def say_refused(self, address: str, why: str) -> None:
         """Log a refusal, at most once an hour for each address and reason. It is a warning; but
-        while two keys are valid it is only information, because clients try both."""
+        while two keys are valid it is only information, because clients then try both."""
         with self._lock:
             at, count = self._refusals.get((address, why), (0.0, 0))
             if count and now() < at + SAY_AGAIN_S:
@@ -298,11 +298,11 @@ class KeyringGate(ABC):
         return self.ring.is_local
 
     def enter(self) -> None:
-        """Register this gate with the authenticator for clients of its domain."""
+        """Register with the authenticator, to decide about the clients of this domain."""
         AUTHENTICATOR.enter(self.domain, self)
 
     def leave(self) -> None:
-        """Unregister the gate. Each `enter` needs one `leave`."""
+        """Unregister this security from the authenticator. Each `enter` needs one `leave`."""
         AUTHENTICATOR.leave(self.domain)
 
     @abstractmethod
@@ -343,18 +343,18 @@ class NodeSecurity(KeyringGate):
 
 
 class DoorSecurity(KeyringGate):
-    """Between members that don't know each other's ids yet: both sides prove that they have the
-    cluster key, but neither proves its id. Used only for the first hello."""
+    """Security between members that don't know each other's ids yet. Both sides prove that they
+    have the cluster key, but neither proves its id. Used only for the first hello."""
 
     name = "door"
     max_bytes = DOOR_MAX_BYTES
 
     def serving(self) -> bytes:
-        """Return the door's secret, from the current key."""
+        """Return the secret that all members share for the first hello, from the current key."""
         return door_secret(self.ring.keys.current)
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:
-        """Return the door's keys for each valid key; the peer does not matter."""
+        """Return the shared keys for the first hello, for each valid cluster key."""
         pairs = [self.ring.pair(door_secret(key)) for key in self.ring.keys.valid]
         return [CurveKeys(public, public, secret) for public, secret in pairs]
 
@@ -365,8 +365,8 @@ class DoorSecurity(KeyringGate):
 
 
 class MachineSecurity(DoorSecurity):
-    """Between this user's nodes on one machine: a node that has the machine key is admitted
-    immediately; no node proves its id."""
+    """Security between this user's nodes on one machine. A node that has the machine key is
+    admitted immediately; no node proves its id."""
 
     name = "machine"
     max_bytes = MAX_MESSAGE_BYTES

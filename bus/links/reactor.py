@@ -27,7 +27,7 @@ BUDGET = 256
 """Messages read from one link before the loop reads other links."""
 RENEW_S, RENEW_AGAIN_S = 1.0, 0.02
 REOPEN_S = 3.0
-"""How often socket files are checked for removal."""
+"""Interval of the check whether the file of an ipc socket was removed."""
 TICK_S = 0.1
 SOCKET_GONE = "a socket file was removed; opening it again"
 SLACK_RATIO, SLACK_MAX_S = 0.25, 0.05
@@ -70,7 +70,7 @@ class Reactor(ABC):
         self._watch(link, lambda: _pass_on(link, on_frames))
 
     def watch_from(self, link: Link, on_message: OnMessage) -> None:
-        """Call back with each message and the node that its key proved (`Link.receive_from`)."""
+        """Call back with each message and its sender, proved by its key (`Link.receive_from`)."""
         self._watch(link, lambda: _pass_on_from(link, on_message))
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
@@ -109,7 +109,7 @@ class Reactor(ABC):
             _keep_renewed(self, link)
 
     def _reopen(self) -> None:
-        """Let links bind again where their files were removed."""
+        """Let each watched link bind its ipc path again if the path's file was removed."""
         self._links[:] = [link for link in self._links if not link.socket.closed]
         for path in [path for link in self._links for path in link.reopen()]:
             self.on_reopened(path)
@@ -192,8 +192,8 @@ class PollReactor(Reactor):
         self.call(self._stop)
 
     def wake_on_signals(self) -> None:
-        """Let signals wake the loop of the main thread, which calls this. Otherwise a signal just
-        before a wait would be handled only after it."""
+        """Let signals wake the loop. Call this in the main thread, which runs the loop. Otherwise a
+        signal that arrives just before a wait would be handled only after that wait."""
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
 
     def run(self) -> None:

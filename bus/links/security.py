@@ -61,7 +61,7 @@ class Gate(Protocol):
 
 
 class Security(Protocol):
-    """Keys and limits for a link. `bus.links.keyring` has the implementations."""
+    """The keys and limits of a link. `bus.links.keyring` has the implementations."""
 
     @property
     def domain(self) -> str:
@@ -80,15 +80,15 @@ class Security(Protocol):
         ...
 
     def enter(self) -> None:
-        """Begin to admit the clients of a socket that is about to serve."""
+        """Start to admit the clients of a socket that is about to listen."""
         ...
 
     def leave(self) -> None:
-        """Record that a serving socket is closed."""
+        """Record that a listening socket is closed."""
         ...
 
     def serving(self) -> bytes:
-        """Return the current secret of this server."""
+        """Return the current Curve25519 secret with which this node listens."""
         ...
 
     def reaching(self, peer: NodeId | None) -> Sequence[CurveKeys]:

@@ -1,9 +1,9 @@
 """Talks to the disk: the certificate and key of HTTPS; reads, checks and watches them.
 
-A pair is accepted or refused as a whole. A refusal names both settings and the remedy. The current
-pair serves until a new pair is read and valid. The new pair is a new context, which only new
-connections use. During a replacement a pair may be inconsistent for a moment, so its fault is
-reported only after two checks.
+A certificate and its key are a pair, which is accepted or refused as a whole. A refusal names both
+settings and the remedy. The current pair is used until a new pair has been read and is valid. The
+new pair is a new TLS context, which only new connections use. While files are being replaced,
+certificate and key may not match for a moment, so a fault is reported only if two checks find it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class TlsPair:
-    """A valid pair. `certificate` is its own certificate as PEM, without the chain."""
+    """A valid certificate with its key. `certificate` is the certificate as PEM, without its
+    chain."""
 
     context: ssl.SSLContext
     certificate: str
@@ -55,8 +56,8 @@ class TlsPair:
 
 @dataclass(frozen=True, slots=True)
 class HttpsServed:
-    """The certificates with which the gateway serves or just served, as PEM, newest first.
-    `trouble`: the fault of the files; "" if none."""
+    """The certificates with which the gateway serves now or served until just now, as PEM, newest
+    first. `trouble`: the fault of the files; "" if none."""
 
     certificates: tuple[str, ...] = ()
     trouble: str = ""
@@ -67,7 +68,7 @@ class _PassphraseAskedError(Exception):
 
 
 def read_pair(files: TlsFiles) -> TlsPair:
-    """Return the pair, ready to serve. Raises ConfigError with the fault."""
+    """Return the certificate and key, ready to serve HTTPS. Raises ConfigError with the fault."""
     text = _read(files.certificate, "certificate")
     key = _read(files.key, "key")
     try:
@@ -99,8 +100,8 @@ def read_pair(files: TlsFiles) -> TlsPair:
 
 
 def exposed_key(files: TlsFiles) -> str | None:
-    """Return a warning if other users may read the key, else None. If another user owns the key,
-    that user chose its group, so access by the group is no fault."""
+    """Return a warning if other users may read the key file, else None. If another user owns the
+    file, that user chose its group, so access by the group is no fault."""
     try:
         status = Path(files.key).stat()
     except OSError:
@@ -112,11 +113,11 @@ def exposed_key(files: TlsFiles) -> str | None:
 
 
 class PairWatch:
-    """Watches the files of a pair. `pair` is the last valid pair; `trouble` is the fault of the
-    current files, or ""."""
+    """Watches the files of a certificate and its key. `pair` is the last valid pair; `trouble` is
+    the fault of the current files, or ""."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Read the pair of files. Raises ConfigError if the pair is invalid."""
+        """Read the certificate and the key. Raises ConfigError if they are invalid."""
         self._files = files
         self._seen = self._stamps()
         self.pair = read_pair(files)
@@ -146,9 +147,8 @@ class PairWatch:
 
 
 def tell_served(folder: str, pair: TlsPair | None, trouble: str) -> None:
-    """Write the certificate that the gateway serves with, and the fault of the files, where this
-    user's other processes can read them. `pair` None: the gateway still serves with the previous
-    pair."""
+    """Write the gateway's current certificate, and the fault of its files, where this user's other
+    processes can read them. `pair` None: the gateway still serves with the previous pair."""
     before = read_served(folder).certificates
     own = () if pair is None else (pair.certificate,)
     certificates = list(dict.fromkeys([*own, *before]))[:SERVED_KEPT]

@@ -24,10 +24,11 @@ from bus.wire.ids import NodeId
 Plane = Literal[
     "control", "telemetry", "peers", "holder", "data", "weights", "plans", "exchange", "rest"
 ]
-"""Kinds of traffic. `control`, `telemetry`: the planes of the bus. `peers`: hellos and measurements
+"""Kinds of traffic. `control`, `telemetry`: messages of the bus. `peers`: hellos and measurements
 of links. `holder`: questions to the leader and between candidates. `data`: tokens between gateways
-and runners. `weights`: files of models. `plans`: plans of a group's lead. `exchange`: data between
-its ranks. `rest`: all beyond `ROWS`."""
+and runners. `weights`: files of models. `plans`: plans that the lead of a group of ranks sends.
+`exchange`: data between these ranks. `rest`: everything for which the file has no row left
+(`ROWS`)."""
 
 ROWS = 256
 """Number of rows in the file. Each row counts one peer on one plane; the last row counts all peers
@@ -54,7 +55,7 @@ class Crossed:
 
 
 class Tally(Protocol):
-    """Counts each message of a link, with all its frames."""
+    """Counts the bytes of each message of a link, with all its frames."""
 
     def sent(self, frames: Sequence[bytes]) -> None:
         """Count a message that the socket accepted."""
@@ -66,7 +67,8 @@ class Tally(Protocol):
 
 
 class Way:
-    """The bytes to and from one peer on one plane. One thread counts each direction."""
+    """The bytes sent to one peer and received from it on one plane. In each direction only one
+    thread counts."""
 
     __slots__ = ("_at", "_received", "_sent", "_traffic")
 
@@ -95,8 +97,8 @@ class Way:
 
 
 class Senders:
-    """The `Tally` of a ROUTER: the first frame names the peer and is not sent. `way_of` returns
-    None for a peer that is not counted."""
+    """The `Tally` of a ROUTER: the first frame of a message names the peer and is not counted.
+    `way_of` returns the counter for a peer, None for a peer that is not counted."""
 
     def __init__(self, way_of: Callable[[bytes], Way | None]) -> None:
         self._way_of = way_of
@@ -125,8 +127,8 @@ class Senders:
 
 
 class Traffic:
-    """The counts of one process of `node`, from zero; in memory only until `share`. Any thread may
-    get a `Way`. Other threads may count during and after `close`."""
+    """The byte counts of one process of `node`, from zero; in memory only until `share`. Any thread
+    may get a `Way`. Other threads may count during and after `close`."""
 
     def __init__(self, node: NodeId) -> None:
         self.shared: bytearray | mmap.mmap = bytearray(_FILE_BYTES)
@@ -143,7 +145,7 @@ class Traffic:
         _HEAD.pack_into(self.shared, 0, process.encode())
 
     def way(self, peer: str, plane: Plane) -> Way | None:
-        """Return the count for a peer and a plane; None for this node."""
+        """Return the counter for a peer and a plane; None if the peer is this node itself."""
         if peer == self._node:
             return None
         key = (peer, plane)
@@ -155,12 +157,13 @@ class Traffic:
             return self._ways[key]
 
     def by_identity(self, plane: Plane, *, split: str = "/", part: int = 0) -> Senders:
-        """Return the tally of a ROUTER whose peers' identities contain their node id: split the
-        identity at `split`, and the id is number `part`. Peers without a node id are not counted.
-        """
+        """Return the tally of a ROUTER whose peers have identities that contain their node id: the
+        part number `part` of the identity, split at `split`. Peers without a node id are not
+        counted."""
 
         def way_of(identity: bytes) -> Way | None:
-            """Return the count for the node in an identity; None for an identity made by ZeroMQ."""
+            """Return the counter for the node in an identity; None for an identity made by
+            ZeroMQ."""
             text = identity.decode("ascii", errors="replace")
             parts = text.split(split)
             names = text.isascii() and text.isprintable() and len(parts) > part + 1
@@ -194,7 +197,7 @@ def open_traffic(folder: str, process: str, node: NodeId) -> Traffic:
 
 
 def read_traffic(folder: Path) -> dict[str, tuple[Crossed, ...]]:
-    """Return the traffic of all processes of a runtime folder, by name."""
+    """Return the traffic of all processes that have a file in a runtime folder, by process name."""
     counts: dict[str, tuple[Crossed, ...]] = {}
     for path in sorted(folder.glob(f"*{_ENDING}")):
         with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):

@@ -202,10 +202,10 @@ class Link:
         return frames
 
     def receive_from(self) -> tuple[NodeId | None, Frames] | None:
-        """Return the next message and the node that sent it, as its key proved it. The node is None
-        for a sender without proof (a plain connection, or one through the door). Returns None if no
-        message is waiting. Only for links that bind: ZeroMQ names the clients of a socket, but not
-        its servers."""
+        """Return the next message and the node that sent it, as its key proved. The node is None
+        for a sender without proof (a plain connection, or a first hello: `DoorSecurity`). Return
+        None if no message is waiting. Only for links that bind: ZeroMQ names the clients of a
+        socket, but not its servers."""
         try:
             frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
@@ -272,7 +272,7 @@ class Link:
             self._keys.close()
 
     def _check_is_here(self, address: str) -> None:
-        """Raise Exposed for an address that needs a cluster key."""
+        """Raise Exposed if the address needs a cluster key that this link does not have."""
         is_bound_here = self.security is None or self.security.is_local
         if is_bound_here and address.startswith("tcp://") and not is_loopback(host_of(address)):
             raise Exposed(
@@ -289,7 +289,8 @@ class _HeldPath:
         self._lock = self._locked()
 
     def hold_again(self) -> None:
-        """Lock the file again if the locked file was removed. Raises AlreadyRunning, OSError."""
+        """Lock the path's lock file again if that file was removed. Raises AlreadyRunning,
+        OSError."""
         if lies_at(self._lock, f"{self.path}.lock"):
             return
         lock, self._lock = self._lock, self._locked()

@@ -1,5 +1,5 @@
 """The members of the cluster as one node's switchboard sees them, and how it finds and dials nodes.
 
-Module `membership` decides and is pure. `peer_links` dials, `peer_memory` stores addresses, and
-`discovery` uses mDNS.
+Module `membership` decides and is pure. `peer_links` dials nodes, `peer_memory` stores their
+addresses, and `discovery` finds nodes by mDNS.
 """

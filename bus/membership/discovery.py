@@ -1,9 +1,10 @@
-"""Talks to the local network by mDNS: advertises this node and receives adverts of others. It is
-zeroconf's only home.
+"""Talks to the local network by mDNS: advertises this node and receives adverts of other nodes. No
+other module uses zeroconf.
 
-Adverts are hints (`bus.membership.mdns_hints`). Zeroconf waits for the network when it registers,
-so it has its own thread; the switchboard takes the received adverts when it likes. Adverts contain
-no secret: namespace, node id, port, addresses, and fingerprints of the cluster's keys.
+Adverts are hints (`bus.membership.mdns_hints`). Zeroconf waits for the network when it registers a
+service, so it has its own thread; the switchboard calls `take_news` for the received adverts.
+Adverts contain no secret: namespace, node id, port, addresses, and fingerprints of the cluster's
+keys.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ASK_MS = 1_000
 TTL_S = 120
 """How long other nodes keep the record of a killed node."""
 MAX_NAMES = 256
-"""Maximum services of other nodes to follow; further ones are ignored."""
+"""Maximum number of other nodes' services to follow; further services are ignored."""
 LAST_WORDS_S = 2.0
 
 News = tuple[NodeId, Advert | None]
@@ -46,15 +47,16 @@ News = tuple[NodeId, Advert | None]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """This node's listening address: `listen` is a host; a wildcard means all hosts."""
+    """Where this node listens. `listen` is a host; a wildcard such as 0.0.0.0 means all of the
+    machine's addresses."""
 
     listen: str
     port: int
 
 
 class Discovery:
-    """Advertises this node and receives adverts of others, until it is closed. A thread calls
-    `advert` regularly for the current advert."""
+    """Advertises this node and receives adverts of other nodes, until it is closed. A thread calls
+    `advert` regularly to get the current advert of this node."""
 
     def __init__(self, place: Place, advert: Callable[[], Advert], log: Log) -> None:
         self._place = place
@@ -71,7 +73,7 @@ class Discovery:
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def close(self) -> None:
-        """Withdraw the advert, and wait a moment for that."""
+        """Withdraw the advert, and wait a moment while it is sent."""
         self._stop.set()
         self._thread.join(LAST_WORDS_S)
 
@@ -107,7 +109,7 @@ class Discovery:
             zeroconf.close()
 
     def _say(self, zeroconf: Zeroconf, advert: Advert, *, first: bool) -> bool:
-        """Send this node's advert; return False if it has no address to advertise."""
+        """Send this node's advert. Return False if the advert has no IPv4 address."""
         hosts = (address.rpartition(":")[0] for address in advert.addresses)
         ips = [host for host in hosts if isinstance(ip_in(host), IPv4Address)]
         if not ips:
@@ -132,7 +134,7 @@ class Discovery:
 
 
 class Ears(ServiceListener):
-    """Receives zeroconf's calls, in the browser's thread."""
+    """Receives zeroconf's callbacks, in zeroconf's own thread."""
 
     def __init__(self, me: NodeId, heard: deque[News]) -> None:
         self._me = me

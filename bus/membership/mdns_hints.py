@@ -1,10 +1,10 @@
 """Adverts of nodes on the local network, and which of them to try.
 
 Pure: time arrives as `now`. An advert (mDNS, RFC 6762 and 6763) is a hint and proves nothing:
-anyone can send one, and the advert of a killed node outlives it. It makes no voter and no member.
-It only gives an address that `bus.membership.membership` dials, as a seed that may be wrong.
-Adverts of other namespaces or keys are not dialled. Few adverts are stored. An address is tried for
-a moment, then again after ever longer pauses, and dropped after `MAX_TRIES`.
+anyone can send one, and the advert of a killed node outlives it. An advert makes no node a voter or
+a member. It only gives an address that `bus.membership.membership` dials and that may be wrong.
+Adverts of other namespaces or keys are not dialled. The number of stored adverts is limited. An
+address is tried for a moment, then again after ever longer pauses, and dropped after `MAX_TRIES`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_HINTS = 64
 MAX_ADDRESSES = 8
 """Maximum addresses of one advert."""
 MAX_TRIED = 8
-"""Addresses that are tried at the same time."""
+"""Maximum number of addresses that are tried at the same time."""
 MAX_TRIES = 10
 TRY_S = SILENT_S
 REST_S, MAX_REST_S = 5.0, 300.0
@@ -36,7 +36,7 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 @dataclass(frozen=True, slots=True)
 class Advert:
     """A node's announcement of its addresses. `keys`: the fingerprints of its cluster's valid keys;
-    empty if it has none. `addresses`: `ip:port`s of its `peers` port."""
+    empty if it has none. `addresses`: the `ip:port`s at which it accepts hellos."""
 
     node: NodeId
     namespace: str
@@ -50,7 +50,8 @@ class Advert:
         return f"{self.node}.{SERVICE}"
 
     def properties(self) -> dict[str, str]:
-        """Return the TXT record. It has the boot, so that a restarted node sends a new advert."""
+        """Return the TXT record. It contains the process's boot id, so that a restarted node sends
+        a new advert."""
         return {"ns": self.namespace, "keys": ",".join(self.keys), "boot": self.boot}
 
     def is_kin(self, other: Advert) -> bool:
@@ -92,7 +93,7 @@ def parse_advert(
 
 
 def _is_dialled(ip: str) -> bool:
-    """Return whether `ip` is the IPv4 address of one machine."""
+    """Return whether `ip` is an IPv4 address of a single machine."""
     address = ip_in(ip)
     if not isinstance(address, IPv4Address):
         return False
@@ -101,7 +102,8 @@ def _is_dialled(ip: str) -> bool:
 
 @dataclass(slots=True)
 class Hint:
-    """The last advert of a node, and the tries of its addresses."""
+    """The last advert of a node, how often its addresses were tried, and the address `tried` at
+    present."""
 
     advert: Advert
     tries: int = 0
@@ -111,13 +113,13 @@ class Hint:
 
 
 class Hints:
-    """Adverts with tries left, at most `MAX_HINTS`."""
+    """The stored adverts whose addresses may still be tried, at most `MAX_HINTS`."""
 
     def __init__(self) -> None:
         self.of: dict[NodeId, Hint] = {}
 
     def hear(self, advert: Advert, now: float) -> None:
-        """Add an advert of our own cluster. A changed advert is tried at once."""
+        """Store an advert of a node of our own cluster. A changed advert is tried at once."""
         hint = self.of.get(advert.node)
         if hint is not None and hint.advert == advert:
             return
@@ -130,7 +132,8 @@ class Hints:
         self.of[advert.node] = Hint(advert, next_at=now, tried=tried, until=until)
 
     def lose(self, node: NodeId) -> None:
-        """Drop a withdrawn or expired advert. A running try continues."""
+        """Drop the advert of a node, which was withdrawn or has expired. A running try
+        continues."""
         hint = self.of.get(node)
         if hint is not None:
             hint.tries, hint.next_at = MAX_TRIES, hint.until
@@ -140,8 +143,9 @@ class Hints:
         return any(address in hint.advert.addresses for hint in self.of.values())
 
     def tired(self, now: float, met: Collection[NodeId]) -> list[str]:
-        """Return addresses whose try ends now: its time is over, or their node is among `met`. Drop
-        adverts of `met` nodes and those tried too often. Call this before `due`."""
+        """Return the addresses whose try ends now, because its time is over or their node is among
+        `met`. Drop the adverts of `met` nodes and adverts that were tried too often. Call this
+        before `due`."""
         addresses: list[str] = []
         for node, hint in list(self.of.items()):
             if hint.tried is not None and (now >= hint.until or node in met):

@@ -1,6 +1,7 @@
-"""The actions that membership asks of its shell, in order.
+"""The actions that `bus.membership.membership` decides. Its caller, the shell, carries them out in
+order.
 
-Pure. `bus.membership.membership` decides them.
+Pure.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from bus.wire.ids import NodeId
 from bus.wire.messages.peers import PeerHello, PeerPorts
 
 SILENT_S = 3.0
-"""A peer without an answer for this long is silent, and its next address is tried."""
+"""A peer that has not answered for this many seconds is silent, and its next address is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """Connect to an address (open a *line*). `node`: the node that is expected there; None:
-    unknown."""
+    """Connect to an address. The connection is called a *line*. `node`: the node that is expected
+    at the address; None: unknown."""
 
     address: str
     node: NodeId | None
@@ -32,7 +33,7 @@ class HangUp:
 
 @dataclass(frozen=True, slots=True)
 class SayHello:
-    """An action: send the first message of a new connection to a peer."""
+    """Send a hello, the first message of a new connection, to a peer."""
 
     address: str
     hello: PeerHello
@@ -40,7 +41,8 @@ class SayHello:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Subscribe to a peer's planes on `host`, in place of earlier subscriptions to it."""
+    """Subscribe on `host` to a peer's planes (its published control and telemetry messages), in
+    place of earlier subscriptions to that peer."""
 
     node: NodeId
     host: str
@@ -56,7 +58,7 @@ class Unfollow:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Log a message for the operator, once."""
+    """Log a message for the operator."""
 
     message: str
     node: NodeId | None = None

@@ -37,7 +37,8 @@ REFUSED_S = 5.0
 
 
 class Membership:
-    """The rules of the module's docstring. The shell carries out each method's actions in order."""
+    """The members as one node sees them, by the rules in the module's docstring. The shell
+    (`bus.membership.peer_links`) carries out the actions that each method returns, in order."""
 
     def __init__(
         self, me: PeerHello, seeds: Iterable[str] = (), saved_peers: Iterable[KnownPeer] = ()
@@ -75,9 +76,9 @@ class Membership:
     def heard_welcome(
         self, address: str, welcome: PeerWelcome, now: float, wall_s: float = 0.0
     ) -> list[Action]:
-        """Process a welcome that arrived on a line: the node at the other end is alive and is a
-        member. `wall_s` is this node's clock (0: not read). The peer's clock counts as read half
-        way through the round trip (Cristian's algorithm)."""
+        """Process a welcome that arrived on a line (a dialled connection): the node at the other
+        end is alive and is a member. `wall_s` is this node's clock (0: not read). The peer's clock
+        counts as read half way through the round trip (Cristian's algorithm)."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -99,8 +100,8 @@ class Membership:
         return self._link(peer, address, now)
 
     def heard_refused(self, address: str, refused: PeerRefused, now: float) -> list[Action]:
-        """Process a refusal that arrived on a line (a dialled connection). The line says hello
-        again from time to time."""
+        """Process a refusal that arrived on a line (a dialled connection). A hello is sent on the
+        line again from time to time."""
         line = self.lines.get(address)
         if line is None:
             return []
@@ -126,8 +127,8 @@ class Membership:
             self.hints.hear(advert, now)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> list[Action]:
-        """Stop dialling and answering the nodes that are forgotten in the cluster's state. A node
-        that is no longer forgotten may join again."""
+        """Stop dialling and answering the nodes that are marked as forgotten in the cluster's
+        state. A node without that mark may join again."""
         self.peers.forgotten = set(forgotten) - {self.me.node}
         gone = [self.peers.pop(node) for node in sorted(self.peers.forgotten & set(self.peers))]
         return [action for peer in gone for action in self._part(peer)]
@@ -158,8 +159,8 @@ class Membership:
         return node == self.me.node or node in self.peers
 
     def strangers(self, now: float) -> tuple[str, ...]:
-        """Return the dialled addresses where no peer was ever found or one refuses, each with the
-        reply."""
+        """Return the dialled addresses at which no member was ever found or a node refuses this
+        one, each with the refusal or `no answer`."""
         lines, peers = self.lines, self.peers
         return tuple(
             f"{line.address}: {line.refused or 'no answer'}"
@@ -175,7 +176,8 @@ class Membership:
     # --- inside ---------------------------------------------------------------------------------
 
     def _try_hints(self, now: float) -> list[Action]:
-        """Dial addresses of adverts for a moment; hang up on those without an answer."""
+        """Dial the addresses of some adverts for a moment; hang up on addresses without an
+        answer."""
         met = {peer.node for peer in self.peers.values() if peer.status == "linked"}
         actions: list[Action] = []
         for address in self.hints.tired(now, met):
@@ -210,9 +212,9 @@ class Membership:
     def _turn_away(
         self, node: NodeId, why: str, now: float, hello: PeerHello | None = None
     ) -> list[Action]:
-        """Record that this node refuses another node, or is refused by it. Nothing changes if a
-        linked member with the same id still answers: then the refused message came from another
-        node."""
+        """Record that this node refuses another node, or is refused by it. If a linked member with
+        the same id still answers, nothing changes: the refused message came from another
+        process."""
         answered = any(line.is_answered(now) for line in self.lines.to(node))
         if node == self.me.node or node in self.peers.forgotten or answered:
             return []
@@ -233,7 +235,8 @@ class Membership:
         )
 
     def _redial(self, peer: Peer, now: float) -> list[Action]:
-        """Keep exactly one line to a peer: if it is silent, dial the next address."""
+        """Keep exactly one line (dialled connection) to a peer: if the peer is silent, dial its
+        next address."""
         actions: list[Action] = []
         for line in self.lines.to(peer.node):
             elsewhere = peer.addresses not in ((), (line.address,))
@@ -247,8 +250,8 @@ class Membership:
         return actions
 
     def _is_covered(self, address: str) -> bool:
-        """Return whether dialling a seed is pointless: it is our own address, or leads to a linked
-        or forgotten node."""
+        """Return whether a seed (an address from the settings) need not be dialled: it is our own
+        address, or leads to a linked or forgotten node."""
         node = self.lines.leads.get(address)
         if node is None:
             return address in self.me.addresses
@@ -257,7 +260,7 @@ class Membership:
         return linked or node == self.me.node or node in self.peers.forgotten
 
     def _part(self, peer: Peer) -> list[Action]:
-        """Unfollow a peer, and close the lines to it."""
+        """Unsubscribe from a peer, and close the lines (dialled connections) to it."""
         return [*self._unfollow(peer), *self.lines.hang_up_on(peer.node)]
 
     def _unfollow(self, peer: Peer) -> list[Action]:
@@ -265,7 +268,8 @@ class Membership:
         return [] if followed is None else [Unfollow(peer.node)]
 
     def _say(self, message: str, node: NodeId | None, address: str = "") -> list[Action]:
-        """Log a message, but not again before the next new link to a peer."""
+        """Log a message. The same message is not logged again before the next new link to a
+        peer."""
         if message in self._messages:
             return []
         self._messages.add(message)

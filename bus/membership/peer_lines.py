@@ -13,7 +13,8 @@ from bus.wire.ids import NodeId
 
 @dataclass(slots=True)
 class PeerLine:
-    """One dialled address. `node`: the node that is expected, or that answered there."""
+    """One dialled address. `node`: the node that is expected to answer at it, or that has
+    answered."""
 
     address: str
     node: NodeId | None
@@ -28,13 +29,13 @@ class PeerLine:
         return now - since >= SILENT_S
 
     def is_answered(self, now: float) -> bool:
-        """Return whether a node answered here recently, and welcomed this one."""
+        """Return whether a node answered at this address recently and welcomed this node."""
         return self.heard_at is not None and not self.refused and not self.is_silent(now)
 
 
 class LineTable(dict[str, PeerLine]):
-    """The lines (dialled connections) by address. `leads`: the last node that answered at an
-    address, also after its line was closed."""
+    """The lines (dialled connections) by address. `leads`: the last node that answered at each
+    address, also after the line was closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +46,8 @@ class LineTable(dict[str, PeerLine]):
         return [line for line in self.values() if line.node == node]
 
     def refusal_by(self, node: NodeId) -> str:
-        """Return the text with which a node refused this one on a line; empty if it did not."""
+        """Return the text with which a node refused this one on any line (dialled connection); ""
+        if it did not."""
         refusals = (line.refused for line in self.values() if self.leads.get(line.address) == node)
         return next((words for words in refusals if words), "")
 

@@ -1,10 +1,12 @@
 """Talks to the switchboards of other nodes: dials and answers them, subscribes to their messages,
 and reports the peers.
 
-The shell around `bus.membership.membership`. It listens on one TCP port for hellos, and has a
-DEALER for each line and a SUB per plane for each linked peer. Their messages go to this node's
-switchboard and never on to other nodes, because every node is linked with every other one. A file
-stores the peers, so that a node finds its cluster again when its seeds are gone.
+This is the shell around `bus.membership.membership`: it sends and receives what that module
+decides. It listens on one TCP port for hellos. It has one DEALER socket for each address that it
+dials. For each linked peer it has one SUB socket per plane (control, telemetry). Messages from
+peers go to this node's switchboard and never on to other nodes, because every node is linked with
+every other one. A file stores the peers, so that a node finds its cluster again when the addresses
+in its settings no longer answer.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ from bus.wire.topics import reading_topic
 
 @dataclass(frozen=True, slots=True)
 class PeerTiming:
-    """Intervals in seconds. `last_words_s`: between the goodbyes and the end of the process, so
-    that the goodbyes are sent."""
+    """Intervals in seconds. `last_words_s`: the time between the goodbyes and the end of the
+    process, in which the goodbyes are sent."""
 
     tick_s: float = 0.25
     reading_s: float = 1.0
@@ -68,10 +70,11 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True)
 class PeerSettings:
-    """Settings from the composition root. `listen`: a host; empty for a node that is not joined.
-    `addresses`: the hosts reported to others, best first. `port`: for hellos. `seeds`:
-    `host:port`s. `discovery`: find others by mDNS, and be found. `measures`: measure the links to
-    others. `look` finds the current addresses of a machine that moves; None: they are fixed."""
+    """Settings of the links to other nodes. `listen`: a host; empty for a node that joins no
+    cluster. `addresses`: the hosts reported to others, best first. `port`: the port for hellos.
+    `seeds`: `host:port`s to dial. `discovery`: find others by mDNS, and be found. `measures`:
+    measure the links to others. `look` finds the current addresses of a machine that moves; None:
+    they are fixed."""
 
     name: str
     namespace: str
@@ -88,7 +91,8 @@ class PeerSettings:
 
 
 class PeerLinks:
-    """All links with other nodes. `on_frames(plane, frames)` gets their published messages."""
+    """All links with other nodes. `on_frames(plane, frames)` is called with the messages that they
+    publish."""
 
     def __init__(
         self,
@@ -144,8 +148,8 @@ class PeerLinks:
         self._tick()
 
     def ways(self) -> dict[NodeId, tuple[str, ...]]:
-        """Return the addresses of each linked peer, the address in use first, and this node's own
-        address."""
+        """Return the addresses of each linked peer, the address in use first, and of this node
+        itself."""
         membership, settings = self.membership, self._settings
         in_use = {line.node: line.address for line in membership.lines.values() if line.node}
         ways = {
@@ -159,14 +163,14 @@ class PeerLinks:
         return ways
 
     def count_published(self, plane: Plane, count: int) -> None:
-        """Count bytes published on a plane: each linked peer gets them."""
+        """Count bytes published on a plane. Each linked peer counts, because each one gets them."""
         for peer in self.membership.peers.values():
             way = self._traffic.way(peer.node, plane) if peer.status == "linked" else None
             if way is not None:
                 way.add_sent(count)
 
     def leave_out(self, forgotten: Collection[NodeId]) -> None:
-        """Reject these forgotten nodes, also after restarts. A node that is not in the list may
+        """Reject these forgotten nodes, now and after restarts. A node that is not in the list may
         join again."""
         if forgotten == self._left_out:
             return
@@ -192,7 +196,7 @@ class PeerLinks:
     # --- hints ----------------------------------------------------------------------------
 
     def _advert(self) -> Advert:
-        """Return this node's advert for the local network. From any thread."""
+        """Return this node's advert for the local network. Any thread may call this."""
         keys = () if self._keyring is None else self._keyring.cluster_ids
         me = self.membership.me
         return Advert(me.node, me.namespace, keys, me.boot, me.addresses)

@@ -2,8 +2,8 @@
 removed with `shoal nodes forget`.
 
 The file is a JSON list with a row for each node: its addresses, or that it is forgotten. A file
-that can't be read is logged once and then replaced, because a node can do without it: the seeds
-lead to the cluster as well.
+that can't be read is logged once and then replaced. A node can do without the file, because the
+addresses in its settings lead to the cluster as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Talks to the planes of other switchboards: one SUB per plane for each linked peer.
+"""Talks to the switchboards of other nodes: subscribes to the messages that they publish.
 
-Received frames are passed on with their plane. On-demand topics are subscribed only while there is
-demand.
+Messages are published on two planes, control and telemetry. Each linked peer has one SUB socket per
+plane. Received frames are passed on with the name of their plane. On-demand topics are subscribed
+only while a client on this node wants them.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ OnFrames = Callable[[str, list[bytes]], None]
 
 
 class Dialler:
-    """Connects links to other nodes, as far as this node's keys allow it."""
+    """Connects links to other nodes, if this node's keys allow the connection."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._barred: set[str] = set()
 
     def connect(self, link: Link, address: str, peer: NodeId | None = None) -> bool:
-        """Connect a link to an address. False if the keys do not allow it; then the link is closed,
-        and that is logged once per address."""
+        """Connect a link to an address. Return False if the keys do not allow it; then the link is
+        closed, and that is logged once per address."""
         try:
             link.connect(address, peer=peer)
         except Exposed as error:
@@ -65,7 +66,7 @@ class PeerPlanes:
         self._followed: dict[NodeId, dict[str, Link]] = {}
 
     def want(self, prefix: str, *, wanted: bool) -> None:
-        """Subscribe to an on-demand topic at all peers, or unsubscribe."""
+        """Subscribe to an on-demand topic at all peers; if not `wanted`, unsubscribe."""
         (self._wanted.add if wanted else self._wanted.discard)(prefix)
         for plane, link in [pair for links in self._followed.values() for pair in links.items()]:
             if any(rule.prefix == prefix and rule.plane == plane for rule in TABLE):

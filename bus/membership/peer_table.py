@@ -30,7 +30,8 @@ TURNED_AWAY_S = 15.0
 
 @dataclass(slots=True)
 class Peer:
-    """One other node. `boots`: its recent processes, each with its first and last message."""
+    """One other node. `boots`: its recent processes, each with the times of its first and last
+    message."""
 
     node: NodeId
     name: str = ""
@@ -51,7 +52,7 @@ class Peer:
     refused_at: float = 0.0
 
     def spoke(self, message: PeerHello | PeerWelcome, now: float) -> None:
-        """Record a node's report on itself. A node that had left is back with its new process."""
+        """Record a node's report about itself. A node that had left counts as present again."""
         if self.boot != message.boot and self.status == "left":
             self.status = "silent"
         self.name, self.boot, self.spoke_at, self.ports = (
@@ -63,7 +64,7 @@ class Peer:
         self.addresses = tuple(dict.fromkeys(message.addresses)) or self.addresses
 
     def reading(self, now: float) -> PeerReading:
-        """Return the reading of the node for other services."""
+        """Return what this node knows about the other node, for other services."""
         return PeerReading(
             node=self.node,
             name=self.name,
@@ -139,7 +140,8 @@ class PeerTable(dict[NodeId, Peer]):
         return None
 
     def welcome(self, me: PeerHello, protocol: int, to: NodeId) -> PeerWelcome:
-        """Return the answer of `me` to an accepted node, with the peers that it may dial."""
+        """Return the answer of `me` to a node that may join, with the peers that this node may
+        dial."""
         others = tuple(
             peer
             for peer in self.known_peers()
@@ -173,16 +175,16 @@ class PeerTable(dict[NodeId, Peer]):
         )
 
     def _has_room(self, now: float) -> bool:
-        """Return whether one more node can be turned away, after dropping the silent ones."""
+        """Return whether one more refused node can be stored, after dropping the silent ones."""
         for node, peer in list(self.turned_away.items()):
             if now - peer.refused_at >= TURNED_AWAY_S:
                 del self.turned_away[node]
         return len(self.turned_away) < MAX_TURNED_AWAY
 
     def _is_double(self, me: PeerHello, hello: PeerHello, now: float) -> bool:
-        """Return whether another living process has the id: the older process has spoken again
-        since the younger appeared. A restarted process is no such case, because its predecessor is
-        silent."""
+        """Return whether two living processes use the same node id: the older process has sent a
+        message after the younger one appeared. A restarted node is no such case, because its old
+        process is silent."""
         if hello.node == me.node:
             return hello.boot != me.boot
         boots = self.met(hello.node, "hello").boots

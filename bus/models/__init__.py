@@ -1,9 +1,10 @@
 """The contents of files of models and of operators: model cards, LoRA adapters, embedding models,
 folders of models, tasks and clients.
 
-Several services read these files, so the rules stand here once. Nothing of this room crosses a
-wire: it imports `bus.wire`, and `bus.wire` never imports it. The door names modules and rooms,
-which load alone; a room inside has its own door.
+Several services read these files, so the rules are in this one package. Nothing in it is sent to
+other processes: it imports `bus.wire`, and `bus.wire` never imports it. The names below are its
+modules and packages. Importing `bus.models` loads none of them: each is loaded when it is imported
+itself.
 """
 
 from typing import TYPE_CHECKING

@@ -146,7 +146,8 @@ def embedding_model(config: Mapping[str, Any], read: ReadJson) -> EmbeddingModel
 
 
 def files_read(names: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the files and folders of a model that describe how it embeds."""
+    """Return the names of the files and folders of a model that describe how it computes
+    vectors."""
     wanted = (MODULES, PROMPTS, TOKENIZER, *LIMITS)
     return tuple(name for name in names if name in wanted or name[:1].isdigit())
 
@@ -175,7 +176,7 @@ def _check_body(config: Mapping[str, Any], architecture: Architecture) -> None:
 def _modules(
     listing: object, hidden: int, read: ReadJson
 ) -> tuple[tuple[PoolingMode, ...], tuple[Step, ...], Mapping[str, Any]]:
-    """Return the pooling, the further steps, and the limits of the transformer."""
+    """Return the kinds of pooling, the steps after it, and the settings of the transformer."""
     if listing is None:
         return ("mean",), (), _limits("", read)
     if not isinstance(listing, list) or not 2 <= len(cast(list[object], listing)) <= MOST_MODULES:
@@ -294,7 +295,8 @@ def padding_token(config: Mapping[str, Any]) -> int:
 def _dimensions(
     config: Mapping[str, Any], more: Mapping[str, Any], width: int
 ) -> tuple[tuple[int, ...], int, bool]:
-    """Return the allowed sizes of a vector, the default size, and whether any size is allowed."""
+    """Return the sizes of a vector that a request may choose, the default size, and whether any
+    size up to `width` is allowed."""
     listed: object = config.get("matryoshka_dimensions") or more.get("matryoshka_dimensions")
     if listed is not None and not isinstance(listed, list):
         raise ValueError("matryoshka_dimensions is not a list")

@@ -14,7 +14,7 @@ from bus.wire.messages.readings import PullReading, WeightsReading
 
 
 class FolderKept(ShoalError):
-    """A folder that must not be deleted, with the reason and a remedy."""
+    """Raised for a folder that must not be deleted, with the reason and a remedy."""
 
     def __init__(self, message: str, *, remedy: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class FolderKept(ShoalError):
 
     @property
     def words(self) -> str:
-        """Return reason and remedy on one line."""
+        """Return the reason and the remedy on one line."""
         return f"{self.message}; {self.remedy}"
 
 

@@ -24,7 +24,7 @@ MAX_ADAPTERS = 16
 """Maximum adapters of one model; all are in memory while it is loaded."""
 MAX_RANK = 256
 MOST_CHARACTERS = 300
-"""Maximum characters of a reason, which may quote a file."""
+"""Maximum characters of an error's text, which may quote a file."""
 MAX_CONFIG_BYTES = 1 << 20
 MAX_HEADER_BYTES = 16 << 20
 TYPES: Mapping[str, int] = {"F32": 4, "F16": 2, "BF16": 2}
@@ -52,7 +52,8 @@ class AdapterTensor:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The two matrices of one layer by tensor name, their rank, and the widths of their product."""
+    """The two matrices of one layer by tensor name, their rank, and the input and output widths of
+    their product."""
 
     a: str
     b: str
@@ -78,13 +79,13 @@ class AdapterFiles:
 
 
 def is_adapter_name(name: str) -> bool:
-    """Return whether a request can name this adapter after its model's name; `latest` means
-    none."""
+    """Return whether `name` is a valid name of an adapter. Requests name adapters as `MODEL:NAME`;
+    `latest` is no adapter, because `MODEL:latest` means the model itself."""
     return _NAME.fullmatch(name) is not None and ".." not in name and name != "latest"
 
 
 def no_such_adapter(model: str, name: str, names: Iterable[str]) -> str:
-    """Return the message for a client that names an adapter which its model does not have."""
+    """Return the message for a client that names an adapter that `model` does not have."""
     there = ", ".join(sorted(names))
     return f"{model} has no adapter {name!r}" + (f"; it has {there}" if there else "")
 

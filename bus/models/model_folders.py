@@ -38,8 +38,8 @@ def own_folder(folder: Path, models: Path) -> Path:
 
 
 def cached_repository(folder: Path) -> Path | None:
-    """Return the Hugging Face cache's repository, blobs included, that a snapshot's folder belongs
-    to; None for any other folder."""
+    """Return the folder of the Hugging Face cache's repository, blobs included, to which a
+    snapshot's folder belongs; None for any other folder."""
     snapshots = folder.parent
     repository = snapshots.parent
     is_snapshot = snapshots.name == "snapshots" and repository.name.startswith("models--")
@@ -47,8 +47,8 @@ def cached_repository(folder: Path) -> Path | None:
 
 
 def put_aside(folder: Path, models: Path) -> Path:
-    """Rename a folder into the staging folder, which a starting worker empties; return the new
-    path. Raises FolderKept if the system forbids it."""
+    """Move a folder into the staging folder, which a starting worker empties. Return the new path.
+    Raises FolderKept if the system forbids it."""
     aside = models.resolve() / STAGING / f"deleted-{secrets.token_hex(8)}"
     lock = _lock_of(folder)
     try:
@@ -95,8 +95,8 @@ def delete_cached(repository: Path) -> None:
 
 
 def _lock_of(folder: Path) -> int | None:
-    """Take the lock of a pull's folder; None for a folder without one. Raises FolderKept while a
-    pull writes to it."""
+    """Take the lock in the folder of an incomplete download; None if the folder has no lock file.
+    Raises FolderKept while a download writes to the folder."""
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
 """The basics of each process on its machine: clocks, logs, ids, memory, endpoints, supervisord.
 
-This room uses no ZeroMQ and knows nothing about other nodes.
+This package uses no ZeroMQ and knows nothing about other nodes.
 """

@@ -28,7 +28,8 @@ Tasks = Callable[[], Iterable[int]]
 now: Callable[[], float] = (
     time.monotonic if _SLEEPLESS is None else partial(time.clock_gettime, _SLEEPLESS)
 )
-"""Return monotonic seconds with sleep (Linux CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
+"""Return the monotonic time in seconds. It also counts while the machine sleeps (Linux
+CLOCK_BOOTTIME, macOS CLOCK_MONOTONIC_RAW)."""
 
 
 def wall() -> float:
@@ -100,7 +101,8 @@ def runnable_now() -> float:
 
 
 def tasks_of(pid: int) -> Tasks:
-    """Return a function that lists all threads of a process; none if the process is gone."""
+    """Return a function that lists the ids of all threads of a process; none if the process is
+    gone."""
 
     def tasks() -> list[int]:
         with contextlib.suppress(OSError):
@@ -111,8 +113,8 @@ def tasks_of(pid: int) -> Tasks:
 
 
 def working_tasks(*names: str) -> Tasks:
-    """Return a function that lists the working threads of this process: Python's threads with these
-    names, and all threads of libraries except ZeroMQ's."""
+    """Return a function that lists the ids of this process's working threads: Python's threads with
+    these names, and all threads of libraries except ZeroMQ's."""
     is_zmq: dict[int, bool] = {}
 
     def tasks() -> list[int]:

@@ -49,7 +49,8 @@ class Endpoints:
 
     @property
     def candidate(self) -> str:
-        """Return the address of the master candidate's ROUTER; useful only at the leader."""
+        """Return the address of the master candidate's ROUTER. Every node has one, but only the
+        leader answers."""
         return self._ipc("master.ask")
 
     @property
@@ -68,16 +69,18 @@ class Endpoints:
         return self._ipc(f"runner-{slot}.data")
 
     def gateway(self, number: int) -> str:
-        """Return the address of one HTTP process's ROUTER for its siblings."""
+        """Return the address of the ROUTER of HTTP process `number`, for the node's other HTTP
+        processes."""
         return self._ipc(f"gateway-{number}.ask")
 
     @property
     def http(self) -> str:
-        """Return the path of HTTP's socket on a node that opens no port for it."""
+        """Return the path of the unix socket for HTTP on a node that opens no TCP port for HTTP."""
         return self._ipc("http.sock").removeprefix("ipc://")
 
     def stacks(self, process: str) -> str:
-        """Return the address of a process's own stack sampler, for systems that forbid ptrace."""
+        """Return the address at which a process returns its own stacks, for systems that forbid
+        ptrace."""
         return self._ipc(f"{process.replace(':', '-')}.stacks")
 
     @property
@@ -86,7 +89,7 @@ class Endpoints:
         return f"{self.folder}/supervisor.sock"
 
     def services(self) -> dict[str, tuple[str, ...]]:
-        """Return the paths of the sockets of each running service."""
+        """Return the paths of the sockets that each service has while it runs, by service."""
         planes = ("control", "telemetry")
         ends = [end(plane) for plane in planes for end in (self.plane_in, self.plane_out)]
         served = {
@@ -103,11 +106,11 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """A folder or file that a node needs. `what` names it for people; `without` says what fails if
-    it is missing.
+    """A folder or file that a node needs. `what` names it in messages to people; `without` says
+    what fails if it is missing.
 
-    `owner`: the process that makes the file, again if it was removed; empty for a folder. `lost`:
-    what is lost with the file; empty if nothing is.
+    `owner`: the process that creates the file, and creates it again if it was removed; empty for a
+    folder. `lost`: what is lost with the file; empty if nothing is.
     """
 
     what: str
@@ -119,8 +122,8 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A needed file or folder that was removed while the node ran. `is_back`: there is a new one;
-    else `trouble` says why not."""
+    """A needed file or folder that was removed while the node ran. `is_back`: it has been created
+    again; else `trouble` says why not."""
 
     means: Means
     is_back: bool
@@ -136,8 +139,9 @@ def is_loopback(host: str) -> bool:
 
 
 def host_here(listens: str) -> str:
-    """Return the host for a URL at which this machine reaches a server that listens at `listens`.
-    A server that listens on all addresses is reached at loopback, one on `localhost` at IPv4's."""
+    """Return the host for a URL by which this machine reaches a server that listens at `listens`.
+    If the server listens on all addresses, return the loopback address; for `localhost`, return
+    IPv4's."""
     ipv4 = dict.fromkeys(("", "0.0.0.0", "localhost"), LOOPBACKS[0])
     host = {**ipv4, "::": LOOPBACKS[1]}.get(listens.casefold(), listens)
     return f"[{host}]" if ":" in host else host

@@ -21,13 +21,13 @@ from bus.wire.errors import BadMessage
 
 PLACE_BYTES = 1024
 MOST_TEXT = 200
-"""Maximum characters of a text, in an entry that does not fit its place."""
+"""Maximum characters of a text in an entry that would otherwise exceed its slot."""
 _HEAD = struct.Struct("<QI")
 _ROOM = PLACE_BYTES - _HEAD.size
 
 
 class FlightFile:
-    """The ring of this process, `<folder>/<process>.<pid>.flight`, with `places` entries."""
+    """The ring buffer of this process, `<folder>/<process>.<pid>.flight`, with `places` entries."""
 
     def __init__(self, folder: Path, process: str, places: int) -> None:
         self._places, self._count = places, 0
@@ -35,7 +35,7 @@ class FlightFile:
         self._shared = mapped_file(path, places * PLACE_BYTES)
 
     def add(self, entry: Mapping[str, Any], renews: bool = False) -> None:
-        """Write an entry over the oldest one; with `renews` over the latest."""
+        """Write an entry in place of the oldest one; if it `renews`, in place of the latest one."""
         if renews and self._count:
             self._count -= 1
         packed = pack(dict(entry))

@@ -1,7 +1,7 @@
 """Talks to the disk and to randomness: ids that are made once, and the lock of a process's role.
 
-A node id is made at a node's first start and stored in its state folder, as is its owner's token. A
-boot id is new for every process. Next to the file of each id or token is a second file with a
+A node's id and its owner's token are made at the node's first start and stored in its state folder.
+A boot id is new for every process. Next to the file of each id or token is a second file with a
 checksum (`node-id.sum`). An id or token that does not match its checksum is refused. The checksum
 has its own file, because people and older versions of shoal read the first file.
 
@@ -95,10 +95,11 @@ def new_api_key() -> str:
 
 
 def _made_once(path: Path, make: Callable[[], str]) -> str:
-    """Return the id or token in a file; write a new one if there is no file. Raises ConfigError.
+    """Return the id or token in a file; if there is no file, write one with a new id or token.
+    Raises ConfigError.
 
-    The processes of a node start together. The file gets its name only with its content, so that
-    none of them reads an empty file. A file that is empty after a power cut is made again.
+    The processes of a node start together. The file gets its name only once its content is written,
+    so that no process reads an empty file. A file that is empty after a power cut is written again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_name(f"{path.name}.lock"), "w") as lock:
@@ -146,7 +147,8 @@ def _read_word(path: Path) -> str:
 
 
 def _witness(path: Path, word: str) -> str:
-    """Return the content of the checksum file: the id itself, or the hash of a secret."""
+    """Return the content of the checksum file for an id or token: the id itself, or the hash of a
+    token."""
     return word if path.name == FILE else hashlib.sha256(word.encode()).hexdigest()
 
 
@@ -155,7 +157,7 @@ def _sum_of(path: Path) -> Path:
 
 
 def _kept_witness(path: Path) -> str:
-    """Return the content of the checksum file; "" if the file is missing or damaged."""
+    """Return the content of the checksum file that exists; "" if the file is missing or damaged."""
     with contextlib.suppress(OSError, Damaged):
         return unsealed(_sum_of(path).read_bytes())
     return ""
@@ -166,7 +168,8 @@ def _private(path: str, flags: int) -> int:
 
 
 def lies_at(file: IO[Any], path: str | Path) -> bool:
-    """Return whether an open file is still the one at `path`, not removed or replaced."""
+    """Return whether an open file is still the file at `path`: it was neither removed nor
+    replaced."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -174,9 +177,9 @@ def lies_at(file: IO[Any], path: str | Path) -> bool:
 
 
 class RoleLock:
-    """The lock of a role, `<runtime>/<process>.role`. The file has our pid and, on its second line,
-    the code that this process was started from. The runtime folder and its parent are locked, too,
-    so that systemd-tmpfiles(8) does not clean them."""
+    """The lock of a role (such as gateway), `<runtime>/<process>.role`. The file contains this
+    process's id and, on its second line, the code that this process was started from. The runtime
+    folder and its parent are locked, too, so that systemd-tmpfiles(8) does not clean them."""
 
     def __init__(self, endpoints: Endpoints, process: str) -> None:
         """Take the lock. Raises AlreadyRunning with the pid of the process that has it."""
@@ -186,8 +189,8 @@ class RoleLock:
         self._file, self._held = self._take()
 
     def hold_again(self) -> bool:
-        """Take the lock again if the lock file or its folder was removed; return whether one was.
-        Raises AlreadyRunning if another process has taken the role meanwhile, and OSError."""
+        """Take the lock again if the lock file or its folder was removed; return whether that was
+        so. Raises AlreadyRunning if another process has taken the role meanwhile, and OSError."""
         if lies_at(self._file, self.path):
             return False
         before = self._held
@@ -196,7 +199,8 @@ class RoleLock:
         return True
 
     def look(self, log: Log) -> None:
-        """Take the lock again and log that, if the lock file was removed. Log a failure once."""
+        """If the lock file was removed, take the lock again and log that. A failure is logged
+        once."""
         why = ""
         try:
             if self.hold_again():
@@ -237,8 +241,8 @@ class RoleLock:
 def _unswept(folder: Path) -> Generator[None]:
     """Hold a shared lock on a folder while the context is open. systemd-tmpfiles(8), which deletes
     old files in /tmp, skips a locked folder and its content. The runtime folder's parent is locked
-    in the same way, because it has files that all homes of the user share, such as the libraries
-    preloaded into runners."""
+    in the same way, because it has files that all shoal installations of the user share, such as
+    the libraries preloaded into runners."""
     held = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):

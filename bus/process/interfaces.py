@@ -14,7 +14,8 @@ from bus.wire.topology import NodeAddress, medium_of, ports_in
 
 
 def addresses_up() -> tuple[NodeAddress, ...]:
-    """Return the addresses of all active interfaces, by interface, with their media."""
+    """Return the addresses of all active network interfaces, sorted by interface, each with its
+    medium."""
     up = {name for name, stats in psutil.net_if_stats().items() if stats.isup}
     return tuple(
         NodeAddress(
@@ -27,7 +28,7 @@ def addresses_up() -> tuple[NodeAddress, ...]:
 
 
 def _port(interface: str) -> str:
-    """Return the system's name of an interface's port; empty if there is none."""
+    """Return the name that the system gives to an interface's port; empty if there is none."""
     wireless = Path(f"/sys/class/net/{interface}/wireless").exists()
     return _hardware_ports().get(interface, "Wi-Fi" if wireless else "")
 

@@ -2,10 +2,10 @@
 the disk, too: reads the ends of log files, and notes the threads that an error ended.
 
 A record is one line with node, process and the fields of the caller (request, generation, ...).
-Prompt text must not be logged, and so neither must the text of an exception: `story_of` reports
-where it came from (decision 0061). A thread that an error ends stops its work, while its process
-continues and looks healthy. So each process notes such threads in the runtime folder, where
-telemetry finds them.
+Prompt text must not be logged. The text of an exception may quote a prompt, so it must not be
+logged either: `story_of` reports where the exception came from (decision 0061). If an error ends a
+thread, the thread's work stops, while its process continues and looks healthy. So each process
+notes such threads in the runtime folder, where telemetry finds them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Field = str | int | float | bool | None
 
 
 class Log:
-    """A process's log. `bind` returns one with more fixed fields."""
+    """A process's log. `bind` returns a log with more fixed fields."""
 
     def __init__(
         self,
@@ -106,9 +106,9 @@ def time_of(at_s: float) -> str:
 
 
 def story_of(error: BaseException) -> str:
-    """Return where an error came from: its type and the lines of code that it passed, after those
-    of the errors that caused it. The errors' own texts are left out, because they may quote a
-    client's input; only names from the system, ZeroMQ or SQLite stay."""
+    """Return where an error came from: its type and the lines of code that it passed, preceded by
+    those of the errors that caused it. The errors' own texts are left out, because they may quote a
+    client's input; only the names of errors of the system, ZeroMQ or SQLite are included."""
     parts: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -133,8 +133,9 @@ def _kind_of(error: BaseException) -> str:
 
 def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
     """Log uncaught errors of the main thread, of other threads, and of destructors and callbacks.
-    `story_of` describes the error, in place of Python's own text on standard error. `note` gets the
-    name of a thread that ended like this, which is a health problem from then on."""
+    The log shows `story_of` the error; Python's own text is not written to standard error. `note`
+    is called with the name of a thread that an error has ended, so that the node is reported as
+    unhealthy."""
 
     def tell(message: str, error: BaseException | None, **fields: Field) -> None:
         log.critical(message, **fields, error="" if error is None else story_of(error))
@@ -159,8 +160,8 @@ def log_strays(log: Log, note: Callable[[str], None] | None = None) -> None:
 
 
 def death_note(folder: str, process: str) -> Callable[[str], None]:
-    """Return a function that records the end of a thread of its calling process in a file. It also
-    works in a process forked from this one. A failing disk is ignored."""
+    """Return a function that writes the name of an ended thread to a file of the calling process.
+    It also works in a process forked from this one. An error of the disk is ignored."""
     stem = process.replace(":", "-")
 
     def note(thread: str) -> None:
@@ -176,7 +177,7 @@ def death_note(folder: str, process: str) -> Callable[[str], None]:
 
 def dead_threads(folder: str, is_there: Callable[[int], bool]) -> tuple[tuple[str, str], ...]:
     """Return the ended threads, as (process, thread), that living processes noted in a runtime
-    folder; delete the notes of other processes."""
+    folder. Delete the notes of processes that have ended."""
     threads: list[tuple[str, str]] = []
     for path in sorted(Path(folder).glob(f"*{_DEAD}")):
         pid = path.name.split(".")[-2]
@@ -231,8 +232,8 @@ def file_of(process: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LevelSource:
-    """The source of a log level: the settings file, and a function that returns its level and its
-    fault. The function raises ShoalError."""
+    """The source of a log level: the settings file, and a function that returns the level and the
+    fault of the settings. The function raises ShoalError."""
 
     file: Path
     level_now: Callable[[], tuple[str, str]]
@@ -247,9 +248,9 @@ class LevelFollower:
         self._seen: tuple[int, int, int] | None = None
 
     def look(self) -> None:
-        """Check the settings file. A fault that appears after a change is logged once. A fault at
-        the first check is not logged, because this process already reported it when it read its
-        settings."""
+        """Check the settings file, and set the level if the file has changed. A fault that appears
+        after a change is logged once. A fault at the first check is not logged, because this
+        process already reported it when it read its settings."""
         mark, before = _mark_of(self._source.file), self._seen
         if mark == before:
             return
@@ -272,7 +273,7 @@ class LevelFollower:
 
 
 def follow_level(log: Log, source: LevelSource | None) -> None:
-    """Keep a log, and all logs bound to it, at the level of `source`, in a thread of its own; None:
+    """Start a thread that keeps a log, and all logs bound to it, at the level of `source`; None:
     the level is fixed."""
     if source is not None:
         follower = LevelFollower(log, source)
@@ -280,7 +281,7 @@ def follow_level(log: Log, source: LevelSource | None) -> None:
 
 
 def _mark_of(file: Path) -> tuple[int, int, int]:
-    """Return a mark that changes with the file; zeros for no file."""
+    """Return a value that changes whenever the file changes; zeros for no file."""
     try:
         status = file.stat()
     except OSError:
@@ -298,7 +299,7 @@ class CountedWarning:
         self.count = 0
 
     def add(self, **fields: Field) -> None:
-        """Count one more, and log it if it is due."""
+        """Count the warning once more, and log it if its count is 1, 10, 100, ..."""
         self.count += 1
         if str(self.count).strip("0") == "1":
             self._log.warning(self._message, **fields, so_far=self.count)

@@ -1,10 +1,11 @@
 """Talks to the C library and the garbage collector: returns freed memory to the system, and shares
 memory through mapped files.
 
-glibc retains memory that is freed below a block in use. It also retains the free end of every arena
-but the first, up to a threshold that grows to 64 MB. So a process with arrays of all sizes stays as
-large as its peak. `give_back` returns such pages. Other C libraries do so themselves, or have no
-such calls. `granted_data` returns the memory that the system grants this process.
+glibc retains freed memory that lies below a block in use. It also retains the free end of every
+arena but the first, up to a threshold that grows to 64 MB. So a process with arrays of all sizes
+stays as large as its peak. `give_back` returns such pages. Other C libraries return them by
+themselves, or have no calls for it. `granted_data` returns the limit of memory that the system
+grants this process.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from typing import NamedTuple
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LOW_BYTES, _HIGH_BYTES, _MMAP_BYTES = 128 << 10, 64 << 20, 32 << 20
-"""glibc's first trim threshold, and the values up to which it raises the trim threshold and the
-mmap threshold."""
+"""The first: glibc's initial trim threshold. The other two: the values up to which glibc raises the
+trim threshold and the mmap threshold."""
 
 
 def _library() -> ctypes.CDLL | None:
@@ -40,8 +41,8 @@ _LIBRARY = _library()
 
 
 def mapped_file(path: Path, size: int) -> mmap.mmap:
-    """Return a new file of zeros as memory: a write costs one memory write. Other processes can
-    read it at any time, also after this process was killed. Raises OSError."""
+    """Return a new file of zeros, mapped into memory. Writing to it costs one memory write. Other
+    processes can read it at any time, also after this process was killed. Raises OSError."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.ftruncate(file, size)
@@ -93,10 +94,10 @@ class DataGrant(NamedTuple):
 
 
 def granted_data() -> DataGrant | None:
-    """Return how much of RLIMIT_DATA this process uses. None if there is no limit, or if the system
-    does not report it (only Linux does). After this call the C library maps each large block
-    separately, so that a freed block no longer counts. Freed pieces inside an arena still count,
-    but a large block fits none of them."""
+    """Return how much of RLIMIT_DATA this process uses, and the limit. None if there is no limit,
+    or if the system does not report it (only Linux does). After this call the C library maps each
+    large block separately, so that a freed block no longer counts. Freed pieces inside an arena
+    still count, because no large block fits into them."""
     limit_bytes = _data_limit()
     if limit_bytes is None:
         return None
@@ -115,14 +116,15 @@ def own_bytes() -> int | None:
 
 
 def anonymous_bytes(status: str) -> int | None:
-    """Return the private memory in a process's `status` of /proc; None if it is missing there."""
+    """Return the private memory in bytes, from the text of a process's `/proc/PID/status`; None if
+    the text lacks it."""
     fields = dict(re.findall(r"^(RssAnon|VmSwap):\s+(\d+) kB$", status, re.MULTILINE))
     return sum(map(int, fields.values())) * 1024 if "RssAnon" in fields else None
 
 
 _FOOTPRINT_AT, _USAGE_BYTES = 72, 96
-"""In macOS's `rusage_info_v0`: a UUID of 16 bytes, then 64-bit numbers; the footprint is the
-eighth."""
+"""Offset of the footprint in macOS's `rusage_info_v0`, and the size of that struct. The struct has
+a UUID of 16 bytes, then 64-bit numbers; the footprint is the eighth."""
 
 
 def _footprint() -> int | None:
@@ -142,7 +144,7 @@ def _data_limit() -> int | None:
 
 
 def data_bytes(status: str) -> int | None:
-    """Return a process's private writable memory, which RLIMIT_DATA limits, from its `status` in
-    /proc; None if it is missing there."""
+    """Return a process's private writable memory in bytes, which RLIMIT_DATA limits, from the text
+    of its `/proc/PID/status`; None if the text lacks it."""
     match = re.search(r"^VmData:\s+(\d+) kB$", status, re.MULTILINE)
     return None if match is None else int(match.group(1)) * 1024

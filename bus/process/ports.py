@@ -17,15 +17,16 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPROTONOSUPPO
 
 
 def addresses_of(host: str) -> list[str]:
-    """Return the addresses to listen at for `host`. `localhost` means both loopbacks, because
-    clients of that name try either; a machine without IPv6 has only the first."""
+    """Return the addresses to listen at for `host`. For `localhost` these are both loopback
+    addresses, because clients of that name try either; on a machine without IPv6, only IPv4's."""
     if host.casefold() != "localhost":
         return [host]
     return [address for address in LOOPBACKS if address == LOOPBACKS[0] or _is_here(address)]
 
 
 def listening(pid: int) -> frozenset[int]:
-    """Return the ports at which a process listens; none if it is gone, or another user's."""
+    """Return the TCP ports at which a process listens; none if the process is gone, or another
+    user's."""
     with contextlib.suppress(psutil.Error, OSError):
         connections = psutil.Process(pid).net_connections("tcp")
         ours = (connection for connection in connections if connection.status == psutil.CONN_LISTEN)
@@ -34,10 +35,9 @@ def listening(pid: int) -> frozenset[int]:
 
 
 def port_owner(port: int, address: str = "") -> str | None:
-    """Return the user of a local port: `name (pid 123)`, or its node. None if the system does not
-    report it. `address`: find only a process that prevents others from listening at that address
-    ("": at any address).
-    """
+    """Return which process uses a local port: `name (pid 123)`, with its node if it belongs to one.
+    None if the system does not report it. `address`: only find a process that prevents others from
+    listening at that address ("": at any address)."""
     at = None if address in ("", *WILDCARDS) else {address, *WILDCARDS}
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):

@@ -1,10 +1,11 @@
-"""Talks to the operating system: measures how long a loop blocked everything else, readable by all
-processes.
+"""Talks to the operating system: measures how long a loop blocked all its other work. All processes
+can read the result.
 
 A stall is the wall time of one iteration of a loop, without the time in which its thread was ready
-and had no core. Waiting for the interpreter's lock counts. Waiting for a core does not; only Linux
-separates the two, elsewhere both count. Iterations of 10 ms and more are counted in a small mapped
-file per process. It costs nothing to write and can be read while the loop is blocked.
+but had no processor core. Waiting for the interpreter's lock (GIL) counts. Waiting for a core does
+not; only Linux separates the two, elsewhere both count. Iterations of 10 ms and more are counted in
+a small mapped file per process. Writing to it costs almost nothing, and it can be read while the
+loop is blocked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bus.process.memory import mapped_file
 BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LEAST_S = 0.01
 LOOK_AGAIN_S = 0.05
-"""The maximum age of the last measured core wait at the beginning of an iteration."""
+"""The time that a thread waited for a core is measured again if the last measurement is older than
+this at the beginning of an iteration."""
 _ENDING = ".stalls"
 _FORM = struct.Struct(f"<64s{len(BOUNDS_S) + 1}Qdd")
 
@@ -103,13 +105,13 @@ class StallMeter:
 
 
 class _CoreWait:
-    """How long the first calling thread has been ready without a core."""
+    """How long the thread that calls first has been ready without a core."""
 
     def __init__(self) -> None:
         self._file: int | None = None
 
     def seconds(self) -> float:
-        """Return the seconds since the thread began; 0 if the system does not report them."""
+        """Return the thread's total waiting time in seconds; 0 if the system does not report it."""
         try:
             if self._file is None:
                 path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
@@ -120,7 +122,7 @@ class _CoreWait:
 
 
 def read_stalls(folder: Path) -> dict[str, StallCounts]:
-    """Return the stalls of all processes of a runtime folder, by name."""
+    """Return the stalls of all processes that have a file in a runtime folder, by process name."""
     stalls: dict[str, StallCounts] = {}
     for path in sorted(folder.glob(f"*{_ENDING}")):
         with contextlib.suppress(OSError, struct.error, UnicodeDecodeError):

@@ -152,9 +152,10 @@ class Supervisor:
         return str(answer[0])
 
     def shutdown(self, *, first: Sequence[str] = ("master", "gateway")) -> None:
-        """Stop `first`, in this order, so that the term is handed over at once and open requests
-        get an error. Then stop all other processes together, then supervisord itself; return when
-        it has agreed. By itself supervisord would stop them one after the other."""
+        """Stop the processes `first`, one after the other, so that the leader hands over at once
+        and open requests get an error. Then stop all other processes together, then supervisord
+        itself. Return when supervisord has agreed to end. (By itself it would stop all processes
+        one after the other.)"""
         for name in first:
             with contextlib.suppress(ProcessRefused):
                 self.stop(name)

@@ -7,7 +7,7 @@ import re
 import subprocess
 
 ASK_S = 5.0
-"""Timeout of a tool, unless it is known to be slow."""
+"""Default timeout of a tool."""
 NUMBERED = re.compile(r"\b(?:errno[ =:]+|error: )(\d+)\b")
 
 
@@ -23,5 +23,5 @@ def asked(*command: str, timeout_s: float = ASK_S) -> str:
 
 
 def in_words(text: str) -> str:
-    """Return a library's message with the system's text in place of each error number."""
+    """Return a library's message in which the system's text replaces each error number."""
     return NUMBERED.sub(lambda match: os.strerror(int(match[1])), text)

@@ -1,8 +1,8 @@
 """Talks to the disk: identifies the code of shoal on the disk, and the code that this process runs.
 
-A process loads its modules at its start. Code that is installed later does not change it, and
-processes started after that run another tree. A tree is identified by a fingerprint of its files'
-contents, so that installing the same code again changes nothing.
+A process loads its modules at its start. Code that is installed later does not change a running
+process, so processes started later may run different code. The code is identified by a fingerprint
+of the contents of all its files (the tree), so installing the same code again changes nothing.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ SUFFIXES = (".py", ".toml")
 
 
 def installed_code(root: Path = ROOT) -> str:
-    """Return `version/tree` of the code on the disk now. It reads all files: some ten
-    milliseconds."""
+    """Return `version/tree` of the code that is on the disk now. Reads all files, which takes some
+    ten milliseconds."""
     return f"{shoal_version()}/{tree_of(root)}"
 
 
 @functools.cache
 def running_code() -> str:
-    """Return `version/tree` of the code that this process was started from. Call it first at the
-    start."""
+    """Return `version/tree` of the code that this process was started from. The first call must
+    come at the start of the process."""
     return installed_code()
 
 

@@ -1,5 +1,5 @@
 """The cluster's log as a follower receives it: the state, the mirror that applies events, and the
-outbox of facts that the leader has not indexed yet.
+outbox of facts that the leader has not written to the log yet.
 
 Pure: time arrives as `now`. Only the master stores the log on disk.
 """

@@ -1,8 +1,8 @@
 """The log indexes that a damaged journal has lost, and the name of its damaged file.
 
-Pure. The damaged file stays in the journal's folder until a person has checked it and deletes it.
-Other damaged state files stay in the same way, as `<name>.damaged`. `damage_words` explains each of
-them to the operator.
+Pure. The damaged file stays in the journal's folder until a person has checked and deleted it.
+Other damaged state files are kept in the same way, as `<name>.damaged`. `damage_words` explains
+each of them to the operator.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ class LostRange:
         return f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
 
     def file_name(self, checksum: int) -> str:
-        """Return the name of the damaged file with this checksum; the same file always has the same
-        name."""
+        """Return the name under which a damaged file with this checksum is kept; the same file
+        always gets the same name."""
         last = "end" if self.last is None else f"{self.last:012d}"
         return f"events-{self.first:012d}-{last}-{checksum:08x}.damaged"
 
 
 def range_of(file_name: str) -> LostRange | None:
-    """Return the indexes that a damaged file of this name has lost; None for any other file."""
+    """Return the indexes that a damaged file has lost, from its name; None if it is no such
+    file."""
     match = _NAME.fullmatch(file_name)
     if match is None:
         return None
@@ -43,7 +44,7 @@ def range_of(file_name: str) -> LostRange | None:
 
 
 def damage_words(path: str) -> tuple[str, str]:
-    """Return the problem of a damaged file at this path, and the remedy."""
+    """Return the problem of the damaged file at `path` as text, and the remedy."""
     name = path.rpartition("/")[2]
     lost = range_of(name)
     if lost is not None:

@@ -1,10 +1,10 @@
-"""Following the log: applies events in order, detects gaps, asks for snapshots.
+"""Follows the cluster's log: applies events in order, detects gaps, asks for snapshots.
 
-Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check). `heard_*` process a received message
-and return the next question, if any. Promised order: `state` moves only along one leader's index
-order; messages of a lower term, or repeated ones, change nothing. A heartbeat alone names the
-leader. A new leader's events are applied only once its log is known to contain our own last event.
-Otherwise its snapshot replaces our state.
+Pure (ZeroMQ guide, *Clone* pattern; Raft's consistency check). Each `heard_*` method processes a
+received message and returns the next question to the leader, if any. Promised order: `state` moves
+only along one leader's index order; messages of a lower term, or repeated ones, change nothing.
+Only a heartbeat tells which node is the leader. A new leader's events are applied only once its log
+is known to contain our own last event. Otherwise its snapshot replaces our state.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from bus.wire.messages.control import AskEvents, AskSnapshot, EventsFound, Snaps
 from bus.wire.messages.events import Event
 
 MAX_STASH = 50_000
-"""Events stored while a gap is open; beyond that a snapshot is cheaper."""
+"""Maximum number of events that are stored while events before them are missing; beyond that a
+snapshot is cheaper."""
 MAX_ASKED = 1_000
-"""Events per question."""
+"""Maximum number of events that one question asks for."""
 MAX_REPLAYED = 5_000
-"""A mirror that is further behind takes a snapshot instead of the events."""
+"""A mirror that lacks more events than this takes a snapshot instead."""
 DOUBTED_S = 1.5
 """If the last heartbeat of our leader is younger than this, we do not change to another leader that
 has fewer followers."""
 LAPSED_S = 2.0
 """A leader that has been silent for this long counts as gone."""
 VOTED_FOR_S = 10.0
-"""A leader by votes outranks a leader without votes, whatever their counters, until it has been
-silent for this long."""
+"""A leader that a majority elected outranks a leader without votes, whatever their terms, until the
+elected one has been silent for this many seconds."""
 FORGOTTEN_S = 10.0
 """If the leader of a higher term has been silent for this long, and no voters elected it, perhaps
 no other node learnt of that term. Then a leader with a lower term is followed."""
@@ -38,18 +39,19 @@ RETRY_S = 0.5
 
 Ask = AskSnapshot | AskEvents
 Move = tuple[Event | None, ClusterState]
-"""An event and the state after it; without an event, a state that replaced the previous one."""
+"""An event and the state after it. Event None: a snapshot's state replaced the previous one."""
 
 
 @dataclass(slots=True)
 class Mirror:
     """A copy of the cluster's state that follows the log.
 
-    `live`: it has had a first snapshot. (`counter`, `holder`): the highest known term; `voted`: a
-    majority gave it; `followers`: how many its leader has. `in_step`: the leader's log is known to
-    contain our last event. `heard_at`: the last heartbeat. `asked_at`: when the open question was
-    sent; None without one. `stash`: later events by index while a gap is open. `moves`, if not
-    None, collects all changes of the state, oldest first, until its owner empties it.
+    `live`: it has received a first snapshot. (`counter`, `holder`): number and leader of the
+    highest known term. `voted`: a majority elected that leader; `followers`: how many followers it
+    has. `in_step`: the leader's log is known to contain our last event. `heard_at`: the time of the
+    last heartbeat. `asked_at`: when the open question was sent; None without an open question.
+    `stash`: later events by index, while events before them are missing. `moves`, if not None,
+    collects all changes of the state, oldest first, until its owner empties it.
     """
 
     state: ClusterState = field(default_factory=ClusterState)
@@ -66,8 +68,8 @@ class Mirror:
     moves: list[Move] | None = None
 
     def heard_event(self, event: Event, now: float) -> Ask | None:
-        """Apply a received event, stash it if there is a gap, or ignore it if it is old. Return the
-        next question to the leader, if any."""
+        """Apply a received event, store it if events before it are missing, or ignore it if it is
+        old. Return the next question to the leader, if any."""
         if self.counter and event.term != self.counter:
             return None
         if _differ(event.holder, self.holder):
@@ -111,8 +113,8 @@ class Mirror:
         return None
 
     def heard_snapshot(self, snapshot: Snapshot, now: float) -> Ask | None:
-        """Replace the state by a snapshot, then apply the stashed events after it. Return a
-        question about a gap, if there is one."""
+        """Replace the state by a snapshot, then apply the stored events that follow it. Return a
+        question about missing events, if there are any."""
         self.asked_at = None
         if snapshot.term < self.counter or _differ(snapshot.holder, self.holder):
             return None
@@ -131,8 +133,8 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def heard_found(self, reply: EventsFound, now: float) -> Ask | None:
-        """Apply the requested events. If they are incomplete, the leader has deleted some, or our
-        last event is not in its log: ask for a snapshot."""
+        """Apply the requested events. If the reply is incomplete (the leader has deleted some
+        events, or our last event is not in its log), return a request for a snapshot."""
         if reply.term is not None and reply.term != self.counter:
             return None
         if _differ(reply.holder, self.holder):
@@ -149,7 +151,7 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def due(self, now: float) -> Ask | None:
-        """Repeat a question that was not answered in time. Call this regularly."""
+        """Return the open question again if it was not answered in time. Call this regularly."""
         if self.asked_at is None or now - self.asked_at < RETRY_S:
             return None
         self.asked_at = None
@@ -158,7 +160,7 @@ class Mirror:
         return self._ask_gap(now) if self.stash else None
 
     def digest(self) -> int:
-        """Return the digest of the state, computed once per index."""
+        """Return the digest of the state. It is computed once per index."""
         if self.last_digest[0] != self.state.index:
             self.last_digest = (self.state.index, digest(self.state))
         return self.last_digest[1]
@@ -174,9 +176,10 @@ class Mirror:
         self.state = apply(self.state, event)
 
     def _is_older(self, counter: int, holder: NodeId, now: float) -> bool:
-        """Return whether to ignore this term. A lower term is ignored, unless the leader of the
-        current one was silent for `FORGOTTEN_S` and was not elected. An equal term of another
-        leader is ignored while ours lives: the two leaders decide which of them yields."""
+        """Return whether to ignore a leader because of its term. A lower term is ignored, unless
+        the leader of the current term was silent for `FORGOTTEN_S` and was not elected. An equal
+        term of another leader is ignored while ours lives: the two leaders decide which of them
+        yields."""
         if counter == self.counter and self.holder not in (None, holder):
             return now - self.heard_at < LAPSED_S
         forgotten = not self.voted and now - self.heard_at >= FORGOTTEN_S
@@ -192,8 +195,8 @@ class Mirror:
         return other and beat.followers < self.followers
 
     def _follow(self, counter: int, holder: NodeId | None) -> None:
-        """Follow a higher term: drop the stashed events of another log; our log counts as
-        unconfirmed."""
+        """Follow a higher term: drop the stored events of another log. Whether the new leader's log
+        contains our last event is then unknown."""
         self.counter, self.holder = counter, holder
         self.in_step, self.asked_at = False, None
         self.stash.clear()
@@ -217,7 +220,7 @@ class Mirror:
             self.stash[event.index] = event
 
     def _drain(self) -> None:
-        """Apply stashed events that follow the state without a gap."""
+        """Apply the stored events that directly follow the state."""
         while (event := self.stash.pop(self.state.index + 1, None)) is not None:
             self.state = apply(self.state, event)
             if self.moves is not None:
@@ -231,7 +234,7 @@ class Mirror:
         return self._ask(AskEvents(first=first, last=min(last, first + MAX_ASKED - 1)), now)
 
     def _ask(self, ask: Ask, now: float) -> Ask | None:
-        """Return the question; None while another one waits for its answer."""
+        """Return the question; None while another question waits for its answer."""
         if self.asked_at is not None and now - self.asked_at < RETRY_S:
             return None
         self.asked_at = now

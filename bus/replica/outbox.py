@@ -1,10 +1,11 @@
-"""The facts that a process has witnessed, sent repeatedly until a leader has indexed them.
+"""The facts that a process has witnessed, sent repeatedly until a leader has written them to the
+log (indexed them).
 
 Pure. A witness numbers its facts 1, 2, 3, ... within a boot. They are sent in that order, and again
-every second until a mirror shows them as indexed. Repeats are harmless, because `apply` recognises
-(node, process, boot, seq). When another log replaces the leader's, indexed facts may be lost. Then
-they are sent again, so the last `KEPT` are kept. If that is not enough, all kept facts are numbered
-again under a new boot.
+every second until a mirror of the log shows them as indexed. Repeats are harmless, because `apply`
+recognises (node, process, boot, seq). When another log replaces the leader's, indexed facts may be
+lost. Then they are sent again, so the last `KEPT` facts are stored. If that is not enough, all
+stored facts are numbered again under a new boot.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ KEPT = 256
 
 @dataclass(slots=True)
 class Outbox:
-    """The facts of one witness, oldest first. `sent_at`: when each was last sent. `indexed`: the
-    latest ones in the log. No number is in both `waiting` and `indexed`."""
+    """The facts of one witness, oldest first. `sent_at`: when each fact was last sent. `indexed`:
+    the latest facts that are in the log. No number is in both `waiting` and `indexed`."""
 
     node: NodeId
     process: str
@@ -66,8 +67,8 @@ class Outbox:
             self._renumber()
 
     def _renumber(self) -> None:
-        """Number all kept facts again under a new boot, because the log lacks a fact that is no
-        longer kept."""
+        """Number all stored facts again under a new boot, because the log lacks a fact that is no
+        longer stored."""
         base, _, times = self.boot.partition("+")
         self.boot = Boot(f"{base}+{int(times or 0) + 1}")
         self.waiting = dict(enumerate([*self.indexed.values(), *self.waiting.values()], start=1))

@@ -1,8 +1,8 @@
 """The cluster's state and how events change it: `apply(state, event)`.
 
-Pure and total: any event can be applied to any state. An event that no longer fits changes nothing
-but the index: an unknown instance, an older generation, a repeated fact. All mirrors that have
-applied the same events have the same state.
+Pure and total: any event can be applied to any state. An event that no longer fits changes only the
+index: one about an unknown instance or an older generation, or a repeated fact. All mirrors that
+have applied the same events have the same state.
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ from bus.wire.messages.wire import Message
 from bus.wire.pool import Lease, Pin
 
 MAX_FAILURES = 8
-"""How many ends of past load attempts (generations) are stored per instance."""
+"""How many ended load attempts (generations) of an instance are stored."""
 MAX_COMMANDS = 256
-"""Commands whose answers are stored, so that a repeat gets the first answer."""
+"""How many commands are stored with their answers, so that a repeated command gets the first
+answer."""
 
 
 class NodeSeat(Message):
-    """A node that has joined: its name (`renamed`: from the operator) and its addresses.
+    """A node that has joined: its name (`renamed`: the operator chose it) and its addresses.
     `draining`: it gets no new work. `wired_bytes`: wired memory (it can't be paged out) that no
     runner uses and that is the reason for draining, or that a person accepted; else 0."""
 
@@ -76,12 +77,12 @@ class NodeSeat(Message):
 
 
 class ClusterState(Message):
-    """The state that all nodes agree on. `facts`: per witness (node/process) its boot and the
-    highest indexed sequence number. `commands`: the index at which each recent command took effect,
-    oldest first. `derived`, `pins`: derived and pinned models by name. `api_keys`, `leases`: by id.
-    `trace_ratio`: the share of traced requests; None: as each node's settings say.
-    `cloud_fallback`: providers may answer if a task's models fail. `setbacks`: the failure records
-    of models."""
+    """The state that all nodes agree on. `facts`: for each witness (node/process), its boot and the
+    highest sequence number in the log. `commands`: the index at which each recent command took
+    effect, oldest first. `derived`, `pins`: derived and pinned models by name. `api_keys`,
+    `leases`: by id. `trace_ratio`: the share of requests that are traced; None: as each node's
+    settings say. `cloud_fallback`: providers may answer if a task's models fail. `setbacks`: the
+    failure records of models."""
 
     term: int = 0
     holder: NodeId | None = None
@@ -103,8 +104,8 @@ class ClusterState(Message):
 
 
 def apply(state: ClusterState, event: Event) -> ClusterState:
-    """Return the state after `event`. Events come in index order (`replica.mirror` ensures
-    that)."""
+    """Return the state after `event`. Events must come in index order, as `replica.mirror`
+    ensures."""
     changes: dict[str, Any] = {"index": event.index, "term": max(state.term, event.term)}
     if event.command_id is not None:
         changes["commands"] = _remembered(state, event)

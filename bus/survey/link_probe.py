@@ -1,10 +1,10 @@
 """One measurement of a link: a few small echoes, then growing bursts.
 
-Pure: time arrives as `now`, at the asking side. The first echo opens the connection and does not
-count. Each burst is four times the last one, and is answered when all of it has arrived. It is sent
-only if, at the measured speed, it fits into the rest of `BUDGET_S` seconds and of the allowed
-bytes, so a slow link carries little. Errors make speeds too low rather than too high. (Slow start
-is TCP's, RFC 5681.)
+Pure: time arrives as `now`, at the node that asks. The first echo opens the connection and does not
+count. Each burst is four times as large as the last one, and is answered when all of it has
+arrived. It is sent only if, at the measured speed, it fits into the rest of `BUDGET_S` seconds and
+of the allowed bytes, so a slow link carries little. Errors make speeds too low rather than too
+high. (Slow start is TCP's, RFC 5681.)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from statistics import median
 ECHOES = 15
 """Number of echoes before bursts. A measurement without bursts sends only `SERIES` echoes."""
 SERIES = 5
-"""Echoes per series. The round trip is the best median of a series, because load varies and only
-slows echoes."""
+"""Echoes per series. The round-trip time is the smallest of the series' medians, because load
+varies and only slows echoes."""
 FIRST_BYTES = 16 << 10
 GROWTH = 4
 TRIES = 3
@@ -48,7 +48,7 @@ class ProbeResult:
 
 
 class LinkProbe:
-    """One measurement; `most_bytes` is the limit of its bursts; 0: only a few echoes."""
+    """One measurement. `most_bytes` limits the total size of its bursts; 0: only a few echoes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._left = most_bytes
@@ -85,7 +85,7 @@ class LinkProbe:
         self._rates.append((self._out.bytes_, self._out.bytes_ / max(sending_s, took_s / 2)))
 
     def _next_bytes(self) -> int:
-        """Return the bytes of the next burst; 0 if there is none. A burst that can't grow is
+        """Return the bytes of the next burst; 0 if no burst follows. A burst that can't grow is
         repeated, because load may have slowed it."""
         if not self._rates:
             return min(FIRST_BYTES, self._left)

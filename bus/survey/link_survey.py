@@ -1,9 +1,9 @@
-"""Talks to the doors of other switchboards: measures the links to them while they are idle.
+"""Talks to other switchboards: measures the links to them while they are idle.
 
-Each measurement has its own connection, with the door's keys, so that no hello waits behind it.
-`bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when. While either node is
-busy, no burst is sent. The results are published as `LinkReading`s: after each measurement, when
-the list of unmeasured peers changes, and every minute.
+Each measurement has its own connection, with the keys that all members share, so that no hello
+waits behind it. `bus.survey.link_probe` decides what to send, `bus.survey.probe_schedule` when.
+While either node is busy, no burst is sent. The results are published as `LinkReading`s: after each
+measurement, when the list of unmeasured peers changes, and every minute.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def tell_unmeasured(node: NodeId, reactor: Reactor, publish: Callable[[LinkReadi
 
 
 class LinkSurvey:
-    """Measures one link at a time. `addresses()` returns those of the linked peers and our own;
-    `busy()` the nodes that must not be disturbed."""
+    """Measures one link at a time. `addresses()` returns the addresses of the linked peers and of
+    this node; `busy()` returns the nodes that must not be disturbed."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class LinkSurvey:
                 return
 
     def _is_disturbing(self) -> bool:
-        """Return whether a node at either end has become busy."""
+        """Return whether one of the two nodes of the running measurement has become busy."""
         return not {self._speaker.node, self._target.peer}.isdisjoint(self._busy())
 
     def _fail(self) -> None:

@@ -1,12 +1,12 @@
 """Decides when a node measures which of its links, and how long the results are valid.
 
 Pure: time and randomness arrive as arguments. A node measures the addresses of its linked peers one
-at a time. There is no measurement while a runner decodes, a model is loaded or weights are fetched
-at either end. A peer is not measured earlier because it left and returned. Latency takes a few
-echoes and is measured often. Bandwidth takes bursts. Nodes send bursts one after the other: the
-time of day divides a round into one part per node. Only an address without a measured bandwidth
-need not wait for that part. The results of an address that does not answer are deleted, and it is
-tried again after longer pauses. This node itself is the *baseline*: the time of an echo without any
+at a time. It measures nothing while one of the two nodes decodes, loads a model or fetches weights.
+A peer is not measured earlier because it left and returned. Latency takes a few echoes and is
+measured often. Bandwidth takes bursts. Nodes send bursts one after the other: by the time of day,
+each node has its own part of a round. Only an address without a measured bandwidth need not wait
+for that part. The results of an address that does not answer are deleted, and it is tried again
+after longer pauses. A node also measures itself, as the *baseline*: the time of an echo without any
 network.
 """
 
@@ -36,13 +36,13 @@ GAP_S = 2.0
 RETRY_S, MAX_RETRY_S = 60.0, 1_800.0
 KEEP_S = 3_600.0
 KEPT, KEPT_TRIPS = 5, 12
-"""Number of stored bandwidths and latencies of an address. The best counts, because load and noise
-only make a measurement worse."""
+"""Number of bandwidths, and of latencies, that are stored per address. The best of them counts,
+because load and noise only make a measurement worse."""
 OVERDUE = 2.5
 """A peer is reported as `resting` (not measured at present) if its last latency is older than this
 many intervals."""
 MAX_ADDRESSES = 4
-"""Maximum addresses of one peer."""
+"""Maximum number of addresses of one peer that are measured."""
 VPN_MOST_BYTES = 256 << 10
 LOOPBACK_MOST_BYTES = 1 << 20
 CEILING_BYTES_PER_S = 0.25e9
@@ -71,7 +71,8 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The next measurement: latency, and bandwidth by bursts of `most_bytes` in total (0: none)."""
+    """The next measurement: its target, and the total bytes of its bursts (0: only latency is
+    measured)."""
 
     target: ProbeTarget
     most_bytes: int
@@ -79,7 +80,7 @@ class Measurement:
 
 @dataclass(slots=True)
 class Turn:
-    """When the bandwidth (`due_at`) and the latency of an address are measured next, and past
+    """When the bandwidth (`due_at`) and the latency of an address are measured next, and the past
     results with their times, latest last."""
 
     due_at: float
@@ -100,13 +101,14 @@ class ProbeSchedule:
 
     @property
     def latency_every_s(self) -> float:
-        """Return the interval at which the latency of an idle address is measured."""
+        """Return the interval, in seconds, at which the latency of an idle address is measured."""
         return max(LATENCY_EVERY_S, LATENCY_EACH_S * len(self._there))
 
     @property
     def bandwidth_every_s(self) -> float:
-        """Return how often the bandwidth of an idle node's links is measured: once in a round,
-        which is long enough for every node to measure every other node."""
+        """Return the interval, in seconds, at which the bandwidth of an idle node's links is
+        measured. It is one round, which is long enough for every node to measure every other
+        node."""
         nodes = len(self._nodes())
         return max(BANDWIDTH_EVERY_S, GAP_S * nodes * (nodes - 1))
 
@@ -118,9 +120,9 @@ class ProbeSchedule:
         chance: float,
         wall_s: float,
     ) -> Measurement | None:
-        """Choose the next measurement; None if there is none now. `addresses`: of the linked peers,
-        and our own. `busy`: nodes that must not be disturbed. `chance` is in [0, 1). `wall_s` is
-        the time that all nodes share."""
+        """Choose the next measurement; None if none is due. `addresses`: those of the linked peers
+        and of this node. `busy`: nodes that must not be disturbed. `chance` is a random number in
+        [0, 1). `wall_s` is the time of day, which all nodes share."""
         self._look(addresses, now, chance)
         if self.me in busy:
             return None
@@ -204,7 +206,7 @@ class ProbeSchedule:
         return tuple(rests)
 
     def _look(self, addresses: Mapping[NodeId, Sequence[str]], now: float, chance: float) -> None:
-        """Add new targets to the schedule, and delete absent targets once they are due."""
+        """Add new addresses to the schedule, and delete absent ones once they are due."""
         self._there = frozenset(
             ProbeTarget(node, address)
             for node, some in addresses.items()
@@ -221,8 +223,8 @@ class ProbeSchedule:
         return {self.me, *(target.peer for target in self._there)}
 
     def _has_turn(self, wall_s: float) -> bool:
-        """Return whether it is this node's part of the round, in which only this node sends
-        bursts."""
+        """Return whether the current part of the round is this node's, in which only this node
+        sends bursts."""
         nodes, round_s = sorted(self._nodes()), self.bandwidth_every_s
         part = int(wall_s % round_s / round_s * len(nodes))
         return nodes[min(part, len(nodes) - 1)] == self.me
@@ -251,15 +253,16 @@ def _fresh(samples: Sequence[tuple[float, float]], now: float) -> list[tuple[flo
 
 
 def one_way_s(round_trip_s: float, idle_s: float | None) -> float:
-    """Return the latency of a small message of MLX's ring, from an echo over the bus. It is half of
-    what the network adds to a local echo, plus the ring's local latency."""
+    """Return the latency, in seconds, of a small message of MLX's ring, estimated from an echo over
+    the bus. It is half of what the network adds to a local echo (`idle_s`), plus the ring's local
+    latency."""
     if idle_s is None:
         return round_trip_s / 2
     return PRIORS["loopback"].latency_s + max(0.0, round_trip_s - idle_s) / 2
 
 
 def busy_nodes(readings: Iterable[Message]) -> set[NodeId]:
-    """Return the nodes that compute, load or fetch now, or from which others fetch."""
+    """Return the nodes that now compute, load or fetch, or from which other nodes fetch."""
     nodes: set[NodeId] = set()
     for reading in readings:
         match reading:

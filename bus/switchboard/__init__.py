@@ -1,5 +1,5 @@
 """The `bus` process: it forwards messages between services and nodes, stores retained values, and
-serves the tap, where an operator can watch messages.
+serves the tap, a socket at which an operator can watch messages.
 
 The switchboard knows topics. It forwards messages without decoding them, except retained values. A
 process that listens to the tap does not import the switchboard.

@@ -14,7 +14,7 @@ from bus.wire.ids import Boot
 
 @dataclass(frozen=True, slots=True)
 class RetainedValue:
-    """One value as it was received, and when it expires."""
+    """One value as it was received, and the time when it expires."""
 
     boot: Boot
     seq: int
@@ -24,7 +24,7 @@ class RetainedValue:
 
 @dataclass(slots=True)
 class Retained:
-    """The values of one plane. Keys are (topic, origin)."""
+    """The retained values of one plane. Keys are (topic, origin)."""
 
     values: dict[tuple[str, str], RetainedValue] = field(
         default_factory=dict[tuple[str, str], RetainedValue]

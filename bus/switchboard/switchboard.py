@@ -1,12 +1,14 @@
-"""Talks to every local service and to peers: forwards both planes, stores retained values.
+"""Talks to every local service and to peers: forwards the messages of both planes (control,
+telemetry), stores retained values.
 
 Each plane has its own pair of sockets, so that a flood of telemetry never delays an event. Only a
 new subscriber gets the matching retained values, as one *bundle*: [prefix, topic, payload, topic,
-payload, ...]. A bundle has an odd number of frames, all other messages have two. The tap has its
-own socket, which drops messages if its reader lags. Messages of local services also go to peers, on
-one TCP socket per plane; messages of peers go only to local services. Topics *on demand* (tokens)
-are requested from publishers only while a local service wants them. With peers, the switchboard
-follows the cluster's state as any service does, because the state names the forgotten nodes.
+payload, ...]. A bundle has an odd number of frames, all other messages have two. The tap, at which
+an operator watches messages, has its own socket, which drops messages if its reader lags. Messages
+of local services also go to peers, on one TCP socket per plane; messages of peers go only to local
+services. Topics *on demand* (tokens) are requested from publishers only while a local service wants
+them. With peers, the switchboard follows the cluster's state as any service does, because the state
+names the forgotten nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ EXPIRE_S = 5.0
 
 
 class PlaneForwarder:
-    """One plane: messages from XSUB go to XPUB and to the tap."""
+    """One plane: forwards messages from its XSUB socket to its XPUB socket and to the tap."""
 
     def __init__(self, plane: Plane, board: Switchboard) -> None:
         self.plane: Plane = plane
@@ -66,7 +68,7 @@ class PlaneForwarder:
         self.board.reactor.watch(link, lambda frames: self._subscription(link, frames))
 
     def ask_upstream(self, prefix: str, *, wanted: bool) -> None:
-        """Pass demand for an on-demand topic on to the publishers."""
+        """Tell the publishers whether an on-demand topic is wanted."""
         self.incoming.send((b"\x01" if wanted else b"\x00") + prefix.encode())
 
     def from_peer(self, frames: list[bytes]) -> None:
@@ -135,7 +137,7 @@ class PlaneForwarder:
 
 
 class Switchboard:
-    """Both planes and the tap of one node, and its peers if it has `peer_settings`."""
+    """Both planes and the tap of one node, and its links to peers if it has `peer_settings`."""
 
     def __init__(
         self,
@@ -204,8 +206,9 @@ class Switchboard:
         self.refused.add(plane=plane, why=why)
 
     def demand(self, plane: str, prefix: str, *, wanted: bool, here: bool = True) -> None:
-        """Count the demand for an on-demand topic, on this node (`here`) and on peers. Report the
-        first and the last demand to publishers; report local demand to peers, too."""
+        """Count the demand for an on-demand topic, on this node (`here`) and on peers. Tell the
+        publishers when the first subscriber appears and when the last one is gone. Tell peers about
+        subscribers on this node, too."""
         for rule in TABLE:
             if not rule.on_demand or rule.plane != plane or not _overlap(prefix, rule.prefix):
                 continue
@@ -220,7 +223,8 @@ class Switchboard:
                 self.peers.planes.want(rule.prefix, wanted=after > 0)
 
     def _follow_state(self, speaker: Speaker, peers: PeerLinks) -> BusClient:
-        """Follow the state, after each event and each snapshot, to exclude forgotten nodes."""
+        """Return a client that follows the cluster's state. After each event and each snapshot, it
+        tells `peers` which nodes are forgotten."""
         security = None if self.keyring is None else self.keyring.node
         client = BusClient(
             speaker,

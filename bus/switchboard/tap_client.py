@@ -1,7 +1,8 @@
-"""Talks to the tap, with which an operator watches both planes.
+"""Talks to the tap, the switchboard's socket at which an operator watches the messages of both
+planes.
 
-`listen` yields messages that match a shell-style pattern, decoded. A tap never slows other readers:
-if it lags, the switchboard drops its messages.
+`listen` yields the messages that match a shell-style pattern, decoded. A reader of the tap never
+slows other readers: if it lags, the switchboard drops its messages.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from bus.wire.errors import BadMessage
 
 @dataclass(frozen=True, slots=True)
 class Tapped:
-    """One message. `fields`: the message as plain data; `error`: why it can't be decoded."""
+    """One message from the tap. `fields`: the message as plain data; `error`: why it can't be
+    decoded."""
 
     topic: str
     node: str

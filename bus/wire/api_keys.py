@@ -64,7 +64,8 @@ node then still requires a key, until a person removes this one."""
 
 
 def keys_were_lost(keys: Mapping[str, ApiKey]) -> bool:
-    """Return whether some API keys may be lost and no person has dealt with it yet."""
+    """Return whether some API keys may be lost and no person has removed the mark `LOST_KEYS`
+    yet."""
     return LOST_KEYS.id in keys
 
 

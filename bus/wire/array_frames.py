@@ -1,11 +1,13 @@
-"""Array frames: `[tag, *fields]` in msgpack, for messages too frequent for pydantic.
+"""Array frames: messages that are sent as `[tag, *fields]` in msgpack, because they are too
+frequent for pydantic.
 
-Pure, and the only home of msgspec. A frame is declared once, as an `ArrayFrame` with typed fields
+Pure. No other module uses msgspec. A frame is declared once, as an `ArrayFrame` with typed fields
 and the tag of its array: `class Ping(ArrayFrame, tag="ping", frozen=True)`. A frame without a tag
 is a row inside another frame. `packer` and `reader` serve `bus.wire.data_frames` and the ranks of a
-group. Fields travel in the order of their declaration. A frame with too many or too few fields, or
-one of another type, is refused. A default marks a last field that senders may omit; the packer
-always sends it. A hook on either side converts values of other libraries.
+group. Fields are sent in the order of their declaration. A frame with too many or too few fields,
+or with a field of another type, is refused. A default marks a last field that senders may omit; the
+packer always sends it. A function of the caller (`to_plain`, `from_plain`) converts values of other
+libraries.
 """
 
 from __future__ import annotations
@@ -33,18 +35,20 @@ def astuple(frame: ArrayFrame) -> tuple[Any, ...]:
 
 
 def packer(to_plain: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
-    """Return a function that packs frames. `to_plain` converts a value that is not a frame."""
+    """Return a function that serialises an `ArrayFrame` to bytes. `to_plain` converts a value
+    inside it that msgspec cannot serialise to plain types."""
     return msgspec.msgpack.Encoder(enc_hook=to_plain).encode
 
 
 def reader(
     frames: Any, whom: str, from_plain: Callable[[type[Any], Any], Any] | None = None
 ) -> Callable[[bytes], Any]:
-    """Return a function that reads `frames`, a type or a union of types, sent to `whom` ("a
-    runner").
+    """Return a function that parses bytes as one of `frames`, a type or a union of types. `whom`
+    names the receiver in errors ("a runner").
 
-    `from_plain(type, data)` makes a value that is not a frame; if it raises ValueError, the frame
-    is refused. The returned function raises BadMessage for any other input, and no other exception.
+    `from_plain(type, data)` converts plain data to a type that is no `ArrayFrame`; if it raises
+    ValueError, the bytes are refused. The returned function raises BadMessage for any other input,
+    and no other exception.
     """
     decode = msgspec.msgpack.Decoder(frames, dec_hook=from_plain).decode
 

@@ -35,8 +35,8 @@ PassedOverReason = Literal[
     "too_deep", "too_many", "same_name", "odd_name", "unreadable", "bad_card", "no_effect",
     "alias_taken",
 ]  # fmt: skip
-"""Why something in a folder of models is not a model, or has no effect. The worker has a text for
-each (`worker.models.passed_over`)."""
+"""Why a file or folder among the models is not a model, or has no effect. The worker has a text for
+each reason (`worker.models.passed_over`)."""
 _FROM_CARD_FILE = ("aliases", "defaults", "card_at_s", "noted", "pin")
 _FROM_ORIGIN = ("origin", "sources")
 NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
@@ -44,9 +44,9 @@ NAME_CHARACTERS, PATH_CHARACTERS, WORDS_CHARACTERS = 200, 600, 700
 
 
 class AdapterCard(Message):
-    """A LoRA adapter beside a model; requests name it as `MODEL:NAME`. `rank`: the largest of its
-    layers. `size_bytes`: on disk. `digest`: of its configuration and the beginning of its
-    weights."""
+    """A LoRA adapter beside a model; requests name it as `MODEL:NAME`. `rank`: the largest rank of
+    its layers. `size_bytes`: its size on disk. `digest`: a hash of its configuration and of the
+    beginning of its weights."""
 
     name: str
     rank: int
@@ -59,27 +59,28 @@ class ModelCard(Message):
     """One model on disk, with the figures that placement needs before it is loaded.
 
     `weights_bytes`: its weights in memory (after the cast to `dtype`), with all `adapters` beside
-    it, which are loaded with the model. `kv_bytes_per_token`: for the whole model;
-    `kv_bytes_fixed`: per row. `size_bytes`: on disk.
+    it, which are loaded with the model. `kv_bytes_per_token`: KV cache of the whole model per
+    token; `kv_bytes_fixed`: per row. `size_bytes`: on disk.
 
-    Its parts, for a split: `layer_bytes`: the weights of each layer. `layer_active_bytes`: the part
-    of them that one token reads (a mixture-of-experts model reads only some of its experts).
-    `layer_kv` and `layer_kv_fixed`: KV by layer, as above. `embedding_bytes` belong to the first
-    layers. `head_bytes` belong to the last ones: final norm and output projection, which may be the
-    embedding again. Empty: unknown, so layers count as equal. `activation_bytes`: sent between
-    layers for one token.
+    Its parts, for a split over several nodes: `layer_bytes`: the weights of each layer.
+    `layer_active_bytes`: the part of them that one token reads (a mixture-of-experts model reads
+    only some of its experts). `layer_kv` and `layer_kv_fixed`: KV cache by layer, per token and per
+    row. `embedding_bytes` belong to the first layers. `head_bytes` belong to the last ones: final
+    norm and output projection, which may be the embedding again. An empty list: unknown, so layers
+    count as equal. `activation_bytes`: sent between layers for one token.
 
-    `kv`: the default format of the growing part of the KV cache; the bytes of the card are for full
-    width. Values of `kv_value_bytes` form groups of `kv_group`; 0: they stay in full width, for the
-    reason in `kv_full_because`. Then windows are impossible, too, unless `kv_windows`.
+    `kv`: the default format of the part of the KV cache that grows with the tokens; the byte counts
+    of the card are for full width. A value of full width has `kv_value_bytes` bytes. When
+    quantized, `kv_group` values share a scale; 0: they stay in full width, for the reason in
+    `kv_full_because`. Then windows are impossible, too, unless `kv_windows`.
 
-    `tensor_sizes`: sizes, by name, that a tensor-parallel degree must divide; empty: the family
-    does not shard. `tensor_splits_kv`: its KV is divided, too. `unsplit_because`: why the family
-    can't be a pipeline. `fetched_in_parts`: a stage of a pipeline fetches only its own layers.
-    `compatible_backends` (empty: any) and `backend_preference` (best first) are
-    `<engine>-<compute>` tags.
+    `tensor_sizes`: sizes, by name, that a tensor-parallel degree must divide; empty: models of this
+    family cannot be sharded. `tensor_splits_kv`: the KV cache is divided between the ranks, too.
+    `unsplit_because`: why the family can't be a pipeline. `fetched_in_parts`: a stage of a pipeline
+    fetches only its own layers. `compatible_backends` (empty: any) and `backend_preference` (best
+    first) are `<engine>-<compute>` tags.
 
-    `makes`: text or vectors. An embedding model has no KV, runs on one rank, and takes
+    `makes`: text or vectors. An embedding model has no KV cache, runs on one rank, and takes
     `context_tokens` of each input. Its vectors have `dimensions` numbers by default. A request may
     choose one of `dimension_choices`, or any size up to `dimensions_at_most` (0: only the choices).
 
@@ -89,10 +90,10 @@ class ModelCard(Message):
     was written at `card_at_s`; the newest counts. `noted`: the keys of the `card.toml`. `pin`: the
     model stays in memory. `memory_bytes`: the memory of its weights by the `card.toml`; 0: not set.
     `metal_fast_synch`: the setting of this node's runners; `metal_fast_synch_by`: its source.
-    `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its template says.
-    `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not as
-    text. `made_from`: the model that it was quantized from. `load_s`: the duration of its last load
-    on this node, from an empty runner to a ready one; 0: unknown.
+    `tool_parser` and `reasoning_parser`: the parsers of its output; empty: as its chat template
+    says. `special_tokens_in_messages`: special tokens in the text of messages count as tokens, not
+    as text. `made_from`: the model that it was quantized from. `load_s`: the duration of its last
+    load on this node, from an empty runner to a ready one; 0: unknown.
     """
 
     model: ModelId
@@ -158,9 +159,9 @@ class ModelCard(Message):
 
 
 class PartialModel(Message):
-    """Some layers of a model on a node's disk, complete in `layers`: spans [first, last).
-    `have_bytes` of the `size_bytes` of its files are here. It serves a stage of a pipeline; other
-    nodes can't copy it. `path`: its folder."""
+    """Some layers of a model on a node's disk: all layers in `layers`, a list of spans [first,
+    last). `have_bytes` of the `size_bytes` of the model's files are on the disk. The node can serve
+    these layers as a stage of a pipeline; other nodes can't copy them. `path`: the folder."""
 
     model: ModelId
     layers: tuple[tuple[int, int], ...]
@@ -174,9 +175,10 @@ class PartialModel(Message):
 
 
 class PassedOver(Message):
-    """Something in a folder of models that is not a model: `why`, and the remedy. `name`: the name
-    that the model would have. `taken`: it is a model, but this part of its folder has no effect.
-    `aliases`: those of a refused `card.toml`, as far as they could be read; they have no effect."""
+    """A file or folder among the models that is not a model: `why` says why, with the remedy.
+    `name`: the name that the model would have. `taken`: it is a model, but this part of its folder
+    has no effect. `aliases`: the aliases in a refused `card.toml`, as far as they could be read;
+    they have no effect."""
 
     name: str = Field(max_length=NAME_CHARACTERS)
     path: str = Field(max_length=PATH_CHARACTERS)
@@ -209,7 +211,7 @@ def passed_over_named(
 ) -> tuple[str, PassedOver] | None:
     """Return the file or folder without a model that `name` may mean, with its node; None if there
     is none. A file matches with or without its last suffix; a folder also by the model id made from
-    its name. If none matches, a name may come from the aliases of a refused card."""
+    its name. If none matches, `name` may be an alias in a refused `card.toml`."""
     wanted = name.casefold().removesuffix(":latest")
     meant: tuple[str, PassedOver] | None = None
     for node, entry in passed_over:
@@ -222,7 +224,7 @@ def passed_over_named(
 
 
 def not_in_force(entry: PassedOver, node: str) -> str:
-    """Return why an alias in a refused `card.toml` has no effect."""
+    """Return the reason why an alias in a refused `card.toml` has no effect."""
     place = f"{entry.path} on {node}"
     return f"the card that gives {entry.name} this name has no effect ({place}): {entry.why}"
 
@@ -234,7 +236,7 @@ def pulls_in_part(card: NodeCard, model: str) -> list[PassedOver]:
 
 
 def short_names(model: str) -> set[str]:
-    """Return the lower-case names of a model: with and without its owner."""
+    """Return the names of a model in lower case: with and without its owner."""
     whole = model.casefold().removesuffix(":latest")
     return {whole, whole.rpartition("/")[2]}
 
@@ -258,20 +260,21 @@ def covers(spans: Iterable[tuple[int, int]], first: int, last: int) -> bool:
 
 
 class NodeCard(Message):
-    """A node's announcement of itself. `ttl_s` > 0; expired strictly after it. Empty: unknown.
+    """A node's announcement of itself. It expires when more than `ttl_s` seconds have passed;
+    `ttl_s` > 0. Empty fields: unknown.
 
     `chip`: the processor's name. `working_set_bytes`: how much memory the GPU of a Mac may wire, by
-    its operator's limit, else by Metal's (0: neither is known). `vram_bytes` and `gtt_bytes`: of a
-    dedicated GPU or an APU. `memory_bytes_per_s` 0: not measured. `machine`: the same for nodes of
-    one machine. `rdma`: the device whose active port leads to each peer, by node id; `rdma_ports`:
-    all devices. `os_version`: the system and its version. `launched_by`: the launcher of the node
-    (`shoal up`, `systemd`, `launchd`, ...). `tree`: the fingerprint of the running code, the same
-    for equal files.
+    its operator's limit, else by Metal's (0: neither is known). `vram_bytes` and `gtt_bytes`:
+    memory of a dedicated GPU or an APU. `memory_bytes_per_s` 0: not measured. `machine`: the same
+    for all nodes of one machine. `rdma`: the device whose active port leads to each peer, by node
+    id; `rdma_ports`: the ports of all devices. `os_version`: the system and its version.
+    `launched_by`: the launcher of the node (`shoal up`, `systemd`, `launchd`, ...). `tree`: the
+    fingerprint of the running code, the same for equal files.
 
     `weights_addresses`: where its worker offers the files of `models` to other nodes, best first;
     empty: it offers none. `parts`: models of which it has only some layers. `passed_over`: files
     and folders that are no models, the first hundred of `passed_over_count`. `cannot_run`: why no
-    runner can compute here (MLX is not installed), and the remedy; else empty.
+    runner can compute on this node (MLX is not installed), and the remedy; else empty.
     """
 
     node: NodeId = Field(min_length=1)
@@ -308,12 +311,12 @@ class NodeCard(Message):
 
 
 AHEAD_S = 60.0
-"""How far a node's clock may be ahead of ours."""
+"""How many seconds a node's clock may be ahead of ours."""
 
 
 def supersedes(card: NodeCard, previous: NodeCard | None) -> bool:
-    """Return whether a card replaces the previous one of its node: it is newer; or it has the same
-    stamp and is equal or greater by content."""
+    """Return whether a card replaces the previous card of its node. It does if it is newer. If both
+    have the same time stamp, it does if its content is equal or sorts later."""
     if previous is None or card.announced_at_s > previous.announced_at_s:
         return True
     if card.announced_at_s < previous.announced_at_s:
@@ -327,8 +330,8 @@ def _content(card: NodeCard) -> str:
 
 
 def as_received(card: NodeCard, wall_s: float) -> NodeCard:
-    """Return a node's card as this node accepts it at `wall_s`. A stamp too far ahead becomes
-    `wall_s`, so that the node's next cards are not ignored for long."""
+    """Return a node's card as this node accepts it at `wall_s`. A time stamp too far in the future
+    is set to `wall_s`, so that the node's next cards are not ignored for long."""
     if card.announced_at_s <= wall_s + AHEAD_S:
         return card
     return card.model_copy(update={"announced_at_s": wall_s})

@@ -1,11 +1,11 @@
-"""Encodes envelopes as bytes and decodes them: msgpack, limited in size, validated against closed
+"""Encodes envelopes as bytes and decodes them: msgpack, limited in size, validated against fixed
 types.
 
-Pure, and the only home of msgpack. An envelope (control and telemetry) is an array [version, kind,
+Pure. No other module uses msgpack. An envelope (control and telemetry) is an array [version, kind,
 node, process, boot, seq, body map]; pydantic validates its body. Any other input raises
 `BadMessage`, whose text names the fault. Nothing is unpickled. The first messages between nodes
 keep one version for ever; if a later build has added fields to them, this build ignores these
-fields. Messages per token and step travel as `bus.wire.array_frames` instead.
+fields. Messages per token and step are encoded by `bus.wire.array_frames` instead.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -37,8 +37,8 @@ from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 _Body = TypeVar("_Body", bound=Message)
 MAX_CONTROL_BYTES = 64 << 20
 MAX_QUESTION_BYTES = 1 << 20
-"""The limit of a socket that receives only questions. One byte of msgpack may take 72 bytes in
-memory."""
+"""Maximum bytes of a message at a socket that receives only questions. One byte of msgpack may take
+72 bytes in memory."""
 MAX_ITEMS = 1 << 16
 """Maximum elements of an array or map in a message."""
 
@@ -160,7 +160,8 @@ def unpack_body(cls: type[_Body], data: bytes, *, limit_bytes: int) -> _Body:
 
 
 def decode_body(kind: object, body: object) -> Message:
-    """Read a message of `kind` from its map. Raises BadMessage, naming an unknown kind or field."""
+    """Parse the body map of a message of `kind`. Raises BadMessage, which names an unknown kind or
+    field."""
     adapter = _ADAPTERS.get(kind) if isinstance(kind, str) else None
     if adapter is None or not isinstance(kind, str):
         raise BadMessage(f"unknown kind {kind!r}")

@@ -41,8 +41,8 @@ LATER = (
     "adapter",
     "trace",
 )
-"""Request fields that the first version of the data plane lacked. If such a field is not set, it is
-left out, so that earlier builds can read the request."""
+"""Request fields that the first version of the data plane lacked. A field that is not set is left
+out, so that earlier builds can read the request."""
 LATER_IN_OUTPUT = {"rule", "choices", "field"}
 """Fields of a request's `output` that the first version lacked. They are left out if all of them
 have their defaults."""
@@ -60,8 +60,8 @@ def pack_to_gateway(message: ToGateway) -> bytes:
 
 
 def _row(entry: Entry) -> Entry | tuple[object, ...]:
-    """Return the entry as it is sent: an empty last field (`logprobs` of a delta, `prompt` of an
-    end) is left out, and the other fields become an array."""
+    """Return the entry as it is sent: its fields as an array, without an empty last field
+    (`logprobs` of a delta, `prompt` of an end)."""
     if type(entry) is not TokenDelta:
         if type(entry) is Finished and entry.prompt is None:
             return ("f", entry.request_id, entry.seq, entry.usage)
@@ -88,7 +88,8 @@ def _plain(value: Any) -> Any:
 
 
 def _unsaid(request: GenerationRequest) -> dict[str, Any]:
-    """Return the fields of `LATER` that are not set in a request, as pydantic's `exclude`."""
+    """Return the fields of `LATER` that are not set in a request, in the form of pydantic's
+    `exclude`."""
     unsaid: dict[str, Any] = {name: True for name in LATER if getattr(request, name) is None}
     if not request.output.is_later:
         unsaid["output"] = LATER_IN_OUTPUT
@@ -106,8 +107,8 @@ _pack = packer(_plain)
 
 
 def pack_to_runner(message: ToRunner) -> bytes:
-    """Pack one frame for a runner. Last fields that earlier versions don't know are left out if
-    empty."""
+    """Pack one frame for a runner. Empty fields at the end that earlier versions don't know are
+    left out."""
     if type(message) is Submit and message.so_far is None:
         waited = (message.waited_ms,) if message.waited_ms else ()
         who = (message.sharer,) if message.sharer or waited else ()

@@ -1,4 +1,4 @@
-"""Errors and refusals. Each says whose fault it is and what to do now.
+"""Errors and refusals. Each says whose fault it is and what the caller can do.
 
 Pure. Expected refusals (no capacity, unknown model, queue full) are values (`Refusal`), not
 exceptions. An exception is for a fault that the caller could not have foreseen.
@@ -52,15 +52,15 @@ RefusalReason = Literal[
 
 
 TIMED_OUT = "the request's deadline passed"
-"""A runner's message for a deadline that it noticed first. The gateway, which knows the request,
-writes the client's message."""
+"""The message of a runner that notices a passed deadline before the gateway does. The gateway,
+which knows the request, writes the client's message."""
 
 
 class Refusal(BaseModel):
-    """An expected "no", with the numbers that explain it.
+    """An expected refusal, with the numbers that explain it.
 
     `field` names the offending request field, if any. `retry_after_s` is set if the same call may
-    succeed later. `position` is the place in a full queue.
+    succeed later. `position` is the request's place in a full queue.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -121,7 +121,8 @@ class BadKey(ShoalError):
 
 
 class WrittenLater(ShoalError):
-    """A later version of shoal wrote this state file. The file is intact; nothing may change it."""
+    """A later version of shoal wrote this state file. The file is intact; this version must not
+    change it."""
 
 
 class Exposed(ShoalError):
@@ -129,7 +130,8 @@ class Exposed(ShoalError):
 
 
 class BadRequest(ShoalError):
-    """The request is wrong. `field` is the path of the field in the client's own terms."""
+    """The request is wrong. `field` is the path of the wrong field, as the client's API names
+    it."""
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
-"""Identifiers, as types. Each is made once and never reused.
+"""Identifiers, as types. Each id is made once and never reused.
 
 Pure: `bus.process.identity` makes ids that need randomness; this module only composes and parses
-them. A request id names the node and the HTTP process that own it. So any gateway process can
-forward a cancel or a query to the owner.
+them. A request id names the node and the HTTP process that own the request. So any gateway process
+can forward a cancel or a query to the owner.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NewType
 
 NodeId = NewType("NodeId", str)
 Boot = NewType("Boot", str)
-"""One life of a process. It is new at every start, to tell old messages from new ones."""
+"""The id of one run of a process. It is new at every start, to tell old messages from new ones."""
 ProcessName = NewType("ProcessName", str)
 """A process within its node, by its name in supervisord: `gateway`, `runner:03`."""
 InstanceId = NewType("InstanceId", str)
@@ -40,7 +40,8 @@ def request_id(node: NodeId, http_process: str, boot: Boot, count: int) -> Reque
 
 
 def owner_of(request: RequestId) -> tuple[NodeId, str] | None:
-    """Return the (node, HTTP process) that owns a request; None if the id is not one of ours."""
+    """Return the (node, HTTP process) that owns a request, from its id; None if `request` is no
+    request id of shoal."""
     parts = request.split("-")
     if len(parts) != 5 or parts[0] != "req":
         return None
@@ -53,7 +54,8 @@ def is_model_id(text: str) -> bool:
 
 
 def sayable(name: str) -> str:
-    """Return a valid model id that resembles this folder name. A valid id is returned unchanged."""
+    """Return a valid model id that resembles a folder's name. A name that is a valid id is returned
+    unchanged."""
     if is_model_id(name):
         return name
     plain = unicodedata.normalize("NFKD", name.translate(_PLAIN)).encode("ascii", "ignore").decode()

@@ -1,7 +1,7 @@
 """The life of an instance: a loaded copy of a model, in numbered generations.
 
-Pure. A generation is one attempt to load the model: new processes, new ports, a new group. A fact
-about an older generation changes nothing.
+Pure. A generation is one attempt to load the model, with new processes, new ports and a new group
+of ranks. A fact about an older generation changes nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Status = Literal["placed", "ready", "draining", "failed"]
 Signal = Literal["all_ready", "rank_lost", "reopened", "drain", "gave_up"]
 
 LEAST_IDLE_S = 3.0
-"""An instance is idle at least this long before it is unloaded. This is longer than readings take
-to arrive, so that a recent use counts."""
+"""Minimum number of idle seconds before an instance is unloaded. Readings take less time to arrive,
+so a recent use is always known."""
 
 NEXT: Mapping[Status, Mapping[Signal, Status]] = {
     "placed": {
@@ -53,8 +53,8 @@ Sharding = Literal["none", "pipeline", "tensor"]
 
 
 class Shard(Message):
-    """One rank's part: layers [first_layer, last_layer) on one node; all layers with tensor
-    sharding. `backend` is the resolved `<engine>-<compute>` tag."""
+    """The part of a model that one rank has: layers [first_layer, last_layer) on one node; with
+    tensor sharding, all layers. `backend` is the chosen `<engine>-<compute>` tag."""
 
     rank: int
     node: NodeId
@@ -66,9 +66,7 @@ class Shard(Message):
 
 class Conditions(Message):
     """The conditions of a placement, stored so that the instance can be placed again under them.
-
-    `layers` by node, in stage order: a manual split.
-    """
+    `layers`: the number of layers by node, in stage order, if the user chose the split."""
 
     context_tokens: int | None = None
     excluded_nodes: tuple[NodeId, ...] = ()
@@ -79,10 +77,10 @@ class Conditions(Message):
 
 
 class RankSeat(Message):
-    """The place of one rank of a group. `ring`: the `ip:port`s on which its end of MLX's ring
-    listens, best first. `plans`: the ZeroMQ addresses of the lead's socket for step plans (rank 0
-    only). `rdma` (JACCL only): its device for each rank, in rank order, "" for itself. Layers are
-    [first_layer, last_layer); all layers with tensor sharding."""
+    """Where one rank of a group is reached. `ring`: the `ip:port`s on which its end of MLX's ring
+    listens, best first. `plans`: the ZeroMQ addresses of the socket from which the lead sends step
+    plans (rank 0 only). `rdma` (JACCL only): its device towards each rank, in rank order, "" for
+    itself. Layers are [first_layer, last_layer); with tensor sharding, all layers."""
 
     rank: int
     node: NodeId
@@ -107,18 +105,20 @@ class RankReady(Message):
 class Instance(Message):
     """Desired state of one instance, and the last known state of its ranks.
 
-    `context_tokens` and `kv` (the format of the growing part of the KV cache) were decided at
-    placement; every rank and gateway reads them here. `seats`: where the ranks of this generation's
-    group meet, as their workers reported. `keep_alive_s`: idle seconds before it is unloaded;
-    negative: never. `failures`: how past generations ended, newest last, at most eight. `backend`
-    is that of rank 0; `collectives`: how the ranks are joined.
+    `context_tokens` and `kv` (the format of the part of the KV cache that grows with the tokens)
+    were decided at placement; every rank and gateway reads them here. `seats`: the addresses at
+    which the ranks of this generation's group connect, as their workers reported. `keep_alive_s`:
+    idle seconds before it is unloaded; negative: never. `failures`: how past generations ended,
+    newest last, at most eight. `backend` is that of rank 0; `collectives`: how the ranks are
+    joined.
 
     `place_again`: it was given up and is to be placed again under these conditions; `elsewhere`: at
     once, on nodes where it has not failed. `unmet`: the conditions that it does not meet, with the
-    reason, after it was placed again for a lost node. `test`: it has no model; its ranks test their
-    collectives. `quantizes`: it makes `model`, which exists only afterwards, from another model.
+    reason, after it was placed again because a node was lost. `test`: it has no model; its ranks
+    test their collectives. `quantizes`: it makes `model`, which exists only afterwards, from
+    another model.
 
-    `yields_to`: the model that it is evicted for. It gets no new requests and is unloaded when its
+    `yields_to`: the model for which it is evicted. It gets no new requests and is unloaded when its
     open ones are done, unless that is withdrawn. `yields_urgently`: gateways requeue its waiting
     requests and its running batch requests. `pinned`: it was placed for the preload list or for a
     pin. `replica`: why a further instance of the model was loaded; empty for the first. `priority`
@@ -172,7 +172,7 @@ class Instance(Message):
 
     @property
     def reason(self) -> str:
-        """Return why the instance was given up. If it was not, return why its last set of runners
+        """Return why the instance was given up, or else why its last generation (attempt to load)
         ended. The text leaves out which rank ended."""
         last = self.failures[-1].partition(": ")[2] if self.failures else ""
         return self.why or last or "no reason given"
@@ -198,9 +198,9 @@ class NodeSetback(Message):
 
 
 class Setbacks(Message):
-    """The failure record of a model; every candidate has it. `in_a_row`: how many runners failed
-    one after the other. The last failure ended `generation` of `instance`. `failed_at_s`: the times
-    of that instance's failures in the last minute. The model is not loaded again until
+    """The failure record of a model; every master candidate has it. `in_a_row`: how many runners
+    failed one after the other. The last failure ended `generation` of `instance`. `failed_at_s`:
+    the times of that instance's failures in the last minute. The model is not loaded again until
     `again_at_s`, and gets no replica until `replica_at_s`. `for_want_of`: if one of these nodes
     turns out to be lost, the last failure is not counted. `on`: the nodes on which its runners
     ended. Times are the leader's clock, in seconds since 1970."""
@@ -226,5 +226,6 @@ ENDING = "generation"
 
 
 def signalled(status: Status, signal: Signal) -> Status:
-    """Return the next status; a signal that the table does not list changes nothing."""
+    """Return the status that follows `signal`; a signal that the table `NEXT` does not list for
+    `status` changes nothing."""
     return NEXT[status].get(signal, status)

@@ -1,10 +1,11 @@
-"""Fair shares: divides places evenly among sharers, and chooses who is next and who yields.
+"""Fair shares: divides the places at a runner or in a queue evenly among sharers, and chooses who
+is next and who yields.
 
 Pure. A sharer is a path, outermost first: API key, client id, peer address, connection. On each
-level the branches below a common prefix share its places evenly, however many sharers each has. A
-sharer without competition may have all places. A place moves only from a branch that holds at least
-two more than the receiving one, so that no place moves back and forth. Among requests waiting for a
-place at a runner, the best standing wins; standings improve steadily.
+level, the branches below a common prefix share its places evenly, however many sharers each branch
+has. A sharer without competition may have all places. A place moves only from a branch that holds
+at least two more than the receiving one, so that no place moves back and forth. Among the requests
+that wait for a place at a runner, the one with the best standing wins; standings improve steadily.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The table of topics: their message types, planes and guarantees.
 
-Pure. A topic is `prefix` or `prefix.rest`; the longest prefix in the table applies. Control topics
-are never dropped knowingly; gaps are repaired from the log. Telemetry is lossy: the latest value
-wins. The switchboard sends a `retained` value to each new subscriber.
+Pure. A topic is `prefix` or `prefix.rest`; the longest prefix in the table applies. Control
+messages are never dropped on purpose; missing events are fetched from the log. Telemetry is lossy:
+the latest value wins. The switchboard sends a `retained` value to each new subscriber.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How nodes reach each other: kinds of link, their estimated cost, and which is best.
+"""How nodes reach each other: kinds of network, the estimated cost of a link, and which address is
+best.
 
 Pure. Collectives prefer thunderbolt, then maybe_ethernet (an adapter that may be Thunderbolt in
 disguise), ethernet, wifi and unknown. They use an overlay network (VPN) only if two nodes have no
@@ -65,7 +66,7 @@ class Reach(Message):
 
 @dataclass(frozen=True, slots=True)
 class LinkCost:
-    """The cost of a hop. `latency_s` is one way, for a small message."""
+    """The cost of a link. `latency_s` is one way, for a small message."""
 
     latency_s: float
     bytes_per_s: float
@@ -98,7 +99,7 @@ def prior(address: NodeAddress) -> LinkCost:
 
 
 def ip_in(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the IP address that a text is; None if it is none."""
+    """Return the IP address in a text; None if the text is not exactly one IP address."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:
@@ -143,8 +144,8 @@ def ports_in(text: str) -> dict[str, str]:
 
 
 def ranked(addresses: Iterable[NodeAddress]) -> list[NodeAddress]:
-    """Return addresses, best first, ties by address; overlay networks only if there are no
-    others."""
+    """Return addresses, best first; equally good ones are sorted by address. Overlay networks are
+    included only if there are no other addresses."""
     ordered = sorted(
         addresses, key=lambda address: (_RANK[address.medium], -address.thunderbolt, address.ip)
     )
@@ -171,8 +172,9 @@ def shared_prior(
 
 
 def observed_address(node: NodeId, peer: NodeId, seen: Iterable[Reach]) -> Reach | None:
-    """Return the best address at which `node` was observed to reach `peer`, the first of equals;
-    None if it never was. An overlay network counts only if no other was observed."""
+    """Return the best address at which `node` was observed to reach `peer`; of several equal ones,
+    the first. None if there is none. An overlay network counts only if no other network was
+    observed."""
     mine = [reach for reach in seen if reach.node == node and reach.peer == peer]
     local = [reach for reach in mine if reach.medium != "vpn"]
     return min(local or mine, key=lambda reach: _RANK[reach.medium], default=None)

@@ -36,7 +36,7 @@ _AT_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _KEY = re.compile(r"""[ \t]*\[{0,2}[ \t]*["']?([A-Za-z0-9_-]+)""")
 FOR_PEOPLE = ("name", "summary", "license")
 NOT_YET = frozenset({"draft_model"})
-"""Planned keys without an implementation."""
+"""Keys that are planned but not implemented."""
 MEANT = {
     "alias": "aliases", "num_ctx": "context_tokens", "context": "context_tokens",
     "max_context": "context_tokens", "num_predict": "default_max_tokens",
@@ -48,8 +48,8 @@ MEANT = {
     "storage_size": "memory_bytes", "tool_call_parser": "tool_parser",
     "special_tokens": "special_tokens_in_messages",
 }  # fmt: skip
-"""Names that other programs use for our keys, where a search by similar spelling would not find the
-key."""
+"""Names that other programs use for our keys and that are too different in spelling for a search by
+similarity."""
 OLLAMA_WORDS = {"repetition_penalty": "repeat_penalty"}
 NUMBERS = (
     "temperature", "top_p", "top_k", "min_p", "seed", "frequency_penalty", "presence_penalty",
@@ -187,7 +187,7 @@ def notes_from(table: Mapping[str, Any]) -> Notes:
 
 
 def check_keys(keys: Iterable[str]) -> None:
-    """Raise BadCard for the first unknown key, with a suggestion."""
+    """Raise BadCard for the first unknown key in `keys`, with a suggestion."""
     unknown = next((key for key in keys if key not in KNOWN_KEYS), None)
     if unknown is not None:
         raise BadCard(_unknown(unknown), unknown)

@@ -21,7 +21,7 @@ IN_MESSAGES = "special_tokens_in_messages"
 
 def resolved(card: ModelCard) -> Iterator[tuple[str, Any, str, str]]:
     """Yield (name, value, source, remark) of each setting, by the names of `card.toml`. A value
-    None means that the source decides."""
+    None means that no value is set here and the source decides."""
 
     def source(key: str, other: str) -> str:
         """Return the card as the source of a key that it has, else `other`."""

@@ -77,12 +77,12 @@ class Provider(FileTable):
 
 
 class NamedTask(FileTable):
-    """A name that several models can answer for: the first candidate, unless only another one is
-    loaded.
+    """A name for which several models can answer. The first candidate answers, unless only another
+    candidate is loaded.
 
-    `budget_s`: the time of each candidate to its first token, loading included; None: the time that
-    a load may take. `keep_alive_s`: how long the answering model stays in memory; None: as its own
-    settings say. `pin_primary`: use the first candidate even if another one is loaded.
+    `budget_s`: the time that each candidate has until its first token, loading included; None: the
+    time that a load may take. `keep_alive_s`: how long the answering model stays in memory; None:
+    as its own settings say. `pin_primary`: use the first candidate even if another one is loaded.
     """
 
     candidates: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_CANDIDATES)]
@@ -123,8 +123,8 @@ class TaskTable(FileTable):
         return bool(self.providers or self.tasks)
 
     def task_named(self, name: str) -> str | None:
-        """Return the task with a client's name; upper and lower case may differ. None if there is
-        none."""
+        """Return the task that a request means by `name`; upper and lower case may differ. None if
+        there is no such task."""
         plain = plain_name(name)
         if plain in self.tasks:
             return plain
@@ -132,7 +132,8 @@ class TaskTable(FileTable):
         return next((task for task in self.tasks if task.casefold() == folded), None)
 
     def provided(self, name: str) -> ProviderModel | None:
-        """Return the provider's model that this name means; None if the name means none."""
+        """Return the provider's model that a request means by `name`; None if `name` is no
+        provider's model."""
         before, colon, model = name.partition(":")
         settings = self.providers.get(before) if colon else None
         if settings is None or not _FOREIGN.fullmatch(model):
@@ -140,7 +141,7 @@ class TaskTable(FileTable):
         return ProviderModel(before, model, settings)
 
     def means(self, name: str) -> bool:
-        """Return whether a client's name is that of a task or of a provider's model."""
+        """Return whether `name` is the name of a task or of a provider's model."""
         return self.task_named(name) is not None or self.provided(name) is not None
 
     def provided_models(self) -> list[ProviderModel]:
@@ -161,7 +162,8 @@ def read_tasks(text: str) -> TaskTable:
 
 
 def _unsound(table: TaskTable) -> Iterator[tuple[list[str], str]]:
-    """Yield the faults beyond the types of the values, each with the path of its key."""
+    """Yield the faults that the types of the values do not exclude: the path of the key, and the
+    fault."""
     for kind, names in (("providers", table.providers), ("tasks", table.tasks)):
         for name in names:
             if not _NAME.fullmatch(name):

@@ -1,5 +1,5 @@
-"""Talks to supervisord: the zygote of the services on Linux. The zygote imports the shared code
-once; each service is then forked from it (decision 0068).
+"""Talks to supervisord: starts the services on Linux from one process, the zygote. The zygote
+imports the shared code once; each service is then forked from it (decision 0068).
 """
 
 from bus.process.zygote.loaded import LoadedCode, load

@@ -20,7 +20,7 @@ from bus.process.zygote.loaded import load
 
 SERVICES = ("bus", "master", "worker", "telemetry", "gateway")
 """The packages to load and fork. The gateway is loaded without its HTTP application, because
-runners start meanwhile."""
+runners can start while the gateway loads that itself."""
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Talks to supervisord: a forked child becomes a service, where supervisord would execute its
-command.
+"""Talks to supervisord: forks services from the loaded process, where supervisord would execute
+their commands.
 
-supervisord reaches the system through its options; this module replaces their `fork` and `execve`.
-It also opens supervisord's socket again if the cleanup of temporary folders removed the file,
-because without it a node can be neither seen nor stopped. Only the exact command of a loaded
-package is forked. All else is executed as usual: a runner's slot, a package whose code has changed
-on disk, or an environment that needs a new interpreter.
+supervisord reaches the system through its options object; this module replaces that object's `fork`
+and `execve`. It also opens supervisord's socket again if the cleanup of temporary folders removed
+the socket's file, because without it a node can be neither seen nor stopped. Only the exact command
+of a loaded package is forked. Everything else is executed as usual: a runner, a package whose code
+has changed on disk, or a command whose environment needs a new interpreter.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -37,8 +37,8 @@ HEEDED = frozenset({"PYTHONUNBUFFERED"})
 
 @dataclass(frozen=True, slots=True)
 class ServiceStart:
-    """How a command is started: the package that a forked child runs; empty: by `execve`. `why` is
-    a reason for the log."""
+    """How a command is started: by forking a child that runs `package`, or by `execve` if that is
+    empty. `why` is a reason for the log."""
 
     package: str = ""
     why: str = ""
@@ -66,7 +66,7 @@ def _differs(name: str, env: Mapping[str, str]) -> bool:
 
 
 class ForkingOptions(ServerOptions):
-    """supervisord's options, with the services of `loaded` forked."""
+    """supervisord's options, changed so that the services of `loaded` are forked."""
 
     loaded: ClassVar[LoadedCode] = LoadedCode()
     _supervisord: Any = None
@@ -75,13 +75,14 @@ class ForkingOptions(ServerOptions):
     _threads = 0
 
     def openhttpservers(self, supervisord: Any) -> None:
-        """Open the socket, and store its supervisord for a later reopening."""
+        """Open supervisord's socket, and remember its parameter, so that the socket can be opened
+        again."""
         self._supervisord = supervisord
         super().openhttpservers(supervisord)
 
     def get_signal(self) -> Any:
-        """Return the next signal. supervisord calls this at least once a second, so its socket file
-        is checked as often."""
+        """Return the next signal. supervisord calls this at least once a second, so this method
+        also checks the socket's file."""
         self._reopen()
         return super().get_signal()
 

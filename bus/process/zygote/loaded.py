@@ -27,7 +27,7 @@ Mark = tuple[int, int, int]
 @dataclass(frozen=True, slots=True)
 class LoadedCode:
     """The packages that may be forked, and the marks of the files that they were loaded from.
-    `trouble`: why there are none."""
+    `trouble`: why no package may be forked."""
 
     packages: frozenset[str] = frozenset()
     root: Path = ROOT
@@ -36,7 +36,7 @@ class LoadedCode:
     trouble: str = ""
 
     def changed(self) -> str:
-        """Return a file that differs from the loaded one; empty if there is none. Takes some
+        """Return a file that has changed since it was loaded; empty if there is none. Takes some
         milliseconds."""
         now = tree_marks(self.root)
         differs = (path for path in {**self.tree, **now} if self.tree.get(path) != now.get(path))
@@ -45,7 +45,8 @@ class LoadedCode:
 
 
 def load(packages: Iterable[str], *, root: Path = ROOT) -> LoadedCode:
-    """Import `__main__` of each package. If that fails nothing may be forked; it never raises."""
+    """Import `__main__` of each package. Never raises: if an import fails, the result says that
+    nothing may be forked."""
     wanted = tuple(packages)
     began_ns = time.time_ns()
     gc.disable()
@@ -93,7 +94,8 @@ def _unload_main(package: str) -> None:
 
 
 def _other_files() -> Iterator[str]:
-    """Yield the files of all loaded modules, and the folders of distributions."""
+    """Yield the files of all other loaded modules, and the folders in which distributions are
+    installed."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str):
@@ -119,7 +121,8 @@ def _mark(path: str) -> Mark | None:
 
 
 def _written_since(path: str, at_ns: int) -> bool:
-    """Return whether a file may have changed since then; its ctime can't be set back."""
+    """Return whether a file may have been written after `at_ns`, by its ctime, which can't be set
+    back."""
     try:
         return os.stat(path).st_ctime_ns >= at_ns
     except OSError:

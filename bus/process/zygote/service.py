@@ -26,7 +26,7 @@ from typing import NoReturn, TextIO
 import setproctitle
 
 _KEPT: list[object] = []
-"""supervisord's own streams, because a released stream would be flushed."""
+"""supervisord's own streams. They stay referenced, because Python would flush a released stream."""
 INTERRUPTED = 130
 
 
@@ -91,7 +91,7 @@ def open_streams(*, unbuffered: bool) -> None:
 
 
 def run(package: str) -> int:
-    """Run `__main__` of a package; return the exit code that an interpreter would have."""
+    """Run `__main__` of a package. Return the exit code that an interpreter would return."""
     try:
         runpy.run_module(package, run_name="__main__", alter_sys=True)
     except SystemExit as left:

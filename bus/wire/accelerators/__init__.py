@@ -1,6 +1,6 @@
 """Sensor readings of a node's accelerators and processor, as messages.
 
-Pure: this room contains only messages.
+Pure: this package contains only messages.
 """
 
 from bus.wire.accelerators.messages import (

@@ -25,10 +25,10 @@ VENDORS: Mapping[Vendor, str] = {
 
 
 class AcceleratorReading(Message):
-    """One accelerator. `device` is the system's name: its PCI address, or its entry in macOS's
-    registry; `name` is the vendor's. `vram`: its own memory. `gtt`: the machine's memory that it
-    has mapped. For a device without memory of its own, as on a Mac, `gtt` is all the memory that it
-    uses."""
+    """One accelerator. `device` is the system's name for it: its PCI address, or its entry in
+    macOS's registry; `name` is the vendor's name. `vram`: its own memory. `gtt`: the machine's
+    memory that it has mapped. For a device without memory of its own, as on a Mac, `gtt` is all the
+    memory that it uses."""
 
     vendor: Vendor
     device: str
@@ -44,8 +44,8 @@ class AcceleratorReading(Message):
 
 
 class UntoldFigures(Message):
-    """Figures that a source did not report, and why: a missing requirement, a missing permission,
-    or an error."""
+    """Figures that a sensor source did not report, and why: a missing requirement, a missing
+    permission, or an error."""
 
     source: str
     why: str

@@ -17,7 +17,7 @@ class OwnedRecord(Message):
 
 
 class Done(Message):
-    """Says whether the call changed or stopped anything."""
+    """The reply to a call that changes or stops something: whether it did."""
 
     done: bool
 
@@ -27,7 +27,8 @@ class FindAnswer(OwnedRecord):
 
 
 class StoredAnswer(Message):
-    """A stored answer as JSON, with its input items, its row in lists and the client's labels."""
+    """A stored answer as JSON, with its input items, its row for lists of answers, and the client's
+    labels."""
 
     answer: bytes
     items: tuple[bytes, ...] = ()
@@ -52,7 +53,7 @@ class RemoveAnswer(OwnedRecord):
 
 
 class StopAnswer(OwnedRecord):
-    """Stop an answer that is being made and will be stored."""
+    """Stop an answer that a model is still generating and that will be stored."""
 
 
 class StopRequest(Message):
@@ -62,8 +63,8 @@ class StopRequest(Message):
 
 
 class ListAnswers(Message):
-    """List an owner's answers: at most `limit` that follow the row `after`, were made by `model`
-    and have all of `labels`."""
+    """List an owner's answers: at most `limit` answers that come after the row `after` and have all
+    of `labels`. `model` None: of all models."""
 
     owner: str
     limit: int = Field(ge=0)

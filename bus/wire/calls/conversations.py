@@ -90,7 +90,8 @@ class ItemsAdded(Message):
 
 
 class EndTurn(OwnedRecord):
-    """Add the items of an ended answer: `run` made it, as a run of `job`."""
+    """Add the items of an answer that is complete. The request `run` made it, as a run of the job
+    `job`."""
 
     items: tuple[tuple[str, bytes], ...]
     run: RequestId

@@ -94,8 +94,8 @@ class EventsRead(Message):
 
 
 class ListJobs(Message):
-    """List the latest jobs, at most `limit`, that follow the place `after` in the list: the time
-    and the request of a job."""
+    """List the latest jobs, at most `limit`, that come after `after` in the list: the time and the
+    request of the last job already listed."""
 
     owner: str | None
     limit: int = Field(ge=0)
@@ -109,7 +109,7 @@ class JobsFound(Message):
 
 
 class StopJob(OwnedRecord):
-    """Request the end of a job."""
+    """Ask for a job to be stopped."""
 
 
 class RemoveJob(OwnedRecord):

@@ -20,15 +20,15 @@ class ReadSettings(Message):
 
 
 class ChangeSettings(Message):
-    """Change settings of the node's `shoal.toml`: set those of `put`, remove those of `drop`."""
+    """Change settings in the node's `shoal.toml`: set those of `put`, remove those of `drop`."""
 
     put: dict[str, Value] = {}
     drop: tuple[str, ...] = ()
 
 
 class SettingsRead(Message):
-    """The settings in force, secrets masked. `why`: the reason why they were not read or changed;
-    empty if they were."""
+    """The settings in force, secrets masked. `why`: why they could not be read or changed; empty if
+    they were."""
 
     values: dict[str, Value | None]
     why: str = ""
@@ -62,7 +62,7 @@ class Document(Message):
 
 
 class Examine(Message):
-    """Examine a process: take its stacks or a profile, within `within_s` seconds."""
+    """Examine a process of the node: take its stacks or a profile, within `within_s` seconds."""
 
     question: AskDiagnosis
     within_s: float = Field(gt=0, le=600)
@@ -83,7 +83,7 @@ class CancelAtRunner(Message):
 
 
 class TakeCapture(Message):
-    """Start the capture `name` of the node, or fetch it once it is ready."""
+    """Start the diagnostic capture `name` of the node, or fetch it once it is ready."""
 
     name: str
 

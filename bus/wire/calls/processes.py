@@ -1,4 +1,4 @@
-"""Calls between the HTTP processes of one node. Pure."""
+"""Calls between the HTTP processes of one node. Pure. "The process" means the called process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ number of its waiting requests."""
 
 
 class StopHere(Message):
-    """Stop a request of the process."""
+    """Stop a request that the process serves."""
 
     request: RequestId
 
 
 class StopAnswerHere(Message):
-    """Stop a request of the process whose answer is stored for `owner`."""
+    """Stop a request that the process serves and whose answer is to be stored for `owner`."""
 
     owner: str
     request: RequestId
@@ -58,7 +58,7 @@ class OpenRequestsRead(Message):
 
 
 class ReadProblems(Message):
-    """Read the problems of the node's records that the process knows."""
+    """Ask which problems of the node's records file the process knows."""
 
 
 class ProblemsRead(Message):
@@ -81,7 +81,8 @@ class ClientsRead(Message):
 
 
 class NoteRests(Message):
-    """Note which clients of the process `number` are in cooldown or wait."""
+    """Tell a process which clients of the process `number` are in cooldown or have waiting
+    requests."""
 
     number: int = Field(ge=0)
     rows: tuple[RestRow, ...] = ()

@@ -1,9 +1,9 @@
-"""KV formats of a model, and the bytes that each really takes.
+"""The KV cache formats of a model, and the bytes that each format needs.
 
 Pure. `full`: a value has full width (as the model computes it). `8bit`, `4bit`: a group of values
-shares a scale and an offset, which have the original width. Groups divide each head, so a value's
-code depends only on its own head of its own token. A window: a row keeps only its first `SINKS`
-tokens and its last tokens, in full width.
+shares a scale and an offset, which have full width. The groups divide each head, so a value's code
+depends only on its own head of its own token. A window: a row keeps only its first `SINKS` tokens
+and its last tokens, in full width.
 """
 
 from __future__ import annotations
@@ -59,22 +59,24 @@ def window_of(kind: KvKind) -> int:
 
 
 def kind_for(wanted: KvKind, group: int, *, windows: bool) -> KvKind:
-    """Return the KV format for a load that requests `wanted`. It is `full` if there is no `group`
-    of values, or if a window is requested and `windows` is False."""
+    """Return the KV format for a load that requests `wanted`. It is `full` if the values cannot be
+    grouped (`group` 0), or if a window is requested and `windows` is False."""
     if window_of(wanted):
         return wanted if windows else "full"
     return wanted if group else "full"
 
 
 def group_of(*widths: int) -> int:
-    """Return the group size for heads of these widths; 0 if none divides all of them."""
+    """Return how many values form a group, for heads of these widths; 0 if no size in `GROUPS`
+    divides all of the widths."""
     return next((group for group in GROUPS if all(w and w % group == 0 for w in widths)), 0)
 
 
 def held_bytes(full_bytes: int, kind: KvKind, value_bytes: int, group: int) -> int:
-    """Return the bytes of KV of `full_bytes` in this format, scales and offsets included, rounded
-    up. Values of `value_bytes` in groups of `group`; 0: they stay in full width. A window does not
-    grow, so it is 0 here; see `window_bytes`."""
+    """Return the bytes in this format, scales and offsets included, of KV that takes `full_bytes`
+    in full width; rounded up. `value_bytes`: the size of one value in full width. `group`: the
+    values per group; 0: they stay in full width. Return 0 for a window, because it does not grow
+    with the tokens; see `window_bytes`."""
     if window_of(kind):
         return 0
     if kind not in BITS or not group or not value_bytes:
@@ -84,7 +86,7 @@ def held_bytes(full_bytes: int, kind: KvKind, value_bytes: int, group: int) -> i
 
 
 def window_bytes(full_bytes: int, kind: KvKind, context_tokens: int) -> int:
-    """Return the most that a window keeps of a row: `full_bytes` per token, and a row has at most
-    `context_tokens`; 0 for the other formats."""
+    """Return the maximum bytes that a window keeps of one row; 0 for the other formats.
+    `full_bytes`: the bytes of one token. A row has at most `context_tokens`."""
     window = window_of(kind)
     return full_bytes * min(window + SINKS, context_tokens) if window else 0

@@ -1,1 +1,1 @@
-"""Every message that can cross a wire, as frozen, tagged and closed types."""
+"""Every message that can cross a wire, as frozen types with fixed fields, told apart by a tag."""

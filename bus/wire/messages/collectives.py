@@ -14,7 +14,7 @@ from bus.wire.ids import InstanceId, ModelId, NodeId
 from bus.wire.messages.wire import Message
 
 TEST_MODEL = ModelId("collective-test")
-"""The model name of an instance that is a test."""
+"""The model name of an instance that runs a collective test."""
 
 Mode = Literal["quick", "standard", "stress"]
 Backend = Literal["ring", "jaccl"]
@@ -41,8 +41,9 @@ class CollectiveTest(Message):
 
 
 class Timing(Message):
-    """Rounds of one exchange, in seconds. `kept` of `rounds` remain after the slowest are trimmed;
-    `mean_s` is over these, the other figures are over all."""
+    """The durations of the rounds of one exchange, in seconds. The slowest of the `rounds` are
+    trimmed and `kept` of them remain. `mean_s` is the mean of those; the other figures cover all
+    rounds."""
 
     rounds: int
     kept: int
@@ -80,9 +81,9 @@ class RankFinding(Message):
 
 
 class CollectiveReading(Message):
-    """The progress of a rank's test and its results so far. Every second.
+    """The progress of a rank's test and its results so far. Sent every second.
 
-    `done` of `rounds` exchanges; in phase `done` the results are complete.
+    `done` of `rounds` exchanges have ended; in phase `done` the results are complete.
     """
 
     kind: Literal["collective_reading"] = "collective_reading"

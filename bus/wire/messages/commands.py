@@ -30,7 +30,7 @@ from bus.wire.pool import (
 
 
 class SupposedModel(Message):
-    """A model that is on no disk yet, treated as if that node had it."""
+    """A model that is on no disk yet. The placement is planned as if that node had it."""
 
     node: NodeId
     card: ModelCard
@@ -64,8 +64,8 @@ class PlaceModel(Message):
 
 
 class DeleteInstance(Message):
-    """Drain, then unload. Open requests may finish for `drain_s` seconds; then they end with a
-    terminal error."""
+    """Drain an instance, then unload it. Its open requests may finish for `drain_s` seconds; then
+    they end with an error."""
 
     kind: Literal["delete_instance"] = "delete_instance"
     command_id: CommandId
@@ -75,7 +75,8 @@ class DeleteInstance(Message):
 
 
 class KeepAlive(Message):
-    """Change how long an idle instance stays in memory; a negative value means for ever."""
+    """Change how long an instance stays in memory while it is idle; a negative value means for
+    ever."""
 
     kind: Literal["keep_alive"] = "keep_alive"
     command_id: CommandId
@@ -84,8 +85,8 @@ class KeepAlive(Message):
 
 
 class PinModel(Message):
-    """Keep a model in memory on any node, loading it if needed (`pinned`), or release it. `by`:
-    the user, for display."""
+    """Keep a model in memory on any node, loading it if needed; if `pinned` is False, allow its
+    eviction again. `by`: the user, for display."""
 
     kind: Literal["pin_model"] = "pin_model"
     command_id: CommandId
@@ -96,9 +97,9 @@ class PinModel(Message):
 
 
 class TakeLease(Message):
-    """Reserve memory of a node (None: the cheapest) for something other than a model, evicting
-    models if needed. The reply comes when the memory is free. An existing lease of that id is
-    returned instead."""
+    """Reserve memory of a node (None: the node where that costs least) for something other than a
+    model, evicting models if needed. The reply comes when the memory is free. If a lease with that
+    id exists, it is returned instead."""
 
     kind: Literal["take_lease"] = "take_lease"
     command_id: CommandId
@@ -117,8 +118,8 @@ class TakeLease(Message):
 
 
 class RenewLease(Message):
-    """Renew a lease and report the memory that it uses; None: unknown, so all of it stays
-    reserved."""
+    """Renew a lease and report how much memory its owner uses; None: unknown, so all of the memory
+    stays reserved."""
 
     kind: Literal["renew_lease"] = "renew_lease"
     command_id: CommandId
@@ -136,7 +137,7 @@ class AskLeaseBack(Message):
 
 
 class EndLease(Message):
-    """Release a lease's memory, or stop waiting for it."""
+    """End a lease, which frees its memory, or withdraw a lease that still waits for memory."""
 
     kind: Literal["end_lease"] = "end_lease"
     command_id: CommandId
@@ -154,7 +155,8 @@ class RenameNode(Message):
 
 
 class DrainNode(Message):
-    """Give a node no new work and move its instances elsewhere (`draining`), or undo it."""
+    """Give a node no new work and move its instances to other nodes; if `draining` is False, undo
+    that."""
 
     kind: Literal["drain_node"] = "drain_node"
     command_id: CommandId
@@ -164,8 +166,8 @@ class DrainNode(Message):
 
 
 class ForgetNode(Message):
-    """Remove a stopped node from the cluster (`forgotten`), or readmit it. A running node is
-    refused."""
+    """Remove a stopped node from the cluster; if `forgotten` is False, readmit it. Refused for a
+    running node."""
 
     kind: Literal["forget_node"] = "forget_node"
     command_id: CommandId
@@ -188,9 +190,10 @@ class RunCollectiveTest(Message):
 
 
 class QuantizeModel(Message):
-    """Quantize a model to a new one called `name`, on a node that has the whole source: `node`,
-    or the leader's choice. The reply names the instance, which removes itself when it is done;
-    if it is deleted before, no file of it stays."""
+    """Quantize a model to a new model called `name`. The work runs on a node that has all files of
+    the source: `node`, or if that is None, a node that the leader chooses. The reply names the
+    instance that does it, which removes itself when it is done. If that instance is deleted before,
+    no file of the new model stays."""
 
     kind: Literal["quantize_model"] = "quantize_model"
     command_id: CommandId
@@ -200,8 +203,8 @@ class QuantizeModel(Message):
 
 
 class DeriveModel(Message):
-    """Define a name that another model serves with its own defaults; replaces an earlier
-    definition."""
+    """Define a derived model: a name for which another model answers, with defaults of its own.
+    Replaces an earlier definition of the name."""
 
     kind: Literal["derive_model"] = "derive_model"
     command_id: CommandId
@@ -225,7 +228,7 @@ class AddApiKey(Message):
 
 
 class RotateApiKey(Message):
-    """Give a key a new secret. The old secret stays valid until `old_until_s` (seconds since
+    """Give an API key a new secret. The old secret stays valid until `old_until_s` (seconds since
     1970; 0: it ends now). Id, name, scope and limits stay."""
 
     kind: Literal["rotate_api_key"] = "rotate_api_key"
@@ -253,7 +256,8 @@ class SetTracing(Message):
 
 
 class AllowCloudFallback(Message):
-    """Allow or forbid models of providers as fallback for a task, on every node (`allowed`)."""
+    """Allow models of providers as fallback for a task, on every node; if `allowed` is False,
+    forbid it."""
 
     kind: Literal["allow_cloud_fallback"] = "allow_cloud_fallback"
     command_id: CommandId
@@ -289,7 +293,7 @@ Durability = Literal["majority", "replicated", "local", "volatile"]
 
 
 class Acknowledged(Message):
-    """The command's effect is at this place in the log. `durability`: `majority`, `replicated`,
+    """The command took effect at this index of the log. `durability`: `majority`, `replicated`,
     `local` (this node's disk) or `volatile` (the journal cannot be written)."""
 
     kind: Literal["acknowledged"] = "acknowledged"
@@ -302,7 +306,7 @@ class Acknowledged(Message):
 
 
 class CommandRefused(Message):
-    """The command changed nothing, and the reason."""
+    """The command changed nothing, for this reason."""
 
     kind: Literal["command_refused"] = "command_refused"
     command_id: CommandId

@@ -1,7 +1,7 @@
-"""Control-plane messages that are neither commands nor events: the term, snapshots, slots.
+"""Control-plane messages that are neither commands nor events: the term, snapshots, runner slots.
 
-Pure. `Ask*` go DEALER -> ROUTER and get exactly one answer each; `Slot*` pass between a worker
-and the runner slots of its own node.
+Pure. `Ask*` messages go from a DEALER to a ROUTER socket and get exactly one answer each. `Slot*`
+messages pass between a worker and the runner slots of its own node.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bus.wire.messages.wire import Message
 
 class TermHeartbeat(Message):
     """The leader is alive: its term, the last index, a digest of the state at that index, and its
-    candidate addresses, best first. Every 0.5 s; after 2 s of silence the term has lapsed.
+    candidate addresses, best first. Sent every 0.5 s; after 2 s of silence the term has lapsed.
 
-    `voters`: the voters of its majority, empty without votes. A majority has all up to and
+    `voters`: the voters of its majority, empty without votes. A majority has all events up to and
     including `committed` on disk (0 without votes). `followers`: how many other candidates answered
-    its heartbeats within a lapse. `handed`: the earlier term that its leader handed over to this
-    leader; followers of that term change to this leader at once.
+    its heartbeats within the last 2 s. `handed`: the earlier term that its leader handed over to
+    this leader; followers of that term change to this leader at once.
     """
 
     kind: Literal["term_heartbeat"] = "term_heartbeat"
@@ -69,7 +69,7 @@ class AskEvents(Message):
 
 
 class AskCommand(Message):
-    """Ask the leader to carry out a command."""
+    """Ask the leader to execute a command."""
 
     kind: Literal["ask_command"] = "ask_command"
     command: Command
@@ -113,7 +113,7 @@ class FactTaken(Message):
 
 
 class NotHolder(Message):
-    """This candidate is not the leader; repeat the question to the leader."""
+    """The answering candidate is not the leader; repeat the question to the leader."""
 
     kind: Literal["not_holder"] = "not_holder"
     holder: NodeId | None = None
@@ -149,10 +149,11 @@ class RunnerSpec(Message):
     `addresses`: where its data ROUTER binds. `announced`: the addresses for others to dial, in the
     same order (one may stand for several). `group` is None for one rank. With a `test` there is no
     model: the group tests its collectives. `makes`: as in the model's card. `kv`: the format of the
-    growing part of the KV cache. `quantizes`: make `model` in the folder `into` of all models, from
-    the one in `path`. `metal_fast_synch` is set for MLX before it is imported. `adapters`: those to
-    load with the model; None: all beside it. The parsers are those of the card; empty: as the
-    model's template says. Times in seconds, sizes in bytes.
+    part of the KV cache that grows with the tokens. `quantizes`: make the new `model`, in the
+    folder `into` that has all models, from the model in `path`. `metal_fast_synch` is set for MLX
+    before it is imported. `adapters`: those to load with the model; None: all beside it. The
+    parsers are those of the card; empty: as the model's chat template says. Times in seconds, sizes
+    in bytes.
     """
 
     kind: Literal["runner_spec"] = "runner_spec"
@@ -194,8 +195,8 @@ Phase = Literal["idle", "loading", "warming", "ready", "draining", "ended"]
 
 
 class SlotHello(Message):
-    """A slot's runner reports: at its start (`phase` idle, no instance), each second after, and
-    at once when its phase changes. A restarted worker finds its runners by it.
+    """A report of a slot's runner: at its start (`phase` idle, no instance), each second after, and
+    at once when its phase changes. By these reports a restarted worker finds its runners.
 
     `done_bytes` of `total_bytes`: the progress of loading. `open_requests`: requests not yet
     answered.
@@ -220,8 +221,8 @@ class SlotHello(Message):
 
 
 class SlotDrain(Message):
-    """Refuse new work; end when empty or after `deadline_s`. Open requests then end with
-    `model_unavailable` and `why`."""
+    """An order to a runner: refuse new work; end when no request is open, or after `deadline_s`.
+    Requests that are still open then end with `model_unavailable` and `why`."""
 
     kind: Literal["slot_drain"] = "slot_drain"
     instance: InstanceId
@@ -231,7 +232,7 @@ class SlotDrain(Message):
 
 
 class SlotEnded(Message):
-    """A runner's last message: its exit code and why, sent before it exits."""
+    """The last message of a runner, sent before it exits: its exit code and the reason."""
 
     kind: Literal["slot_ended"] = "slot_ended"
     slot: str
@@ -244,8 +245,8 @@ class SlotEnded(Message):
 
 
 class SlotRefused(Message):
-    """The worker has no work for this runner (silent too long, unknown generation, no common
-    protocol), so the runner ends itself."""
+    """The worker has no work for this runner, so the runner ends itself. Reasons: it was silent too
+    long, its generation is unknown, or they have no protocol version in common."""
 
     kind: Literal["slot_refused"] = "slot_refused"
     message: str
@@ -274,8 +275,8 @@ class AskDiagnosis(Message):
 
 
 class Diagnosis(Message):
-    """The result of a diagnosis. `method`: `py-spy` or `in-process`. `note`: why not the better
-    method."""
+    """The result of a diagnosis. `method`: `py-spy` or `in-process`. `note`: why the better method,
+    py-spy, was not used."""
 
     kind: Literal["diagnosis"] = "diagnosis"
     method: str
@@ -285,7 +286,7 @@ class Diagnosis(Message):
 
 
 class DiagnosisRefused(Message):
-    """No diagnosis, and the reason. `status`: the matching HTTP status."""
+    """The diagnosis was refused, for this reason. `status`: the matching HTTP status."""
 
     kind: Literal["diagnosis_refused"] = "diagnosis_refused"
     status: int
@@ -304,7 +305,8 @@ class RunnerReport(Message):
     """A runner's report on itself, or its worker's report on an ended runner (`ended_at_s`).
 
     The worker's report says how long the runner had been silent. It has `stacks` (the content of a
-    `Diagnosis`) if the runner fell silent and was examined, or was stuck and sent them itself.
+    `Diagnosis`) if the worker took them when it fell silent, or if it was stuck and sent them
+    itself.
     """
 
     kind: Literal["runner_report"] = "runner_report"
@@ -333,8 +335,8 @@ class AskEnded(Message):
 
 
 class RunnersEnded(Message):
-    """Reports on the last ended runners of this node, oldest first. `run`: the worker's own reports
-    on the running runners. The worker does not ask these runners, because they may be halted."""
+    """Reports on the last ended runners of this node, oldest first. `run`: the worker's reports on
+    the running runners, which it does not ask, because they may be halted."""
 
     kind: Literal["runners_ended"] = "runners_ended"
     reports: tuple[RunnerReport, ...] = ()
@@ -350,6 +352,6 @@ class StackSample(Message):
 
 
 class AskStacks(Message):
-    """Sample your own threads."""
+    """Ask a process for the stacks of its own threads."""
 
     kind: Literal["ask_stacks"] = "ask_stacks"

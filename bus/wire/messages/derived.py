@@ -25,22 +25,22 @@ MAX_ALL_DERIVED_BYTES = 1 << 20
 
 
 class DerivedTurn(Message):
-    """A turn that precedes those of each conversation."""
+    """A turn of a derived model, which is put before the turns of each conversation."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class DerivedModel(Message):
-    """A name, and the defaults of its requests.
+    """A derived model: its name, and the defaults of its requests.
 
     `base` is the model that answers. `parent` is the name that this one was made from; empty for a
     mere copy. `adapter`: the base's adapter that its requests use; empty: none. A `template` in
     Go's language comes from an earlier build; its requests are refused. Only the fields of
     `sampling` that `sampled` names count. `parameters`, for display, are the original ones in the
     terms of the API that defined the model. `license` is shown instead of the base's, if set.
-    `thinking` applies if a conversation does not say; None: as the base does. `priority` applies to
-    requests without one; None: the normal one. `made_at_s`: seconds since 1970.
+    `thinking` applies to requests that do not set it; None: as the base does. `priority` applies to
+    requests that do not set it; None: the normal priority. `made_at_s`: seconds since 1970.
     """
 
     name: ModelId
@@ -67,8 +67,8 @@ class DerivedModel(Message):
 
 
 def plain_name(name: str) -> str:
-    """Return a model's name without the parts that Ollama clients may add and that have no
-    meaning."""
+    """Return a model's name without the parts that Ollama clients may add and that mean nothing to
+    shoal."""
     plain = name.removesuffix(":latest")
     for before in ("registry.ollama.ai/", "library/"):
         plain = plain.removeprefix(before)
@@ -76,8 +76,8 @@ def plain_name(name: str) -> str:
 
 
 def derived_named(name: str, derived: Mapping[str, DerivedModel]) -> DerivedModel | None:
-    """Return the derived model of that name. Upper and lower case may differ if only one name
-    matches. None if there is none."""
+    """Return the derived model of that name; None if there is none. Upper and lower case may differ
+    if only one model's name then matches."""
     plain = plain_name(name)
     if plain in derived:
         return derived[plain]

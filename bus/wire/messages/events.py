@@ -1,8 +1,8 @@
-"""Events: changes that have happened. The leader gives each an index; every mirror applies them in
-that order.
+"""Events: changes that have happened. The leader gives each event an index; every mirror of the log
+applies events in that order.
 
-Pure. A *fact* is an event that a service other than the leader witnessed. It travels with (node,
-process, boot, seq). It stays in the witness's outbox until the outbox sees it indexed.
+Pure. A *fact* is an event that a service other than the leader witnessed. It is sent with (node,
+process, boot, seq). It stays in the witness's outbox until the witness sees it in the log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bus.wire.pool import Lease, LeaseId, Pin
 
 
 class NodeJoined(Message):
-    """A node's worker is up. Sent at every start of the worker."""
+    """A node's worker is running. Sent at every start of the worker."""
 
     kind: Literal["node_joined"] = "node_joined"
     node: NodeId
@@ -52,7 +52,7 @@ class RankNews(Message):
 
 
 class RunnerReady(RankNews):
-    """A rank holds its shard and serves at `addresses` (possible addresses, best first)."""
+    """A rank has loaded its shard and serves at `addresses` (possible ones, best first)."""
 
     kind: Literal["runner_ready"] = "runner_ready"
     process: str
@@ -61,8 +61,8 @@ class RunnerReady(RankNews):
 
 
 class RunnerEnded(RankNews):
-    """A rank's process has ended (crash, watchdog, kill), with the known reason. `found_gone`:
-    it was ready, and was missing when its node's worker started, because the node was restarted."""
+    """A rank's process has ended (crash, watchdog, kill), with the reason if known. `found_gone`:
+    it was ready before its node was restarted, and its worker did not find it at the start."""
 
     kind: Literal["runner_ended"] = "runner_ended"
     exit_code: int | None = None
@@ -71,14 +71,14 @@ class RunnerEnded(RankNews):
 
 
 class LoadRefused(RankNews):
-    """The worker refused to start the shard, because free memory contradicts the placement."""
+    """The worker refused to load a shard: less memory is free than the placement assumed."""
 
     kind: Literal["load_refused"] = "load_refused"
     refusal: Refusal
 
 
 class RunnerUnloaded(RankNews):
-    """A draining rank has ended in order; its memory is free."""
+    """A draining rank has ended as requested; its memory is free."""
 
     kind: Literal["runner_unloaded"] = "runner_unloaded"
 
@@ -103,7 +103,7 @@ class FactId(Message):
 
 
 class TermOpened(Message):
-    """A candidate is the leader from here on."""
+    """A candidate became the leader; the following events are of its term."""
 
     kind: Literal["term_opened"] = "term_opened"
     holder: NodeId
@@ -119,8 +119,8 @@ class NodeRenamed(Message):
 
 
 class NodeDrained(Message):
-    """A node gets no new work (`draining`), or may have work again. `wired_bytes`: the wired
-    memory without a runner that is the reason, or that a person accepts; 0 for other reasons."""
+    """A node gets no new work (`draining`), or may get work again. `wired_bytes`: the wired memory
+    without a runner that is the reason, or that a person accepts; 0 for other reasons."""
 
     kind: Literal["node_drained"] = "node_drained"
     node: NodeId
@@ -129,14 +129,14 @@ class NodeDrained(Message):
 
 
 class NodeForgotten(Message):
-    """A node is no longer part of the cluster: it is refused, and is no voter."""
+    """A node was removed from the cluster: it is refused, and has no vote."""
 
     kind: Literal["node_forgotten"] = "node_forgotten"
     node: NodeId
 
 
 class NodeRemembered(Message):
-    """A forgotten node may come back."""
+    """A node that was removed from the cluster may join again."""
 
     kind: Literal["node_remembered"] = "node_remembered"
     node: NodeId
@@ -169,8 +169,8 @@ class InstanceDraining(Message):
 
 
 class InstanceYields(Message):
-    """An instance gets no new requests, because it is evicted for model `to`; without `to` that
-    is withdrawn. `urgently`: gateways requeue its waiting requests and its running batch
+    """An instance gets no new requests, because it is evicted for model `to`. If `to` is empty, the
+    eviction is withdrawn. `urgently`: gateways requeue its waiting requests and its running batch
     requests."""
 
     kind: Literal["instance_yields"] = "instance_yields"
@@ -182,8 +182,8 @@ class InstanceYields(Message):
 
 class InstanceFailed(Message):
     """An instance was given up, because its runners failed repeatedly or a worker refused it.
-    `place_again`: the conditions for a new placement; None if that is pointless. `elsewhere`: at
-    once, on nodes where it has not failed."""
+    `place_again`: the conditions under which it is to be placed again; None if that is pointless.
+    `elsewhere`: it is placed at once, on nodes where it has not failed."""
 
     kind: Literal["instance_failed"] = "instance_failed"
     instance: InstanceId
@@ -193,7 +193,7 @@ class InstanceFailed(Message):
 
 
 class InstanceRemoved(Message):
-    """All its ranks have ended; it is removed from the state."""
+    """All ranks of the instance have ended; it is removed from the state."""
 
     kind: Literal["instance_removed"] = "instance_removed"
     instance: InstanceId
@@ -237,7 +237,7 @@ class LeaseGranted(Message):
 
 
 class LeaseAskedBack(Message):
-    """The owner of a lease is asked to release it for `to`; without `to` that is withdrawn."""
+    """The owner of a lease is asked to release it for `to` (empty: no longer asked)."""
 
     kind: Literal["lease_asked_back"] = "lease_asked_back"
     lease: LeaseId
@@ -254,7 +254,7 @@ class LeaseEnded(Message):
 
 
 class ModelDerived(Message):
-    """A name stands for another model, with defaults, from here on."""
+    """From here on, a derived model (a name for another model, with defaults) exists."""
 
     kind: Literal["model_derived"] = "model_derived"
     derived: DerivedModel
@@ -339,10 +339,10 @@ EventBody = Annotated[
 
 
 class Event(Message):
-    """One entry of the log. `index` grows by one. `fact` names the witness of a fact, so that
-    repeats are recognised; `command_id` the command that caused it. `at_s` is the leader's wall
-    clock, for people only. `holder` is the leader that indexed it: (term, holder, index) names
-    one entry of one log."""
+    """One entry of the log. `index` grows by one. `fact` names the origin of a fact, so that
+    repeats are recognised. `command_id` names the command that caused the event. `at_s` is the
+    leader's wall clock, for people only. `holder` is the leader that wrote the event: (term,
+    holder, index) identifies one entry of one log."""
 
     kind: Literal["event"] = "event"
     term: int

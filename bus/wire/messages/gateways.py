@@ -1,8 +1,8 @@
-"""Calls between gateways of different nodes. And questions of a gateway to its own node's worker:
+"""Calls between gateways of different nodes, and questions of a gateway to its own node's worker:
 search a hub, let a runner end a request.
 
 Pure. Gateways use the control plane, which may drop messages, so a call is repeated until it is
-answered (`bus/calls`). A worker's socket drops nothing: one question, one answer.
+answered (`bus/calls`). A worker's socket drops nothing, so a question to it is sent once.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CALL_REQUEST_BYTES = 1 << 20
 class CallAsked(Message):
     """Call `name` at a node's gateways: return the reply to `request` from byte `offset` on.
 
-    `call_id` is new for each call and the same in its repeats. `bus/calls/table.py` lists the names
-    and the messages that `request` and the reply hold. `key` is the id of the API key behind the
-    call; it is empty if the asking node's owner is behind it. `attempt` grows when no reply came;
+    `call_id` is new for each call and the same in its repeats. `bus/calls/table.py` lists the
+    names, with the types of `request` and of the reply. `key` is the id of the API key behind the
+    call; it is empty if the calling node's owner is behind it. `attempt` grows when no reply came;
     it selects the HTTP process that answers.
     """
 
@@ -41,9 +41,9 @@ class CallAsked(Message):
 
 
 class CallRefusal(Message):
-    """The reason why a call has no reply. `status` and `code` are those of the HTTP error that the
-    asking gateway answers; 0 and empty: the asking gateway chooses. `field` names the parameter
-    that is wrong. `retry_after_s`: when to try again, if known."""
+    """Why a call has no reply. `status` and `code` are those of the HTTP error that the calling
+    gateway returns to its client; 0 and empty: the calling gateway chooses them. `field` names the
+    parameter that is wrong. `retry_after_s`: when to try again, if known."""
 
     message: str
     status: int = Field(default=0, ge=0, le=599)
@@ -69,8 +69,8 @@ class CallAnswered(Message):
 
 
 class CancelRow(Message):
-    """Let the runner in `slot` end a request, all its rows, as if its client had disconnected. The
-    gateway asks the worker, and the worker asks the runner."""
+    """Let the runner in `slot` end a request with all its choices, as if its client had
+    disconnected. The gateway asks the worker, and the worker asks the runner."""
 
     kind: Literal["cancel_row"] = "cancel_row"
     slot: str = Field(max_length=64)
@@ -78,8 +78,8 @@ class CancelRow(Message):
 
 
 class RowCancelled(Message):
-    """The runner's answer, through its worker. `found` False: the runner had no such open
-    request."""
+    """The runner's answer to `CancelRow`, sent on by its worker. `found` False: the runner had no
+    such open request."""
 
     kind: Literal["row_cancelled"] = "row_cancelled"
     slot: str
@@ -102,9 +102,9 @@ class AskSearch(Message):
 
 
 class FoundModel(Message):
-    """A model of a hub that, by the hub's list, runs here. `for_mlx`: it was made for MLX.
-    `size_bytes` and `parameters` are those of its weights; 0: unknown. `quantization` is derived
-    from the list; empty: unknown. `gated`: the user must accept its license on the hub.
+    """A model of a hub that can run here, judging by the hub's list. `for_mlx`: it was made for
+    MLX. `size_bytes` and `parameters` are those of its weights; 0: unknown. `quantization` is
+    derived from the list; empty: unknown. `gated`: the user must accept its license on the hub.
     `changed_at` is a date in ISO 8601; empty: unknown."""
 
     model: ModelId
@@ -121,8 +121,8 @@ class FoundModel(Message):
 
 
 class SearchFound(Message):
-    """The models of `hub`, models for MLX first, then by downloads. `left_out`: the number of
-    results that do not run here."""
+    """The models found on `hub`: models for MLX first, then by downloads. `left_out`: the number of
+    results that cannot run here."""
 
     kind: Literal["search_found"] = "search_found"
     hub: str
@@ -131,7 +131,7 @@ class SearchFound(Message):
 
 
 class SearchRefused(Message):
-    """The search failed, and why. `retry_after_s`: when to ask again, if known."""
+    """The search failed, for this reason. `retry_after_s`: when to ask again, if known."""
 
     kind: Literal["search_refused"] = "search_refused"
     reason: PullRefusal

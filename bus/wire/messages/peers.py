@@ -27,7 +27,7 @@ FIRST_WORDS_PROTOCOL = 1
 
 
 class PeerPorts(Message):
-    """TCP ports of a node besides its `peers` port; 0 for none."""
+    """TCP ports of a node besides its `peers` port; 0: the node has no such port."""
 
     control: int = Field(ge=0, le=65535)
     telemetry: int = Field(ge=0, le=65535)
@@ -35,15 +35,15 @@ class PeerPorts(Message):
 
 
 class KnownPeer(Message):
-    """A node that another node may want to know."""
+    """A peer that one node reports to another, which may dial it."""
 
     node: NodeId
     addresses: tuple[str, ...]
 
 
 class PeerHello(Message):
-    """The speaker's identity. `addresses`: where it can be dialled back. `protocol_min` to
-    `protocol_max`: the versions that it speaks with other nodes."""
+    """The identity of the node that sends the hello. `addresses`: where it can be dialled back.
+    `protocol_min` to `protocol_max`: the versions that it speaks with other nodes."""
 
     kind: Literal["peer_hello"] = "peer_hello"
     node: NodeId
@@ -57,8 +57,8 @@ class PeerHello(Message):
 
 
 class PeerWelcome(Message):
-    """The node is accepted. `protocol`: the common version. `others`: the peers that the speaker
-    is linked with. `wall_s`: the speaker's clock (0: not sent)."""
+    """The sender of a hello is accepted. `protocol`: the version for both. `others`: the peers that
+    the accepting node is linked with. `wall_s`: the accepting node's clock (0: not sent)."""
 
     kind: Literal["peer_welcome"] = "peer_welcome"
     node: NodeId
@@ -72,7 +72,7 @@ class PeerWelcome(Message):
 
 
 class PeerRefused(Message):
-    """The node is refused, and why. `reason` is stable, `message` is for people."""
+    """The sender of a hello is refused. `reason` is one of a fixed set; `message` is for people."""
 
     kind: Literal["peer_refused"] = "peer_refused"
     node: NodeId
@@ -89,8 +89,8 @@ class PeerGoodbye(Message):
 
 
 class LinkEcho(Message):
-    """Filler bytes, sent to measure a link. A message with `answer` set is answered, with its
-    `serial`, when all messages before it have arrived."""
+    """Filler bytes, sent to measure a link. If `answer` is set, the receiver answers with this
+    `serial` when this message and all messages before it have arrived."""
 
     kind: Literal["link_echo"] = "link_echo"
     node: NodeId
@@ -100,7 +100,7 @@ class LinkEcho(Message):
 
 
 class LinkEchoed(Message):
-    """All parts up to `serial` have arrived at `node`."""
+    """The answer to a `LinkEcho`: it and all messages before it have arrived at `node`."""
 
     kind: Literal["link_echoed"] = "link_echoed"
     node: NodeId
@@ -116,8 +116,9 @@ dialled this node. Empty: an older version does not report it."""
 
 class PeerReading(Message):
     """One peer as a node sees it. `host`: where it was reached. `silent_s`: time since its last
-    message. `round_trip_s`: of the latest hello. `why`: for peers that are not linked.
-    `clock_offset_s`: how far the peer's clock is ahead, accurate to half the round trip."""
+    message. `round_trip_s`: the round trip of the latest hello. `why`: the reason if the peer is
+    not linked. `clock_offset_s`: how far the peer's clock is ahead, accurate to half the round
+    trip."""
 
     node: NodeId
     name: str
@@ -134,8 +135,8 @@ class PeerReading(Message):
 
 
 class PeersReading(Message):
-    """All peers of a node, each second and on change. `strangers`: dialled addresses where no
-    node of this cluster answered, with the reply."""
+    """All peers of a node. Sent every second and on each change. `strangers`: dialled addresses at
+    which no node of this cluster answered or a node refused, with the refusal or `no answer`."""
 
     kind: Literal["peers_reading"] = "peers_reading"
     node: NodeId
@@ -154,12 +155,13 @@ class HandedTerm(Message):
 
 
 class Candidacy(Message):
-    """A candidate's rank: the end of its journal, its configured priority, the counter of its
-    term.
+    """A candidate's report to the others: the end of its journal, its configured priority, and the
+    counter of its term.
 
     `fit` False: its journal cannot be written or was lost, so it neither votes nor leads while
-    another can. `led`: it leads or hears a leader. `settled`: it has been up for a lapse and may
-    claim. `addresses`: of its ROUTER, best first. To every other candidate, every 0.5 s.
+    another candidate can. `led`: it leads or hears a leader. `settled`: it has been up long enough
+    (the time after which a silent term lapses) to claim a term. `addresses`: of its ROUTER, best
+    first. Sent to every other candidate every 0.5 s.
     """
 
     kind: Literal["candidacy"] = "candidacy"
@@ -179,8 +181,8 @@ class AskVote(Message):
     last_index).
 
     A `trial` binds no voter; it only asks whether the vote would be given (Raft's pre-vote).
-    `handed`: the term that its leader has handed over to the sender, so that leader need not be
-    silent first.
+    `handed`: the term whose leader has handed it over to the sender. That leader need not be silent
+    before a vote is given.
     """
 
     kind: Literal["ask_vote"] = "ask_vote"
@@ -194,8 +196,8 @@ class AskVote(Message):
 
 
 class Vote(Message):
-    """The reply to `AskVote`. `counter` and `trial` are those of the question; `known_counter`
-    is the highest that the voter knows."""
+    """The reply to `AskVote`. `counter` and `trial` are those of the question; `known_counter` is
+    the highest term that the voter knows."""
 
     kind: Literal["vote"] = "vote"
     node: NodeId
@@ -206,8 +208,9 @@ class Vote(Message):
 
 
 class AppendAck(Message):
-    """To the leader of the term `counter`: its log is on the sender's disk up to `index` (0: not
-    known to be the same log yet). Sent after each heartbeat and whenever the journal grew."""
+    """A follower's message to the leader of the term `counter`: the leader's log is on the
+    follower's disk up to `index` (0: not known to be the same log yet). Sent after each heartbeat
+    and whenever the journal grew."""
 
     kind: Literal["append_ack"] = "append_ack"
     node: NodeId

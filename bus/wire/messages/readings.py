@@ -17,7 +17,7 @@ from bus.wire.messages.wire import Message
 
 
 class ProcessReading(Message):
-    """One supervised process. `cpu_s`: user and system time since its start."""
+    """One process that supervisord runs. `cpu_s`: user and system time since its start."""
 
     name: str
     pid: int
@@ -56,8 +56,8 @@ class ThunderboltReading(Message):
 class NodeReading(Message):
     """A node's memory, processor, disk and processes. Sent every second.
 
-    `cpu_ratio` is 0..1 over all cores; that of a process counts cores (2.0 is two of them).
-    `findings`: worst first; without one about itself the node is healthy. Macs alone report
+    `cpu_ratio` is 0..1 over all cores; the one of a process counts cores (2.0 is two of them).
+    `findings`: worst first; a node without a finding about itself is healthy. Only Macs report
     `thunderbolt`, checked once a minute, and `wired_bytes`, memory that can't be paged out, checked
     every second.
     """
@@ -78,9 +78,9 @@ class NodeReading(Message):
 
 
 class MeasuredLink(Message):
-    """One peer, as this node measured it at `host`. `latency_s`: one way, for a small message of
-    MLX's ring; `round_trip_s`: of an echo over the bus. `at_least`: the link may carry more,
-    because the network was not the bottleneck. `age_s`: of the bandwidth."""
+    """The link to one peer, as this node measured it at `host`. `latency_s`: one way, for a small
+    message of MLX's ring; `round_trip_s`: of an echo over the bus. `at_least`: the link may carry
+    more, because the network was not the bottleneck. `age_s`: the age of the measured bandwidth."""
 
     peer: NodeId
     latency_s: float = Field(gt=0)
@@ -93,9 +93,9 @@ class MeasuredLink(Message):
 
 
 class RestingLink(Message):
-    """A peer that is not measured now. `new`: it has not been measured yet. `busy_here`,
-    `busy_there`: that node computes, loads or fetches. `unanswered`: none of its addresses
-    answers."""
+    """A peer to which the link is not measured now. `new`: it has not been measured yet.
+    `busy_here`, `busy_there`: this node, or the peer, computes, loads or fetches. `unanswered`:
+    none of its addresses answers."""
 
     peer: NodeId
     why: Literal["new", "busy_here", "busy_there", "unanswered"]
@@ -116,15 +116,16 @@ class LinkReading(Message):
 
 
 class RunnerReading(Message):
-    """A runner's queue, speed and memory, every second. Ratios are 0..1; per_s over that second.
+    """A runner's queue, speed and memory, sent every second. Ratios are 0..1; `per_s` figures cover
+    the last second. Every rank of a group has one; only the lead (`rank` 0) reports requests,
+    tokens and KV.
 
-    Every rank of a group has one; only the lead (`rank` 0) reports requests, tokens and KV.
     `best_waiting_priority`: the smallest of the waiting rows; `best_running_priority`: of the
-    running rows. `last_used_ago_s`: since a request was last open. `kv`: how its layers hold KV:
+    running rows. `last_used_ago_s`: since a request was last open. `kv`: its layers' KV format:
     "full", "8bit", or "8bit in 4 of 24 layers"; empty if unknown. Measured memory: `active_bytes`,
-    `cache_bytes` (freed but retained), `process_bytes` (the process). `limit_bytes`: its
-    reservation. `memory_ends`: rows that ended because memory ran short. `found`: notes on template
-    and tokenizer.
+    `cache_bytes` (freed but retained), `process_bytes`. `limit_bytes`: its reservation.
+    `memory_ends`: rows that ended because memory ran short. `found`: notes on template and
+    tokenizer.
     """
 
     kind: Literal["runner_reading"] = "runner_reading"
@@ -167,7 +168,7 @@ class RunnerReading(Message):
 
 
 class ClassDemand(Message):
-    """The requests of one priority that wait for a model."""
+    """The number of requests of one priority that wait for a model."""
 
     priority: int
     waiting: int
@@ -175,7 +176,7 @@ class ClassDemand(Message):
 
 
 class ModelDemand(Message):
-    """Requests at a gateway that wait for a model that is not ready; `classes`: by priority."""
+    """The requests at a gateway that wait for a model that is not ready; `classes`: by priority."""
 
     model: ModelId
     waiting: int
@@ -185,7 +186,7 @@ class ModelDemand(Message):
 
 
 class DemandReading(Message):
-    """The unmet demand at one gateway process; models are loaded for it."""
+    """The requests at a gateway process that wait for models; the leader loads models for them."""
 
     kind: Literal["demand_reading"] = "demand_reading"
     node: NodeId
@@ -197,8 +198,8 @@ FetchPhase = Literal["asking", "staging", "fetching", "checking", "publishing", 
 
 
 class FetchReading(Message):
-    """The progress of a model's fetch to this node's disk. `sources`: the nodes that send it now.
-    `bytes_per_s`: over the last 5 s. `message`: why it failed."""
+    """The progress of copying a model's files from other nodes to this node's disk. `sources`: the
+    nodes that send them now. `bytes_per_s`: over the last 5 s. `message`: why it failed."""
 
     model: ModelId
     phase: FetchPhase
@@ -210,7 +211,7 @@ class FetchReading(Message):
 
 
 class WeightsReading(Message):
-    """The models that a node fetches, by name. Every second during a fetch, and on change."""
+    """The models that a node copies from others. Sent every second during a copy, and on change."""
 
     kind: Literal["weights_reading"] = "weights_reading"
     node: NodeId
@@ -246,17 +247,17 @@ PullRefusal = Literal[
     "busy",
     "broken",
 ]
-"""Why a pull failed. `unfit`: the files are not a model that can run. `no_giver`: only other nodes
-were allowed as sources, and none offers it. `too_large`: no nodes of the cluster could hold it in
-memory. `changed`: the hub's files differ from its list. `broken`: this node failed for a reason of
-its own."""
+"""Why a pull (a model's download) failed. `unfit`: the files are not a model that can run.
+`no_giver`: only other nodes were allowed as sources, and none offers the model. `too_large`: no
+nodes of the cluster could hold it in memory. `changed`: the hub's files differ from its list.
+`broken`: this node failed for a reason of its own."""
 
 
 class PullForecast(Message):
-    """The result of a pull, predicted before its weights arrive. `card`: the model's card, made
-    from its configuration and file sizes; None if that failed (`why`) or if other nodes have the
-    model. `lacking_bytes`: still to be downloaded, to a disk with `disk_free_bytes`. `no_speed`:
-    why the card allows no prediction of speed; empty: it does."""
+    """The known properties of a pulled model before its weights arrive. `card`: the model's card,
+    made from its configuration and file sizes; None if that failed (`why`) or if other nodes have
+    the model. `lacking_bytes`: still to be downloaded, to a disk with `disk_free_bytes`.
+    `no_speed`: why the card allows no prediction of speed; empty: it does."""
 
     card: ModelCard | None = None
     why: str = ""
@@ -266,9 +267,10 @@ class PullForecast(Message):
 
 
 class PullClaim(Message):
-    """A node's claim to ask `hub` for a model's newest revision, for all nodes, made `at_s` by its
-    wall clock. `fetches`: it has begun. `gives`: other nodes can copy from it. The other nodes wait
-    for the first claim: one with `fetches` wins, then the older one, then the lesser node id."""
+    """A node's claim, made `at_s` by its wall clock, to ask `hub` for a model's newest revision for
+    all nodes. `fetches`: it has begun the download. `gives`: other nodes can copy from it. They
+    wait for the best claim: one with `fetches` wins, then the older one, then the smaller node
+    id."""
 
     at_s: float
     hub: str = Field(max_length=2048)
@@ -278,12 +280,12 @@ class PullClaim(Message):
 
 class PullState(Message):
     """The progress of a model's pull to a node's disk. `revision`: the commit, once known. `digest`
-    names exactly these files. `bytes_per_s`: over the last 5 s. `received_bytes`: from the network
-    in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`: the reason for
-    a wait. `questions`: the ids of the waiting clients' questions. A failure has `reason` and
-    `message`. `forecast`: present while clients hold the pull. `claim`: from before the first
-    weights are requested until the pull fails or becomes a copy. A pull that waits for another
-    node's pull has the figures of that pull."""
+    identifies exactly these files. `bytes_per_s`: over the last 5 s. `received_bytes`: from the
+    network in this attempt. `copying`: it comes from `sources`, nodes that have it. `note`: why it
+    waits, if it does. `questions`: the ids of the waiting clients' questions. A failure has
+    `reason` and `message`. `forecast`: present while clients hold the pull back before its
+    download. `claim`: present from before the first weights are requested until the pull fails or
+    becomes a copy. A pull that waits for another node's pull has the figures of that pull."""
 
     model: ModelId
     phase: PullPhase
@@ -306,8 +308,8 @@ class PullState(Message):
 
 
 class PullReading(Message):
-    """The models that a node pulls, or pulled a moment ago. Twice a second during a pull, and on
-    change."""
+    """The models that a node pulls, or pulled a moment ago. Sent twice a second during a pull, and
+    on change."""
 
     kind: Literal["pull_reading"] = "pull_reading"
     node: NodeId

@@ -1,7 +1,7 @@
-"""A client's request, in no dialect: the one request type behind every API.
+"""A client's request, in no API's dialect: the one request type behind every API.
 
-Pure. Every dialect is parsed into `GenerationRequest`; runners read only this. Content is typed
-parts, so that an image or a document is never mistaken for text.
+Pure. The requests of every API are parsed into `GenerationRequest`; runners read only this type.
+Content is a list of typed parts, so that an image or a document is never mistaken for text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TextPart(Message):
 
 
 class ImagePart(Message):
-    """An image by URL (`data:` included). A text-only model refuses it with the name of the
+    """An image by URL (`data:` included). A text-only model refuses the request and names the
     field."""
 
     kind: Literal["image"] = "image"
@@ -42,7 +42,8 @@ class ToolCall(Message):
 
 
 class ChatMessage(Message):
-    """One turn. `reasoning`: the assistant's earlier thinking, if the client sent it."""
+    """One turn of a conversation. `reasoning`: the assistant's earlier thinking, if the client sent
+    it."""
 
     role: Literal["system", "user", "assistant", "tool"]
     parts: tuple[ContentPart, ...] = ()
@@ -53,7 +54,7 @@ class ChatMessage(Message):
 
 
 class ToolSpec(Message):
-    """A function that the model may call; `parameters` is its JSON schema."""
+    """A function that the model may call; `parameters` is the JSON schema of its arguments."""
 
     name: str
     description: str | None = None
@@ -62,7 +63,8 @@ class ToolSpec(Message):
 
 
 class ToolChoice(Message):
-    """`named` requires `name`. `required` and `named` are enforced by a grammar."""
+    """Whether the model may or must call a tool. `named` requires a call of the tool `name`. A
+    grammar enforces `required` and `named`."""
 
     mode: Literal["none", "auto", "required", "named"] = "auto"
     name: str | None = None
@@ -86,11 +88,13 @@ class TextPrompt(Message):
     kind: Literal["text"] = "text"
     text: str
     suffix: str | None = None
-    """With a suffix, the model fills in the middle, if its tokenizer has the tokens for that."""
+    """If it is set, the model generates the text between the prompt and this suffix (fill in the
+    middle), if its tokenizer has the tokens for that."""
 
 
 class TokensPrompt(Message):
-    """Token ids, used as they are (each in 0..vocabulary)."""
+    """Token ids that are used as they are. Each is at least 0 and below the size of the
+    vocabulary."""
 
     kind: Literal["tokens"] = "tokens"
     token_ids: tuple[int, ...]
@@ -115,7 +119,7 @@ Prompt = Annotated[
 
 
 class Sampling(Message):
-    """Sampling parameters. The gateway checks the ranges, and this type again.
+    """Sampling parameters. The gateway checks the ranges, and this type checks them again.
 
     `top_k` 0 means off. `seed` None: the runner draws one. Penalties follow OpenAI's formula
     (`frequency` per occurrence, `presence` once) over the tokens generated so far; `repetition` is
@@ -134,11 +138,11 @@ class Sampling(Message):
 
 
 class OutputFormat(Message):
-    """The required format of the text; it is enforced.
+    """The required format of the generated text. A grammar enforces it.
 
     `json_schema`: the schema. `rule`: a regular expression for the whole text, or a grammar in
-    GBNF. `choices`: the text is one of these. `field`: the client's field that asked for it;
-    refusals name it.
+    GBNF. `choices`: the text is one of these. `field`: the field of the client's request that
+    requires the format; refusals name it.
     """
 
     kind: Literal["text", "json_object", "json_schema", "regex", "choice", "grammar"] = "text"
@@ -165,7 +169,7 @@ class PromptQuestion(Message):
 
 
 Effort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model should think, least first; `thinking` False means not at all."""
+"""How much a model should think, from least to most. (`thinking` False means not at all.)"""
 
 
 class GenerationRequest(Message):
@@ -181,15 +185,16 @@ class GenerationRequest(Message):
     prompt and answer. `min_tokens`: neither an end token nor a stop string ends a choice earlier.
 
     `thinking` None: as the model's card says; but with an `effort`, models that can think do.
-    `effort` is passed to templates that have levels. `thinking_budget`: after this many tokens
-    thinking ends and the answer begins. `variables` are passed to the model's template unchanged.
-    `template` (in Go's language) comes only from earlier builds; runners refuse it.
+    `effort` is passed to chat templates that have such levels. `thinking_budget`: after this many
+    tokens thinking ends and the answer begins. `variables` are passed to the model's chat template
+    unchanged. `template` (in Go's language) comes only from earlier builds; runners refuse it.
 
-    `priority`: lower goes first (urgent 1, high 5, normal 10, low 20, batch 50). `key_id`: the API
-    key of the request, if there are several; only requests of one key share prefixes. `adapter`:
-    the LoRA adapter beside the model to compute with; None: the model alone. `question`: nothing is
-    generated; the request ends when its prompt is read, and its end has the answer. `trace`: before
-    the end, the runner reports what it did when.
+    `priority`: the request with the lower number goes first (urgent 1, high 5, normal 10, low 20,
+    batch 50). `key_id`: the API key of the request, if there are several; only requests of one key
+    share prefixes. `adapter`: the LoRA adapter beside the model to compute with; None: the model
+    alone. `question`: nothing is generated; the request ends when its prompt is read, and its end
+    has the answer to the question. `trace`: before the end, the runner reports what it did at which
+    time.
     """
 
     request_id: RequestId
@@ -221,7 +226,7 @@ class GenerationRequest(Message):
 
 
 class Usage(Message):
-    """The cost of a request. Seconds are wall-clock, measured by the runner.
+    """The usage of a request. Seconds are wall-clock time, measured by the runner.
 
     `cached_tokens` of the `prompt_tokens` came from the prefix cache; `reasoning_tokens` are part
     of `completion_tokens`.

@@ -1,9 +1,9 @@
 """The data plane: messages between a gateway process and a lead runner.
 
-Pure. Direct DEALER <-> ROUTER, one array per frame (`bus.wire.array_frames`): `[tag, *fields]`.
-Messages per request (`Submit`) are validated in full by pydantic; per token that would cost ten
-times as much. Promises: entries of one request are numbered `seq` = 0, 1, 2, ... without gaps.
-Exactly one terminal (`Finished` or `Failed`) is last. Every entry costs one credit, except
+Pure. DEALER and ROUTER connect directly; a frame is one array (`bus.wire.array_frames`): `[tag,
+*fields]`. Pydantic validates messages per request (`Submit`) in full; per token that would cost ten
+times as much. Promises: the entries of one request are numbered `seq` = 0, 1, 2, ... without gaps.
+Exactly one terminal entry (`Finished` or `Failed`) is last. Every entry costs one credit, except
 terminals, `ChoiceEnd` and `PrefillProgress`.
 """
 
@@ -42,8 +42,8 @@ TopLogprob = tuple[int, str, float]
 
 class ChoiceSoFar(ArrayFrame, frozen=True):
     """The answer of a choice so far. `seed`: its random seed. `tokens`: all its tokens; the first
-    `sent` of their entries were sent. `logprobs`, if requested: for each token its log-probability
-    and the likeliest tokens as (token id, logprob)."""
+    `sent` of them were sent to the gateway. `logprobs`, if requested: for each token its
+    log-probability and the likeliest tokens as (token id, logprob)."""
 
     seed: int
     tokens: tuple[int, ...]
@@ -53,7 +53,7 @@ class ChoiceSoFar(ArrayFrame, frozen=True):
 
 class AnswerSoFar(ArrayFrame, frozen=True):
     """The state of a request, with which another runner resumes it exactly. It has the tokens of
-    the prompt, the maximum tokens per choice, the choices so far and the cost so far."""
+    the prompt, the maximum tokens per choice, and the choices and the usage so far."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -62,7 +62,7 @@ class AnswerSoFar(ArrayFrame, frozen=True):
 
 
 class Hello(ArrayFrame, tag="hello", frozen=True):
-    """The first message of a connection. The runner answers `Welcome` or `Goodbye`."""
+    """The gateway's first message of a connection. The runner answers `Welcome` or `Goodbye`."""
 
     gateway: str
     boot: Boot
@@ -73,10 +73,10 @@ class Hello(ArrayFrame, tag="hello", frozen=True):
 class Submit(ArrayFrame, tag="submit", frozen=True):
     """A request, with the credit of each choice and the rest of its deadline.
 
-    `sharer`: the owner of its fair share (`bus.wire.shares`); version 1 has none. `waited_ms`: how
-    long a `Displaced` request has waited since a runner first had it; for a `Suspended` request,
-    since then. Other requests, and versions before 8, have none. `so_far`: the answer of a
-    `Suspended` request so far; its entries continue after that.
+    `sharer`: the path for fair shares (`bus.wire.shares`); version 1 has none. `waited_ms`: how
+    long a `Displaced` request has waited since a runner first had it; how long a `Suspended` one
+    since it was suspended. Other requests, and versions before 8, have none. `so_far`: the answer
+    so far of a `Suspended` request; its entries continue after that.
     """
 
     request: GenerationRequest
@@ -105,16 +105,18 @@ class Cancel(ArrayFrame, tag="cancel", frozen=True):
 
 
 class Recall(ArrayFrame, tag="recall", frozen=True):
-    """Return this request, because its instance is evicted for an urgent model: as `Displaced` if
-    it has not begun; if it has and `begun` allows it, as `Suspended`. A request that can't be
-    resumed exactly stays, and there is no answer. Not sent to versions before 10."""
+    """Return this request to the gateway, because its instance is evicted for an urgent model. A
+    request that has not begun returns as `Displaced`; with `begun`, a running one returns as
+    `Suspended`. If it can't be resumed exactly, it stays, and there is no answer. Not sent to
+    versions before 10."""
 
     request_id: RequestId
     begun: bool
 
 
 class Ping(ArrayFrame, tag="ping", frozen=True):
-    """Sent every second. After 3 s without one, the runner cancels the sender's requests."""
+    """The gateway lives. Sent every second. After 3 s without one, the runner cancels its
+    requests."""
 
     boot: Boot
 
@@ -148,33 +150,33 @@ class Accepted(ArrayFrame, tag="accepted", frozen=True):
 
 
 class Refused(ArrayFrame, tag="refused", frozen=True):
-    """The request was refused and nothing was done. It may be tried once on another runner."""
+    """The runner refused the request and did nothing. The gateway may try one other runner."""
 
     request_id: RequestId
     refusal: Refusal
 
 
 class Displaced(ArrayFrame, tag="displaced", frozen=True):
-    """A more urgent request takes this one's place. The request was submitted, perhaps accepted;
-    nothing was computed, no entry was sent, and the runner has forgotten it. The gateway submits it
-    again. Not sent to versions before 8."""
+    """The runner returns a request, because a more urgent one takes its place. The request was
+    submitted, perhaps accepted; nothing was computed, no entry was sent, and the runner has
+    forgotten it. The gateway submits it again. Not sent to versions before 8."""
 
     request_id: RequestId
 
 
 class Suspended(ArrayFrame, tag="suspended", frozen=True):
-    """The recalled request is preempted; this is its last message, with its answer so far. The
-    runner has forgotten it. The gateway submits it again with `so_far`. Not sent to versions before
-    10."""
+    """The runner returns a running request after a `Recall`; this is its last message about the
+    request, with the answer so far. The runner has forgotten the request. The gateway submits it
+    again with `so_far`. Not sent to versions before 10."""
 
     request_id: RequestId
     so_far: AnswerSoFar
 
 
 SpanName = Literal["template", "queued", "prefill", "decode", "end"]
-"""The work of a lead runner on a request. `template`: its text becomes tokens. `queued`: it waits
-for a place. `prefill`: a chunk of its prompt. `decode`: tokens. `end`: from the last token on, for
-the last text and for the other choices."""
+"""The stages of a lead runner's work on a request. `template`: its text becomes tokens. `queued`:
+it waits for a place in the batch. `prefill`: a chunk of its prompt. `decode`: tokens. `end`: from
+the last token on, for the last text and for the other choices."""
 
 
 class TraceSpan(ArrayFrame, frozen=True):
@@ -194,13 +196,13 @@ class TraceSpan(ArrayFrame, frozen=True):
 
 
 class Traced(ArrayFrame, tag="traced", frozen=True):
-    """The work on a request with a `trace`; sent once, before the step that has its terminal.
+    """The work on a request with a `trace`; sent once, before the step that has its terminal entry.
 
-    The times are the runner's monotonic clock: the request arrived, `Accepted` was about to be
-    sent, this message was made. The spans of a choice follow each other without gaps up to the last
-    of these. Only the first `choices` choices have spans. `ranks`: the nodes of a group's ranks, in
-    rank order; each reports within a second (`RankTraced`). A single runner, and versions before
-    11, leave it out. Not sent to versions before 9.
+    The times are the runner's monotonic clock: when the request arrived, when `Accepted` was about
+    to be sent, when this message was made. The spans of a choice follow each other without gaps up
+    to the last of these times. Only the first `choices` choices have spans. `ranks`: the nodes of a
+    group's ranks, in rank order; each reports within a second (`RankTraced`). A single runner, and
+    versions before 11, leave it out. Not sent to versions before 9.
     """
 
     request_id: RequestId
@@ -213,8 +215,8 @@ class Traced(ArrayFrame, tag="traced", frozen=True):
 
 
 class Pong(ArrayFrame, tag="pong", frozen=True):
-    """The answer to `Ping`. `step`: the engine's own step number, so that a live main thread can't
-    hide a stuck engine. `owes`: the runner has open work."""
+    """The answer to `Ping`. `step`: the step number of the engine thread, so that a stuck engine is
+    noticed although the main thread answers. `owes`: the runner has open requests."""
 
     boot: Boot
     step: int
@@ -231,7 +233,8 @@ class TokenLogprob(ArrayFrame, frozen=True):
 
 
 class TokenDelta(ArrayFrame, tag="t", frozen=True):
-    """Some text of one choice. `tokens`: how many LLM tokens it covers (0 on a flush)."""
+    """Some text of one choice. `tokens`: how many of the model's tokens it covers (0 at a
+    flush)."""
 
     request_id: RequestId
     seq: int
@@ -243,8 +246,8 @@ class TokenDelta(ArrayFrame, tag="t", frozen=True):
 
 
 class PromptTokens(ArrayFrame, tag="q", frozen=True):
-    """The prompt's tokens from number `start` on, for `prompt_logprobs`. All come in order, before
-    any `TokenDelta`. Token 0 is not predicted, so its log-probability is 0."""
+    """The prompt's tokens from number `start` on, for `prompt_logprobs`. All of them are sent in
+    order, before any `TokenDelta`. Token 0 is not predicted, so its log-probability is 0."""
 
     request_id: RequestId
     seq: int
@@ -300,9 +303,9 @@ class PrefillProgress(ArrayFrame, tag="p", frozen=True):
 
 
 class PromptAnswer(ArrayFrame, frozen=True):
-    """A prompt as the model would read it: its token ids or its text, as the question asks. For a
-    request with a `history`: the token ids of history, prompt and answer. `context_tokens`: the
-    maximum of prompt and answer together at this instance."""
+    """A prompt as the model would read it: its token ids or its text, as the `PromptQuestion` asks.
+    For a request with a `history`: the token ids of history, prompt and answer. `context_tokens`:
+    the maximum of prompt and answer together at this instance."""
 
     token_ids: tuple[int, ...]
     text: str
@@ -320,7 +323,7 @@ class Finished(ArrayFrame, tag="f", frozen=True):
 
 
 class Failed(ArrayFrame, tag="x", frozen=True):
-    """Terminal: the request ended early, and why. The client may see `message`."""
+    """Terminal: the request ended early, for this reason. `message` may be shown to the client."""
 
     request_id: RequestId
     seq: int
@@ -343,7 +346,7 @@ Entry = (
 
 
 class StepEntries(ArrayFrame, tag="step", frozen=True):
-    """All entries of one step for one gateway process, in order."""
+    """All entries of one engine step for one gateway process, in order."""
 
     step: int
     entries: tuple[Entry, ...]

@@ -4,11 +4,12 @@ quantize one.
 Pure. A pull is requested from a worker over the control plane, which may drop messages. Each client
 repeats its question while it waits; a pull without clients is stopped. The same holds for a
 verification and a purge. `StorageReading` reports the models on a node's disk. Before a node
-deletes a whole copy, another node must grant it and keep its own (`KeepAsked`).
+deletes all files of a model, another node must agree to keep its own copy (`KeepAsked`).
 
-Between workers: DEALER -> ROUTER, TCP. The asker keeps a window of `AskPiece`s open (credit: one
-answer for each), so the server never sends more than was requested. An answer is an envelope; for a
-piece, a second frame with the bytes follows. A lost answer is requested again.
+Workers use a DEALER and a ROUTER socket over TCP. The worker that asks keeps a window of
+`AskPiece`s open (credit: one answer for each), so the other one never sends more than was
+requested. An answer is an envelope; for a piece, a second frame with the bytes follows. If an
+answer is lost, the piece is requested again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bus.wire.messages.wire import Message
 PIECE_BYTES = 1 << 20
 """The unit of transfer: every piece of a file but its last has this length."""
 DISK_MARGIN_BYTES = 1 << 30
-"""Free disk space that fetched weights must leave."""
+"""Free disk space, in bytes, that must remain when weights are fetched."""
 HASH_BYTES = 32
 
 
@@ -38,15 +39,15 @@ class FileEntry(Message):
 
 
 class AskManifest(Message):
-    """Ask for the files of a model. The answer is a Manifest; or a ManifestPending, and later the
-    Manifest without another question."""
+    """Ask for the list of a model's files. The answer is a Manifest; or a ManifestPending, and
+    later the Manifest without another question."""
 
     kind: Literal["ask_manifest"] = "ask_manifest"
     model: ModelId
 
 
 class Manifest(Message):
-    """All files of a model, by path in ascending order. `digest` identifies this content."""
+    """All files of a model, by path in ascending order. `digest` identifies exactly these files."""
 
     kind: Literal["manifest"] = "manifest"
     model: ModelId
@@ -64,7 +65,8 @@ class ManifestPending(Message):
 
 
 class AskPiece(Message):
-    """Ask for `length` bytes of a file from `offset` on, by the manifest with this digest."""
+    """Ask for `length` bytes of a file from `offset` on. `digest` is that of the manifest that
+    lists the file."""
 
     kind: Literal["ask_piece"] = "ask_piece"
     digest: str = Field(max_length=64)
@@ -83,8 +85,8 @@ class PieceSent(Message):
 
 
 class WeightsRefused(Message):
-    """No manifest (`path` empty) or no piece, and why. `unknown_digest`: ask for the manifest
-    again. `busy`: the asker exceeded its window."""
+    """There is no manifest (if `path` is empty) or no piece, for this reason. `unknown_digest`: ask
+    for the manifest again. `busy`: more pieces were requested than the window allows."""
 
     kind: Literal["weights_refused"] = "weights_refused"
     reason: Literal["unknown_model", "unknown_digest", "unreadable", "busy", "bad_request"]
@@ -96,11 +98,11 @@ class WeightsRefused(Message):
 
 
 class PullAsked(Message):
-    """Pull a model to your disk: from a node that has it, else from the hub. `question` is new for
-    each waiting client and the same in its repeats. `revision` empty: the newest. `holds`: make the
-    forecast (`PullState.forecast`), then wait to download until a client asks without `holds`.
-    `leaves`: the client no longer waits; partial files are kept. `copies`: from nodes alone; no hub
-    is contacted."""
+    """Pull a model to the receiver's disk: from a node that has it, else from the hub. `question`
+    is new for each waiting client and the same in its repeats. `revision` empty: the newest.
+    `holds`: make the forecast (`PullState.forecast`), then wait with the download until a client
+    asks without `holds`. `leaves`: the client no longer waits; partial files are kept. `copies`:
+    use only other nodes as sources; no hub is contacted."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -113,9 +115,9 @@ class PullAsked(Message):
 
 
 class VerifyAsked(Message):
-    """Read a model on your disk and compare it with its original hashes. `question` is
-    an id: each waiting client has its own, and repeats of the message have the same id. `leaves`:
-    the client no longer waits."""
+    """Read a model on the receiver's disk and compare it with its original hashes. `question` is an
+    id: each waiting client has its own, and repeats of the message have the same id. `leaves`: the
+    client no longer waits."""
 
     kind: Literal["verify_asked"] = "verify_asked"
     question: str = Field(max_length=64)
@@ -135,10 +137,11 @@ class WrongFile(Message):
 
 
 class VerifyState(Message):
-    """The progress of a model's verification, and with `done` its result. The files were compared
-    `against` their original hashes; or, if there are none, the headers of the weights were checked.
-    `wrong`: the first of `wrong_count` damaged files. `unlisted` of all `files` have no hash. A
-    failure has `reason` and `message`. `questions`: the ids of the waiting clients' questions."""
+    """The progress of a model's verification; if `done`, its result. The files were compared
+    `against` their original hashes; if there are none, only the headers of the weights were
+    checked. `wrong`: the first of `wrong_count` damaged files. `unlisted` of all `files` have no
+    hash. A failure has `reason` and `message`. `questions`: the ids of the waiting clients'
+    questions."""
 
     model: ModelId
     phase: VerifyPhase
@@ -156,7 +159,7 @@ class VerifyState(Message):
 
 
 class VerifyReading(Message):
-    """The models that a node verifies, or verified a moment ago. Twice a second during a
+    """The models that a node verifies, or verified a moment ago. Sent twice a second during a
     verification, and on change."""
 
     kind: Literal["verify_reading"] = "verify_reading"
@@ -165,10 +168,11 @@ class VerifyReading(Message):
 
 
 class KeepAsked(Message):
-    """Ask another node whether the sender may delete its whole copy of a model, because that node
-    has a copy, too, and must keep it. `question` is the same in its repeats and different for each
-    node. `digest`: of the asker's card; `content`: of the original hashes of its weights; empty:
-    unknown. `card`: of the `card.toml` beside it, written at `card_at_s`; empty: there is none."""
+    """A node asks another node whether it may delete all its files of a model, because the other
+    node has the model, too, and must then keep it. `question` is the same in its repeats and
+    different for each node. `digest`: that of the asker's model card; `content`: a hash of the
+    original hashes of its weights; empty: unknown. `card`: the `card.toml` beside the weights,
+    written at `card_at_s`; empty: there is none."""
 
     kind: Literal["keep_asked"] = "keep_asked"
     question: str = Field(max_length=64)
@@ -181,7 +185,8 @@ class KeepAsked(Message):
 
 
 class KeepAnswered(Message):
-    """The answer to `KeepAsked`. `keeps`: `node` has a whole copy and keeps it; else `why` not."""
+    """The answer to `KeepAsked`. `keeps`: `node` has all files of the model and keeps them;
+    otherwise `why` is the reason."""
 
     kind: Literal["keep_answered"] = "keep_answered"
     question: str = Field(max_length=64)
@@ -191,8 +196,8 @@ class KeepAnswered(Message):
 
 
 class PurgeAsked(Message):
-    """Ask a node to delete all fetched models that may be deleted now. `question` is new for each
-    waiting client, the same in its repeats. `leaves`: the client no longer waits."""
+    """Delete all fetched models on the receiver's disk that may be deleted now. `question` is new
+    for each waiting client, and the same in its repeats. `leaves`: the client no longer waits."""
 
     kind: Literal["purge_asked"] = "purge_asked"
     question: str = Field(max_length=64)
@@ -202,7 +207,7 @@ class PurgeAsked(Message):
 
 StoredKind = Literal["fetched", "put", "made", "bundled"]
 """The origin of a stored model: fetched by shoal, added by the user (or by other programs, in their
-cache), made here by shoal, or bundled with shoal."""
+cache), made on this node by shoal, or bundled with shoal."""
 
 
 class StoredModel(Message):
@@ -231,8 +236,8 @@ class LetGo(Message):
 
 
 class PurgeState(Message):
-    """The progress of a purge: the deleted models (`let_go`), and at its end the fetched models
-    that stay, with the reasons. `questions`: the ids of the waiting clients' questions."""
+    """The progress of a purge: the deleted models (`let_go`), and when it has ended, the fetched
+    models that stay, with the reasons. `questions`: the ids of the waiting clients' questions."""
 
     phase: Literal["waiting", "deleting", "done"]
     note: str = ""
@@ -263,7 +268,7 @@ class StorageReading(Message):
 
 Bits = Literal[4, 6, 8]
 GroupSize = Literal[32, 64, 128]
-"""How many weights of a row share a scale and a bias."""
+"""How many weights of a row share a scale and a bias in a quantized model."""
 USUAL_GROUP: GroupSize = 64
 MADE_FROM = "shoal_made_from"
 """The key in a quantized model's config.json that names its source. It is copied with the model."""

@@ -1,4 +1,4 @@
-"""The shape that every message shares: frozen, closed, tagged by `kind`.
+"""The base type of all messages: frozen, with fixed fields, tagged by `kind`.
 
 Pure. Unknown fields and unknown kinds are refused. A new field needs a default and a new protocol
 version.
@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict
 
 PROTOCOL_MIN = 1
 PROTOCOL_MAX = 14
-"""The protocol versions that a process reads from processes of its own node. To other nodes a build
-speaks only its highest, because all of them get the same published bytes."""
+"""The highest version of the protocol. A process reads the versions up to it from processes of its
+own node. To other nodes a build speaks only its highest version, because all nodes get the same
+published bytes."""
 
 
 class Message(BaseModel):

@@ -1,6 +1,6 @@
 """Messages about the cluster's shared memory: pins, leases, models that wait for memory, instances.
 
-Pure: this room contains only messages.
+Pure: this package contains only messages.
 """
 
 from bus.wire.pool.leases import (

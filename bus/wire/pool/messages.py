@@ -1,7 +1,8 @@
-"""The state of the pool as the leader reports it: the pins, the models that wait for memory and
-why, and the instances in memory.
+"""The state of the cluster's shared memory (the pool) as the leader reports it: the pins, the
+models that wait for memory and why, and the instances in memory.
 
-Pure. Pins are facts of the cluster; the rest is a reading, and never in the state.
+Pure. Pins are part of the cluster's state; the rest is a reading, which is never part of that
+state.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ MAX_PINS = 256
 
 
 class Pin(Message):
-    """A model that stays in memory, and is loaded again wherever there is room. `by`: the user who
-    pinned it, for display; `at_s`: when, in seconds since 1970."""
+    """A pin: a model that stays in memory, and is loaded again wherever memory is free. `by`: the
+    user who pinned it, for display; `at_s`: when, in seconds since 1970."""
 
     model: ModelId
     by: str = Field(default="", max_length=64)
@@ -30,8 +31,8 @@ class PoolWait(Message):
     `standing`: its priority after aging. `why`: the reason for the wait. `victims`: the instances
     to be evicted. `ready_in_s`: expected time until it is ready; None: it depends on answers of
     unknown length, or on pins. `within_s`: the maximum wait, not counting the running answers;
-    None: the instances in its way are urgent or pinned. `hopeless`: it waits in vain. `ahead`: how
-    many models come first."""
+    None: the instances in its way are urgent or pinned. `hopeless`: it can never get the memory.
+    `ahead`: how many models come first."""
 
     model: ModelId
     kind: Literal["demand", "asked", "pin", "preload", "again", "lease"]
@@ -48,10 +49,10 @@ class PoolWait(Message):
 
 
 class PoolCopy(Message):
-    """The state of an instance in memory. `turn_left_s`: the rest of its minimum residency; while
-    it is in use, a model that is not more urgent can't evict it before that. `load_s`: the measured
-    or expected time to load it. `replica`: why it was loaded as a replica; empty for others.
-    `leaves`: why it is being unloaded."""
+    """The state of an instance in memory. `turn_left_s`: the rest of its minimum residency. Until
+    that has passed, a model that is not more urgent can't evict the instance while it is in use.
+    `load_s`: the measured or expected time to load it. `replica`: why it was loaded as a replica;
+    empty for others. `leaves`: why it is being unloaded."""
 
     instance: InstanceId
     model: ModelId
@@ -65,7 +66,8 @@ class PoolCopy(Message):
 
 
 class PoolReading(Message):
-    """The pool of the leader: waiting models, most urgent first, and the instances."""
+    """The leader's report on the cluster's shared memory: the models that wait, most urgent first,
+    and the instances."""
 
     kind: Literal["pool_reading"] = "pool_reading"
     node: NodeId

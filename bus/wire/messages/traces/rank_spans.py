@@ -1,8 +1,9 @@
-"""Each rank's own report of its work on a traced request: what it did when.
+"""Each rank's own report of its work on a traced request: what it did at which time.
 
-Pure. Seconds count from `RankSpans.began_at`, a time on that rank's own monotonic clock. Turns
-follow each other without gaps, and so do the parts of a turn. The lead forwards each report with
-the offset between the rank's clock and its own.
+Pure. Seconds count from `RankSpans.began_at`, a time on that rank's own monotonic clock. A turn is
+the time that the engine spends on one step plan. Turns follow each other without gaps, and so do
+the parts of a turn. The lead forwards each report with the offset between the rank's clock and its
+own.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Crosses = Literal["plan", "hidden", "tokens"]
 
 
 class RankTurn(ArrayFrame, frozen=True):
-    """The time from the engine's start of the plan of `step` to its start of the next one. `steps`:
-    how many steps this turn combines. `tokens`: the request's own. `seconds`: of each part, in the
-    order of `RANK_PARTS`."""
+    """The time from the engine's start of the plan of `step` to its start of the next plan.
+    `steps`: how many steps this turn combines. `tokens`: the tokens of the traced request.
+    `seconds`: the duration of each part, in the order of `RANK_PARTS`."""
 
     name: RankTurnName
     step: int
@@ -48,7 +49,7 @@ class RankTurn(ArrayFrame, frozen=True):
 
 
 class RankPart(ArrayFrame, frozen=True):
-    """A part of a `RankTurn`."""
+    """A part of a `RankTurn`: what the engine did, and when."""
 
     name: RankPartName
     began_s: float
@@ -80,8 +81,8 @@ class RankTotal(ArrayFrame, frozen=True):
 
 
 class RankSpans(ArrayFrame, frozen=True):
-    """The work of one rank since the first plan with a row of the request. `parts` and `crossings`
-    are those of its first turns."""
+    """The work of one rank on a request, since the first plan with a row of the request. `parts`
+    and `crossings` are those of its first turns."""
 
     began_at: float
     ended_s: float
