@@ -1,1 +1,3 @@
-"""The master: a candidate for leader. While it leads, it decides for the cluster."""
+"""The master process: each node has one as a candidate for leader. While it leads, it decides for
+the cluster.
+"""

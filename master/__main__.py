@@ -60,7 +60,7 @@ def main() -> int:
     make_folders(settings.paths)
 
     def build(shell: Shell) -> Master:
-        """Return the service for the process's settings and paths."""
+        """Return the master service, with the process's settings and paths."""
         client = shell.client(follow=False)
         return Master(client, shell.reactor, shell.log, master_settings(settings))
 

@@ -62,8 +62,8 @@ HEARD = (
 
 @dataclass(frozen=True, slots=True)
 class MasterSettings:
-    """Settings of the master. `settle_grace_s`: how long the nodes of an instance may be silent
-    before the leader removes it. `listen`: where the ROUTER binds for other nodes."""
+    """Settings of the master. `settle_grace_s`: if the nodes of an instance are silent for this
+    many seconds, the leader removes it. `listen`: where the ROUTER listens for other nodes."""
 
     candidate: consensus.CandidateSettings
     policy: Policy = field(default_factory=Policy)
@@ -72,8 +72,8 @@ class MasterSettings:
 
 
 class Master:
-    """One candidate. On a node without peers it takes the term as soon as its switchboard
-    answers."""
+    """One candidate for leader. On a node without peers it becomes the leader as soon as its
+    switchboard answers."""
 
     def __init__(
         self, client: BusClient, reactor: Reactor, log: Log, settings: MasterSettings
@@ -115,7 +115,7 @@ class Master:
         self.shell.leave(done)
 
     def close(self) -> None:
-        """Stop; what was journalled is on the disk."""
+        """Stop. Events that were written to the journal are on the disk."""
         self._router.close()
         self.shell.close()
         self.client.close()

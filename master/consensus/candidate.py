@@ -1,9 +1,9 @@
 """One candidate: its election and its copy of the log.
 
 Pure: it takes messages and instants, and returns actions. The shell (`master.consensus.shell`)
-carries out the actions in the given order. An event is appended before it is published. `synced`
-returns acknowledgements and a committed index that cover only what the shell has written to disk.
-If `PersistTerm` fails, the shell drops all actions after it.
+carries out the actions in the given order. An event is appended to the journal before it is
+published. `synced` returns acknowledgements and a committed index that cover only what the shell
+has written to disk. If `PersistTerm` fails, the shell drops all actions after it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class CandidateSettings:
 
     @property
     def keys_file(self) -> Path:
-        """Return the path of the API key file, beside the term file."""
+        """Return the path of the file with API keys, which is beside the term file."""
         return self.term_file.with_name("api-keys")
 
 
@@ -117,7 +117,7 @@ class Candidate:
     # --- what happens ---
 
     def stimulated(self, stimulus: types.Stimulus, now: float) -> list[Act]:
-        """Pass a stimulus to the election; return the actions."""
+        """Pass a stimulus to the election. Return the actions for the shell."""
         self.election, actions = stimulate(self.election, stimulus, now)
         for action in actions:
             if isinstance(action, types.OpenTerm):
@@ -126,7 +126,8 @@ class Candidate:
         return [*actions]
 
     def ticked(self, now: float) -> list[Act]:
-        """Advance time for the election and repeat questions without an answer."""
+        """Advance the election's time and repeat questions without an answer. Return the
+        actions."""
         actions = self.stimulated(types.Tick(), now)
         if not self.holding and (ask := self.log.mirror.due(now)) is not None:
             actions += self._asking(ask)
@@ -141,7 +142,8 @@ class Candidate:
         return actions
 
     def synced(self, now: float, *, degraded: bool) -> list[Act]:
-        """Record that the whole journal is on disk, unless it is `degraded`."""
+        """Record that the whole journal is on disk; if it is `degraded`, it is not. Return the
+        actions that this allows."""
         actions: list[Act] = []
         if degraded != self.degraded:
             self.degraded = degraded
@@ -157,7 +159,7 @@ class Candidate:
         return actions
 
     def receive(self, message: Message, now: float) -> list[Act]:
-        """Process a message of another candidate or of the leader."""
+        """Process a message of another candidate or of the leader. Return the actions."""
         if isinstance(message, HandOver):
             term = message.term
             if not self.log.is_of(term.counter, term.holder):
@@ -179,7 +181,8 @@ class Candidate:
     # --- what we say ---
 
     def candidacy(self, addresses: tuple[str, ...], now: float) -> Candidacy:
-        """Return our rank and addresses, for every other candidate."""
+        """Return the report about this candidate (its rank and addresses) that every other
+        candidate gets."""
         election, rank = self.election, self.election.rank
         return Candidacy(
             node=self.me,
@@ -194,7 +197,7 @@ class Candidate:
         )
 
     def beat(self, addresses: tuple[str, ...]) -> TermHeartbeat:
-        """Return our heartbeat as the leader."""
+        """Return the heartbeat that this candidate sends as the leader."""
         election = self.election
         return TermHeartbeat(
             holder=self.me,
@@ -223,7 +226,8 @@ class Candidate:
         return self.log.acks.committed(self.election.electors, self.me)
 
     def safety(self, now: float) -> LogSafety:
-        """Return how safe our log is, as the leader."""
+        """Return up to which index the leader's log is safe on this disk, on that of another
+        candidate, and on those of a majority."""
         arrivals = [seen.heard_at for seen in self.election.living.values() if seen.eligible]
         helped = any(now - at < LAPSE_S for at in (*arrivals, *self.election.acked_at.values()))
         return LogSafety(
@@ -257,8 +261,8 @@ class Candidate:
     # --- inside ---
 
     def _is_of_our_term(self, message: Followed) -> bool:
-        """Return whether a message comes from the leader that we follow. Replies always count;
-        the mirror checks them."""
+        """Return whether a message comes from the leader that this candidate follows. Replies to
+        our questions always count; the mirror checks them."""
         match message:
             case TermHeartbeat(holder=holder, counter=counter) | Event(holder=holder, term=counter):
                 ours = (self.election.counter, self.election.holder)
@@ -267,8 +271,8 @@ class Candidate:
                 return True
 
     def _followed(self, message: Followed, now: float) -> list[Act]:
-        """Return the actions for log entries from the leader, then the questions for missing
-        ones."""
+        """Return the actions for the leader's message about its log: journal entries, then the
+        questions for missing entries."""
         moved, ask = self.log.follow(message, now)
         actions: list[Act] = [*moved]
         if moved:
@@ -276,14 +280,14 @@ class Candidate:
         return actions + ([] if ask is None else self._asking(ask))
 
     def _grown(self, now: float) -> list[Act]:
-        """Tell the election that our log has changed."""
+        """Tell the election that our log has changed. Return its actions."""
         state, rank = self.state, self.election.rank
         self.began = True
         mine = replace(rank, last_term=state.term, last_index=state.index)
         return self.stimulated(types.MyRank(mine, frozenset(state.forgotten)), now)
 
     def _mended(self, now: float) -> list[Act]:
-        """Record that our log, of which a part was lost, is complete again."""
+        """Record that our log, of which a part was lost, is complete again. Return the actions."""
         if not self.election.lost:
             return []
         return [types.Mended(), *self.stimulated(types.Fitness(not self.degraded), now)]

@@ -1,4 +1,4 @@
-"""Talks to the other candidates and to our switchboard, on sockets.
+"""Talks to the other candidates and to this node's switchboard, on sockets.
 
 A candidate has a DEALER to each other candidate's ROUTER, and one ROUTER of its own. Membership
 provides the other candidates (`know`). A heartbeat or candidacy from an unknown node also creates a
@@ -27,7 +27,8 @@ from bus.wire.messages.wire import Message
 TURN_S = 3.0
 FORGET_S = 30.0
 HIGH_WATER = 2_000
-"""Longest queue of a peer; its older messages are obsolete anyway."""
+"""Maximum number of messages that are queued for a peer. Beyond it messages are dropped: they would
+be obsolete anyway."""
 BIND_RETRY_S = 5.0
 
 
@@ -51,8 +52,8 @@ class _Peer:
 
 
 class CandidateLinks:
-    """The links of a candidate to all others and to our own switchboard; secured if the cluster
-    has a key. `reached_at`: where other nodes reach our ROUTER, best first."""
+    """The links of a candidate to all others and to its node's switchboard; secured if the cluster
+    has a key. `reached_at`: where other nodes reach this candidate's ROUTER, best first."""
 
     def __init__(
         self, client: BusClient, reactor: Reactor, log: Log, reached_at: tuple[str, ...] = ()
@@ -74,8 +75,8 @@ class CandidateLinks:
     def listen(
         self, on_message: Callable[[Message], None], on_change: Callable[[Change], None]
     ) -> None:
-        """Subscribe to the leader's publications, candidates' replies and the state of our
-        switchboard."""
+        """Call `on_message` with the leader's publications and the candidates' replies, and
+        `on_change` when the connection to this node's switchboard is made or lost."""
         self._on_message = on_message
         self._client.hear("term", self._published)
         self._client.hear("event.", self._published)
@@ -83,7 +84,7 @@ class CandidateLinks:
         self._probe.connect(self._client.endpoints.plane_out("control"))
 
     def know(self, addresses: Mapping[NodeId, tuple[str, ...]]) -> None:
-        """Set the other candidates, with their ROUTER addresses, best first."""
+        """Set the other candidates, each with the addresses of its ROUTER, best first."""
         me, now = self._client.speaker.node, self._reactor.now()
         addresses_by_node = {
             node: its_addresses
@@ -97,7 +98,7 @@ class CandidateLinks:
             self._leave(node)
 
     def meet(self, node: NodeId, addresses: tuple[str, ...]) -> None:
-        """Add a candidate that has sent a message; `addresses` are its own report."""
+        """Add a candidate that has sent a message, with the `addresses` in that message."""
         if node == self._client.speaker.node:
             return
         if node not in self._peers and addresses:
@@ -106,12 +107,13 @@ class CandidateLinks:
             self._peers[node].heard_at = self._reactor.now()
 
     def send(self, node: NodeId, message: Message) -> bool:
-        """Send to one candidate; return False if it is unknown or its queue is full."""
+        """Send a message to one candidate. Return False if the candidate is unknown or its queue is
+        full."""
         peer = self._peers.get(node)
         return peer is not None and peer.link.send(self._client.write(message))
 
     def spread(self, message: Message) -> None:
-        """Send to all candidates."""
+        """Send a message to all candidates."""
         data = self._client.write(message)
         for peer in self._peers.values():
             peer.link.send(data)
@@ -181,8 +183,9 @@ class CandidateLinks:
 
 
 class CandidateRouter:
-    """The ROUTER of a candidate, for other candidates and services. `on_question` gets each
-    question with its sender and returns the reply, or None if the reply comes later."""
+    """The ROUTER socket of a candidate, for other candidates and for services. `on_question` is
+    called with each question and its sender; it returns the reply, or None if the reply comes
+    later."""
 
     def __init__(
         self,

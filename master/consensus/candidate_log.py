@@ -1,7 +1,7 @@
 """A candidate's copy of the log, as follower or as leader.
 
 Pure: it takes messages and instants, and returns journal entries and questions. Journal entries
-come in log order; after a state that replaces the log, only entries that follow it.
+come in log order; after a state that replaces the log, only entries that follow that state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class CandidateLog:
         self.history.keep(event)
 
     def follow(self, message: Followed, now: float) -> tuple[list[Append | Replace], Ask | None]:
-        """Return the journal entries from a leader's message, in order, and our questions to it."""
+        """Return the entries to write to the journal because of a leader's message, in order, and
+        the next question to the leader, if any."""
         before = self.mirror.state
         match message:
             case TermHeartbeat():
@@ -72,7 +73,7 @@ class CandidateLog:
         return self._moved(before), ask
 
     def is_of(self, counter: int, holder: NodeId | None) -> bool:
-        """Return whether this log is known to be a prefix of that leader's log."""
+        """Return whether this log is known to be a prefix of the log of that leader."""
         mirror = self.mirror
         is_known = mirror.holder is not None and (mirror.counter, mirror.holder) == (
             counter,
@@ -81,8 +82,8 @@ class CandidateLog:
         return mirror.in_step and mirror.live and is_known
 
     def has_all_of(self, beat: TermHeartbeat) -> bool:
-        """Return whether this log is the leader's whole log: then no committed entry that we
-        acknowledged is missing."""
+        """Return whether this log is the whole log of the leader that sent the heartbeat. Then no
+        committed entry that we acknowledged is missing."""
         return self.is_of(beat.counter, beat.holder) and self.mirror.state.index == beat.index
 
     def reply_to(

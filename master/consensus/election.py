@@ -1,12 +1,13 @@
 """The election of the leader: by rank, or by votes if voters are configured.
 
 Pure: it takes stimuli and returns actions; time arrives as `now`. A term is (counter, node id), and
-a higher counter wins. A leader that is silent for `LAPSE_S` has lapsed. Then the best-ranked living
-candidate goes first (rank: last term and index in its journal, configured priority, node id).
+a higher counter wins. A leader that is silent for `LAPSE_S` (2 s, called *a lapse* below) has
+lapsed. Then the best-ranked living candidate goes first (rank: last term and index in its journal,
+configured priority, node id).
 
-With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each.
-A leader that a majority does not answer within a lapse steps down. Without voters the best
-candidate claims the term (bully: Garcia-Molina 1982), at once if it knows no other candidate. If
+With three or more voters (`master.consensus.votes`) a majority elects the leader, one vote each. A
+leader that a majority does not answer within a lapse steps down. Without voters the best candidate
+claims the term (bully algorithm: Garcia-Molina 1982), at once if it knows no other candidate. If
 two candidates claim it, the one with more followers wins; if equal, the higher counter; if equal,
 the longer log. So a node that was cut off follows when it returns, however high its counter: the
 leader sees that counter and takes a higher one. A candidate that is not `eligible` (its journal
@@ -16,11 +17,11 @@ A leader whose node shuts down in order hands its term over (Raft's leadership t
 2014, 3.10) to a candidate with all of its log. It steps down first; the other asks for votes or
 claims at once, and followers of the old term do not wait for that leader's silence.
 
-Connection churn is no stimulus; a changed set of peers, a heartbeat and time are. A candidate
-claims only after its own switchboard has been up for a full lapse, unless all known candidates
-report that they have no leader. It leads at most one lapse without its switchboard. Order
-promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that follows it, and
-`StepDown` before anything is done for another leader.
+A connection that is made or lost is no stimulus; a changed set of peers, a heartbeat and time are.
+A candidate claims only after its own switchboard has been up for a full lapse, unless all known
+candidates report that they have no leader. It leads at most one lapse without its switchboard.
+Order promised to the shell: `PersistTerm` before the `OpenTerm`, question or vote that follows it,
+and `StepDown` before anything is done for another leader.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def _is_of_handed(election: Election, beat: TermHeartbeat) -> bool:
 
 
 def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
-    """Step down for a leader with more followers. If its counter is lower than ours we cannot
-    follow it yet: that leader then hears that we have no leader, and takes a higher counter."""
+    """Step down in favour of a leader with more followers. If its counter is lower than ours we
+    cannot follow it yet: it then hears that we have no leader, and takes a higher counter."""
     why = f"{beat.followers} candidates follow {beat.holder}, {election.weight(now)} follow us"
     given = replace(election, role="following", holder=None, heard_at=now)
     after, actions = (given, []) if beat.counter < election.counter else _beat(given, beat, now)
@@ -133,9 +134,9 @@ def _outweighed(election: Election, beat: TermHeartbeat, now: float) -> Outcome:
 
 
 def _ties(election: Election, beat: TermHeartbeat, now: float) -> bool:
-    """Return whether this is a claim to our own counter that is not better than ours. If two
-    leaders have the same counter, the shorter log yields. A follower stays until its leader is
-    silent."""
+    """Return whether another candidate's claim has the same counter as ours and is not better. If
+    two leaders have the same counter, the one with the shorter log yields. A follower keeps its
+    leader until that leader is silent."""
     if beat.counter != election.counter or beat.holder == election.holder:
         return False
     if election.role == "holding":
@@ -184,7 +185,8 @@ def _peer(election: Election, candidacy: Candidacy, now: float) -> Outcome:
 
 
 def _outbid(election: Election, now: float) -> Outcome:
-    """Take a term above the counter of a candidate that has no leader and cannot follow ours."""
+    """Take a term with a higher counter than that of a candidate which has no leader and cannot
+    follow ours."""
     down = StepDown(f"taking a term above {election.seen}; ours is {election.counter}")
     if election.voted:
         after, actions = campaign(election, now)

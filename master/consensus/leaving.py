@@ -18,8 +18,8 @@ from master.consensus.types import LAPSE_S, Act
 
 @dataclass(slots=True)
 class Leaving:
-    """The shutdown of a candidate. `ends_by`: when we end at the latest; None while we stay.
-    `heirs`: candidates that were offered our term, and when."""
+    """The shutdown of a candidate. `ends_by`: the latest time at which it ends; None while no
+    shutdown was requested. `heirs`: the candidates to which our term was offered, and when."""
 
     candidate: Candidate
     ends_by: float | None = None
@@ -33,7 +33,7 @@ class Leaving:
         return [*self.candidate.stimulated(types.Leave(), now), *beat]
 
     def turn(self, now: float) -> list[Act]:
-        """Return the actions that are due now; none while we stay."""
+        """Return the actions that are due now; none if no shutdown was requested."""
         if self.ends_by is None:
             return []
         actions: list[Act] = []
@@ -46,7 +46,7 @@ class Leaving:
         return actions
 
     def _heir(self, now: float) -> NodeId | None:
-        """Return the candidate that should take our term."""
+        """Return the candidate to which our term should be offered now; None if there is none."""
         if self.heirs and now - self.heirs[-1][1] < types.HEIR_S:
             return self.heirs[-1][0]
         tried = {node for node, _ in self.heirs}

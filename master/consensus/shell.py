@@ -1,9 +1,11 @@
-"""Talks to the journal, the term file and the other candidates: the shell around `Candidate`.
+"""Talks to the journal, the term file and the other candidates: the shell around `Candidate`, which
+carries out its actions.
 
-Order promised: an event is appended before it is published, and everything acknowledged is on disk
-before (one fsync per iteration of the loop). With voters, a term or vote that could not be written
-is not used. Disk, links and timers are parameters: the simulation runs this shell on its own, with
-the methods of `Files`, `CandidateLinks` and `Reactor` that are used here.
+Order promised: an event is appended to the journal before it is published, and everything that is
+acknowledged is on disk before that (one fsync per iteration of the loop). With voters, a term or
+vote that could not be written is not used. Disk, links and timers are parameters: the simulation
+runs this shell with its own versions of `Files`, `CandidateLinks` and `Reactor`, which have the
+methods used here.
 """
 
 from __future__ import annotations
@@ -36,27 +38,25 @@ TICK_S = 0.1
 
 
 class TermDuties(Protocol):
-    """The leader's duties, as far as the shell calls them."""
+    """The work of a leader, as far as this shell calls it."""
 
     def opened(self) -> LogDraft:
         """Return the first events of our new term."""
         ...
 
     def answered(self, asker: bytes, answer: Acknowledged) -> None:
-        """Send a reply, because its log entry is now as safe as the reply states."""
+        """Send a reply to a command, because its log entry is now as safe as the reply states."""
         ...
 
     def undone(self, changes: Sequence[Event], copies: Sequence[Instance]) -> None:
-        """Report the changes that were acknowledged here and the instances (`copies`) that the new
-        log lacks."""
+        """Report what the new log lacks: the changes that were acknowledged on this node, and the
+        instances `copies`."""
         ...
 
 
 class CandidateShell:
     """One candidate with its disk and its links. It opens the journal and closes it.
-
-    `_doubts_keys`: our log may lack API keys, and no complete log has replaced it yet.
-    """
+    `_doubts_keys`: our log may lack API keys, and no complete log has replaced it yet."""
 
     def __init__(
         self,
@@ -98,22 +98,23 @@ class CandidateShell:
         self._on_left: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
-        """Take part once our switchboard answers. Our ROUTER must be bound before."""
+        """Begin to take part in elections once our switchboard answers. Our ROUTER must be bound
+        before."""
         self._timers.every(TICK_S, self.tick)
         self._timers.every(types.HEARTBEAT_S, self._announce)
         self._wire.listen(self.receive, self._switchboard)
 
     def leave(self, on_left: Callable[[], None]) -> None:
-        """Hand over the term if we lead. Calls `on_left` once another leads or there is nothing
-        to wait for: within `HAND_OVER_S` and a tick."""
+        """Hand over the term if we lead. Call `on_left` once another candidate leads or there is
+        nothing to wait for: at the latest after `HAND_OVER_S` and a tick."""
         self._on_left = on_left
         self._do(self._leaving.begin(self._timers.now()))
         self._announce()
         self._do(self._leaving.turn(self._timers.now()))
 
     def close(self) -> None:
-        """Stop. The journal is on disk, also if it could not be written before, provided that
-        the disk has space now and our log is the current one."""
+        """Stop. If the journal could not be written before, write it now, provided that the disk
+        has space and our log is the current one."""
         self._wire.close()
         if self.candidate.holding:
             self._journal.keep_whole(self.candidate.state)
@@ -129,8 +130,8 @@ class CandidateShell:
         self._do(self.candidate.stimulated(stimulus, self._timers.now()))
 
     def tick(self) -> None:
-        """Advance time. Also called before any decision after a pause of this process: after a long
-        sleep a leader must step down first."""
+        """Advance time. This is also called before any decision after a pause of this process,
+        because after a long sleep a leader must step down first."""
         now = self._timers.now()
         self._ticked_at = now
         self._do(self.candidate.ticked(now))
@@ -138,7 +139,7 @@ class CandidateShell:
         self._do(self._leaving.turn(now))
 
     def awake(self) -> None:
-        """Tick if the last tick is too long ago."""
+        """Advance time if it was last advanced too long ago."""
         if self._timers.now() - self._ticked_at > 2 * TICK_S:
             self.tick()
 
@@ -161,7 +162,7 @@ class CandidateShell:
         self._do(self._leaving.turn(self._timers.now()))
 
     def append(self, draft: LogDraft) -> None:
-        """Append and publish the next events of the log, as the leader."""
+        """Append the next events to the log and publish them, as the leader."""
         self._do(self.candidate.appended(draft.events, self._timers.now()))
 
     def answer(self, asker: bytes, answer: Acknowledged) -> None:
@@ -186,7 +187,7 @@ class CandidateShell:
 
     def _greet(self, before: frozenset[NodeId]) -> None:
         """Send our candidacy to new peers at once, so that a starting cluster need not wait for the
-        next periodic one."""
+        next regular one."""
         fresh = sorted(self._wire.nodes - before)
         self._do([Send(node, self._candidacy()) for node in fresh])
 
@@ -247,7 +248,8 @@ class CandidateShell:
                     assert_never(action)
 
     def _open_term(self) -> None:
-        """Begin our term. Restores API keys that our log may lack before anyone reads it."""
+        """Begin our term. First restore API keys that our log may lack, before any node reads the
+        log."""
         ended = self.candidate.state
         draft = self._duties.opened()
         if self._doubts_keys:
@@ -261,7 +263,7 @@ class CandidateShell:
         self._doubts_keys = False
 
     def _flush_soon(self) -> None:
-        """Sync once for all changes in this iteration of the loop."""
+        """Schedule one fsync for all changes in this iteration of the loop."""
         if not self._flushing:
             self._flushing = True
             self._timers.later(0.0, self._flush)

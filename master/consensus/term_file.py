@@ -42,8 +42,8 @@ def keep_term(path: Path, state: PersistentState, files: Files = DISK_FILES) -> 
 
 
 class TermFile:
-    """The term file of a running candidate. `state` is its content. `sound`: the last attempt to
-    write it succeeded."""
+    """The term file of a running candidate. `state` is the file's content. `sound`: the last
+    attempt to write the file succeeded."""
 
     def __init__(self, path: Path, log: Log, files: Files = DISK_FILES) -> None:
         self.state = read_term(path, files)
@@ -63,8 +63,8 @@ class TermFile:
         return self._keep(replace(self.state, counter=counter, voted_for=voted_for))
 
     def keep_began(self) -> bool:
-        """Write to disk that the journal has held events; return whether that succeeded. A damaged
-        file stays, because a new one would hide that votes may be lost."""
+        """Write to disk that the journal has held events. Return whether that succeeded. A damaged
+        term file is not overwritten, because a new one would hide that votes may be lost."""
         if self.state.garbled:
             return False
         return self.state.began or self._keep(replace(self.state, began=True))

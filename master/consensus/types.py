@@ -1,7 +1,7 @@
 """The data of a candidate: the state of its election, the stimuli and the actions.
 
-Pure data. Actions are carried out in their order. `master.consensus.election` and
-`master.consensus.votes` have the rules.
+Pure data. "We" are this candidate. Actions are carried out in their order.
+`master.consensus.election` and `master.consensus.votes` have the rules.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from bus.wire.messages.wire import Message
 LAPSE_S = 2.0
 HEARTBEAT_S = 0.5
 DOUBT_S = 1.5
-"""After this silence of the leader a voter votes for another candidate. It is shorter than a lapse,
-so that the first campaign does not come too early."""
+"""After this many seconds of the leader's silence a voter votes for another candidate. It is
+shorter than `LAPSE_S`, so that the first campaign does not come too early."""
 FEWEST_VOTERS = 3
 """With fewer voters no majority survives the loss of a node, so votes would not help."""
 TURN_S = 0.2
-"""Head start in asking for votes that a voter gives to each living voter of a higher rank."""
+"""Seconds that a voter waits for each living voter of a higher rank, before it asks for votes."""
 PATIENCE_S = 0.6
-"""An undecided campaign ends after this time."""
+"""A campaign without a result ends after this many seconds."""
 HAND_OVER_S = 1.0
-"""Longest time that a leader which shuts down waits for its successor."""
+"""The maximum time, in seconds, that a leader which shuts down waits for its successor."""
 HEIR_S = 0.4
 """If a successor does not take the term within this time, the next one gets the offer."""
 LOST_PATIENCE_S = 30.0
@@ -46,7 +46,7 @@ LOST_PATIENCE_S = 30.0
 claims the term. After a power cut another node may have the whole log."""
 
 Role = Literal["starting", "following", "asking", "campaigning", "holding"]
-"""States of a candidate. `asking`: the trial without votes; then `campaigning` for real votes."""
+"""States of a candidate. `asking`: a trial without votes; then `campaigning` for real votes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,19 +114,19 @@ class SwitchboardUp:
 
 @dataclass(frozen=True, slots=True)
 class SwitchboardLost:
-    """Our own switchboard no longer answers: only candidates receive our messages."""
+    """Our own switchboard no longer answers: our messages reach only other candidates."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeersKnown:
-    """All other candidates that are configured or were met."""
+    """The other candidates: all that are configured or that sent us a message."""
 
     nodes: frozenset[NodeId]
 
 
 @dataclass(frozen=True, slots=True)
 class MyRank:
-    """The end of our own journal has changed. `gone` are the forgotten nodes in it."""
+    """The end of our own journal has changed. `gone`: the nodes that it lists as removed."""
 
     rank: LogRank
     gone: frozenset[NodeId] = frozenset()
@@ -134,7 +134,7 @@ class MyRank:
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """Whether our own journal is reliable. `lost`: the journal was damaged or is gone."""
+    """Whether our own journal can be relied on. `lost`: the journal was damaged or is gone."""
 
     eligible: bool
     lost: bool = False
@@ -197,7 +197,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to one other candidate; a lost message is not repeated."""
+    """Send a message to one other candidate. If it is lost, it is not repeated."""
 
     to: NodeId
     message: Message
@@ -217,8 +217,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Restart the journal with this state, because it held another log or was too old. `undone` are
-    command events of the old log, `let_go` its instances, that the new log lacks."""
+    """Restart the journal with this state, because it held another log or was too old. The new log
+    lacks `undone`, events of commands, and `let_go`, instances of the old log."""
 
     state: ClusterState
     undone: tuple[Event, ...] = ()
@@ -227,7 +227,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """The lost log is complete again: record that, after all pending appends."""
+    """The log, of which a part was lost, is complete again. Record that after pending appends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +239,14 @@ class PublishEvent:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Send to every known candidate."""
+    """Send a message to every known candidate."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The shutdown of our candidate is done: nothing is left to wait for."""
+    """The shutdown of our candidate is done; the process may end."""
 
 
 Act = Action | Append | Replace | Mended | PublishEvent | Spread | Left
@@ -282,7 +282,7 @@ class Election:
     voters: frozenset[NodeId] = frozenset()
     """The configured voters; or, with `may_vote` False, the voters that a leader named."""
     gone: frozenset[NodeId] = frozenset()
-    """Nodes that our journal has forgotten; they no longer count as voters."""
+    """Nodes that our journal lists as removed; they no longer count as voters."""
     may_vote: bool = True
     voted_for: NodeId | None = None
     """Our vote in the term `counter`; persisted with it."""
@@ -348,12 +348,12 @@ class Election:
         return PATIENCE_S * min(1.0 + 0.5 * self.tries, 3.0)
 
     def warmed_up(self, now: float) -> bool:
-        """Return whether we have been up for a full lapse, so that we may claim the term."""
+        """Return whether we have been up for `LAPSE_S`, so that we may claim the term."""
         return self.up_at is not None and now - self.up_at >= LAPSE_S
 
     def outranked_by(self, seen: PeerState, now: float) -> bool:
-        """Return whether another living candidate goes first. A candidate that just started does
-        so only if its journal holds more than ours."""
+        """Return whether another living candidate goes before us. A candidate that has just started
+        does so only if its journal holds more than ours."""
         if now - seen.heard_at >= LAPSE_S:
             return False
         if not seen.warmed_up and seen.rank.log <= self.rank.log:
@@ -374,13 +374,13 @@ class Election:
         return self.followers if has_leader else None
 
     def has_holder(self, now: float) -> bool:
-        """Return whether we lead, or received the leader's heartbeat within a lapse."""
+        """Return whether we lead, or received the leader's heartbeat within the last `LAPSE_S`."""
         has_leader = self.holder is not None and now - self.heard_at < LAPSE_S
         return self.role == "holding" or has_leader
 
     def backoff_s(self, ahead: int) -> float:
-        """Return how long to wait for `ahead` better candidates, and after failed campaigns. The
-        spread depends on our name and the try, so that rivals do not stay in step."""
+        """Return how many seconds to wait for `ahead` better candidates and after failed campaigns.
+        The spread depends on our id and the try, so that rivals do not stay in step."""
         spread = crc32(f"{self.me}/{self.counter}/{self.tries}".encode()) % 1000 / 1000
         return ahead * TURN_S + (spread * min(self.tries, 5) * 0.4 if self.tries else 0.0)
 

@@ -6,10 +6,11 @@ bad link raises no counter. A voter gives one vote per counter, to a candidate w
 earlier than its own. It gives no vote while it receives heartbeats of another leader, unless that
 leader has handed its term over to the candidate.
 
-A forgotten voter no longer counts from that journal entry on (Raft's single-server change, 4.1).
-Old and new set differ by one voter, so any two majorities of them overlap. A leader changes the set
-only after a majority has its whole log on disk, with an entry of its own term. That avoids the flaw
-that Ongaro described in 2015: see `Candidate.unsettled`.
+A voter that was removed from the cluster no longer counts, from the journal entry about it on
+(Raft's single-server change, 4.1). Old and new set of voters differ by one voter, so any two
+majorities of them overlap. A leader changes the set only after a majority has its whole log on
+disk, with an entry of its own term. That avoids the flaw that Ongaro described in 2015: see
+`Candidate.unsettled`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def voice(election: Election, vote: Vote, now: float) -> Outcome:
 
 
 def opened(election: Election, now: float) -> Election:
-    """Return the election of a candidate that leads from now on."""
+    """Return the state of the election after this candidate has become the leader."""
     return replace(
         election,
         role="holding",
@@ -103,8 +104,8 @@ def opened(election: Election, now: float) -> Election:
 
 
 def reached(heard_at: Mapping[NodeId, float], election: Election, now: float) -> int:
-    """Return how many electors have sent a message within a lapse, ourselves included if we are
-    one."""
+    """Return how many voters that count have sent a message within the last `LAPSE_S`, ourselves
+    included if we are a voter."""
     others = election.electors - {election.me}
     near = sum(node in heard_at and now - heard_at[node] < LAPSE_S for node in others)
     return near + (election.me in election.electors)
@@ -134,8 +135,8 @@ def no_majority(election: Election, here: int, now: float) -> Refusal:
 
 
 def minority(election: Election, now: float) -> Refusal | None:
-    """Return why nothing can be changed: no majority of the voters is in reach. None if there is a
-    leader, or may be one soon."""
+    """Return why nothing can be changed: a majority of the voters is out of reach. None if there is
+    a leader, or may be one soon."""
     if not election.voted or election.has_holder(now):
         return None
     heard = {node: seen.heard_at for node, seen in election.living.items() if seen.eligible}

@@ -1,7 +1,7 @@
-"""Commands about API keys: their events or refusals.
+"""Commands about API keys: the events or refusals that they lead to.
 
-Pure. A key is identified by its id or its name; a name never has the form of an id, so a command
-can use an id or a name. A rotated key keeps its id and everything stored under it.
+Pure. A command can identify a key by its id or by its name, because a name never has the form of an
+id. A rotated key keeps its id and everything stored under that id.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bus.wire.messages.events import ApiKeyAdded, ApiKeyChanged, ApiKeyRemoved
 def decide_api_key(
     command: AddApiKey | RotateApiKey | RemoveApiKey, state: ClusterState
 ) -> ApiKeyAdded | ApiKeyChanged | ApiKeyRemoved | Refusal:
-    """Return the event of a command, or a refusal."""
+    """Return the event that a command leads to, or a refusal."""
     keys = state.api_keys
     if isinstance(command, AddApiKey):
         return _problem(command.key, keys.values()) or ApiKeyAdded(key=command.key)

@@ -1,9 +1,10 @@
-"""Decides where a collective test runs, or why it is refused, and when the test has ended.
+"""Decides where a collective test (of the communication between ranks) runs, or why it is refused,
+and when the test has ended.
 
-Pure. A test is an instance without a model: its ranks are placed, formed and watched like a group,
-and its memory counts like a loading model. Sizes that exceed the smallest rank's memory are skipped
-on all ranks. Only one test runs at a time. It has one generation: if one rank's process ends, the
-whole test ends.
+Pure. A test is an instance without a model: its ranks are placed, started and watched like those of
+any group, and its memory counts like that of a loading model. Sizes that exceed the smallest rank's
+memory are skipped on all ranks. Only one test runs at a time. It has one generation: if one rank's
+process ends, the whole test ends.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from master.placement import FIXED_BYTES, MAX_RANKS, NodeCapacity, gb
 
 ENGINE = "mlx-"
 LEAST_BYTES = ARRAYS * SIZES[0] * ELEMENT_BYTES
-"""Least memory for the arrays; with less nothing could be measured."""
+"""Minimum memory in bytes for the arrays of a rank; with less, nothing could be measured."""
 FAILED_S = 60.0
-"""A failed test is listed for this time."""
+"""A failed test is listed for this many seconds."""
 STOPPED = 0
-"""The exit code of a runner that left in good order (`runner.lifecycle`)."""
+"""The exit code of a runner that ended as requested (`runner.lifecycle`)."""
 
 
 def decide_test(
@@ -72,9 +73,10 @@ def decide_test(
 def follow_test(
     before: Instance, news: RunnerEnded | LoadRefused | RunnerUnloaded
 ) -> list[EventBody]:
-    """Return the events that follow when a rank of a test or of a quantization has ended. After a
-    normal end the instance drains. Otherwise it fails, because tests and quantizations are tried
-    only once. Nothing follows if it is already draining or failed."""
+    """Return the events that follow when a rank of a collective test or of a quantization has
+    ended. After a normal end, the instance drains. Otherwise it fails, because tests and
+    quantizations are tried only once. No event follows if the instance is already draining or
+    failed."""
     if isinstance(news, RunnerEnded) and news.exit_code == STOPPED:
         why = "the test finished" if before.quantizes is None else "the quantized model is complete"
         return [InstanceDraining(instance=before.instance, deadline_s=0.0, why=why)]
@@ -92,8 +94,9 @@ def follow_test(
 def expire_tests(
     state: ClusterState, observed: Observations, failed_at: Mapping[InstanceId, float], now: float
 ) -> list[EventBody]:
-    """Return the events that drain finished tests, and that remove tests and quantizations which
-    failed over a minute ago. `failed_at`: by instance, by the leader's clock."""
+    """Return the events that drain finished tests or remove failed tests and quantizations. These
+    are removed `FAILED_S` after their failure. `failed_at`: when each instance failed, by the
+    leader's clock."""
     events: list[EventBody] = []
     for instance in state.instances.values():
         if instance.serves:
@@ -172,7 +175,8 @@ def _backend(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> Back
 
 
 def _room(command: RunCollectiveTest, chosen: Sequence[NodeCapacity]) -> int | Refusal:
-    """Return the bytes of each rank's arrays. Nodes of one machine share its memory."""
+    """Return the bytes that each rank may use for its arrays, or a refusal. Nodes of one machine
+    share its memory."""
     unmeasured = [node.name for node in chosen if node.free_bytes is None]
     if unmeasured:
         text = f"the memory of {', '.join(unmeasured)} is not measured yet"

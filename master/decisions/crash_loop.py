@@ -30,14 +30,15 @@ FREE_FAILURES = 2
 FIRST_PAUSE_S = 15.0
 LONGEST_PAUSE_S = 600.0
 RETRY_FAILED_S = 60.0
-"""A given-up instance is retried on demand, but not before this time."""
+"""An instance that was given up is retried on demand, but not before this many seconds have
+passed."""
 STILL_HEARD_S = 0.5
 """Messages of a lost node can still arrive this long after other nodes have detected its loss."""
 WELL_S = 300.0
 """An instance that served for this long was healthy, so a later failure is counted as the first of
 a new series."""
 OLD_S = 86_400.0
-"""A failure of this age is forgotten in any case."""
+"""A failure older than this many seconds is forgotten in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class Setback:
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """Failures in a row of a model on one node, until when the node is barred, and the last
-    message."""
+    """The failures in a row of a model on one node: their number, until when the node does not get
+    the model, and the last message."""
 
     count: int
     until: float
@@ -62,10 +63,11 @@ class NodeRow:
 
 @dataclass(slots=True)
 class FailedRow:
-    """Failures in a row of a model: their number, and the end of its pause.
+    """The failures in a row of a model: their number, and when its pause ends.
 
-    `at`, `instance` and `generation` are of the last failure; `for_want_of` are the nodes whose
-    loss may have caused it. `on`: the failures per node, if known."""
+    `at`, `instance` and `generation` are those of the last failure; `for_want_of` are the nodes
+    whose loss may have caused it. `on`: the failures per node, if known.
+    """
 
     count: int
     waits_until: float
@@ -78,8 +80,8 @@ class FailedRow:
 
 @dataclass(slots=True)
 class CrashLoops:
-    """Recent failures of each instance, oldest first, none older than the window; the failures
-    in a row of each model; since when an instance is ready."""
+    """The recent failures of models. For each instance, those of the last minute, oldest first, and
+    the time since which it is ready. For each model, the failures in a row."""
 
     longest_pause_s: float = LONGEST_PAUSE_S
     failures: dict[InstanceId, list[float]] = field(default_factory=dict[InstanceId, list[float]])
@@ -95,8 +97,8 @@ class CrashLoops:
         node: NodeId | None = None,
         message: str = "",
     ) -> Setback:
-        """Count one failure of an instance on `node`; return the consequence. `message` is the
-        runner's."""
+        """Count one failure of an instance on `node`. Return the consequence. `message` is the
+        runner's last message."""
         name, model = instance.instance, instance.model
         recent = [at for at in self.failures.get(name, []) if now - at < WINDOW_S]
         recent += [now, now] if exit_code == WEDGED else [now]
@@ -150,8 +152,8 @@ class CrashLoops:
         return {} if row is None else row.on
 
     def bar(self, model: ModelId, node: NodeId, now: float) -> None:
-        """Bar a node for a while after a model's runner failed there and another node got the
-        model."""
+        """Exclude a node from a model for a while, because the model's runner failed on the node
+        and another node got the model."""
         on = self.rows[model].on
         on[node] = replace(on[node], until=max(on[node].until, now + RETRY_FAILED_S))
 
@@ -204,8 +206,8 @@ class CrashLoops:
     def setbacks(
         self, replica_at: Mapping[ModelId, float], wall_s: float
     ) -> dict[ModelId, Setbacks]:
-        """Return the records that the next leader needs. `replica_at`: until when models get no
-        replica. `wall_s`: how far the wall clock is ahead of this leader's clock."""
+        """Return the failure records that the next leader needs. `replica_at`: until when models
+        get no replica. `wall_s`: how far the wall clock is ahead of this leader's clock."""
         setbacks: dict[ModelId, Setbacks] = {}
         for model in {*self.rows, *replica_at}:
             row, at = self.rows.get(model), replica_at.get(model)
@@ -234,8 +236,8 @@ class CrashLoops:
         return setbacks
 
     def recall(self, stored: Iterable[Setbacks], now: float, wall_s: float) -> None:
-        """Take over what earlier leaders stored. Clocks of machines differ, so no failure is in
-        the future and no pause is longer than the maximum."""
+        """Take over the failure records that earlier leaders stored. The clocks of machines differ,
+        so failures in the future count as failures now, and pauses are limited to the maximum."""
         for setback in stored:
             if not setback.in_a_row:
                 continue
@@ -259,7 +261,8 @@ class CrashLoops:
 
 
 def _place_of(instance: Instance, exit_code: int | None, node: NodeId | None) -> NodeId | None:
-    """Return the node on which an instance failed; None if it may be any node of a group."""
+    """Return the node on which an instance failed; None if it may have been any node of its
+    group."""
     if exit_code == GROUP_LOST:
         return None
     return instance.shards[0].node if len(instance.shards) == 1 else node
@@ -280,7 +283,8 @@ def news_of(current: Mapping[ModelId, Setbacks], stored: Mapping[str, Setbacks])
 
 
 def _gist(setbacks: Setbacks | None) -> tuple[object, ...]:
-    """Return the fields that matter for a comparison; times differ by the drift of two clocks."""
+    """Return the fields by which two records are compared, without their times: these differ by the
+    drift of the two clocks."""
     if setbacks is None:
         return ()
     nodes = tuple((there.node, there.in_a_row) for there in setbacks.on)

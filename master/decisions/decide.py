@@ -79,7 +79,7 @@ NORMAL = 10
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Events to append, in order; the reply has the index of the last one, and `instance`."""
+    """A decision: events to append. The reply has the index of the last one, and `instance`."""
 
     events: tuple[EventBody, ...]
     instance: InstanceId | None
@@ -87,7 +87,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A decision without a change: the requested state already exists at `index`."""
+    """A decision without a change: the requested state already exists, at log index `index`."""
 
     index: int
     instance: InstanceId | None = None
@@ -96,7 +96,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Other instances must be evicted first: `choice` names them, for the demand `claim`."""
+    """A decision to wait: `choice` has instances to evict first, for the demand `claim`."""
 
     claim: pool.Claim
     choice: pool.PoolChoice
@@ -119,7 +119,7 @@ Barred = Mapping[ModelId, Mapping[NodeId, NodeRow]]
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The operator's settings. `preload`: models that are never unloaded. `keep_alive_s`: for idle
-    models whose kind has no time of its own."""
+    models of a kind that has no time of its own."""
 
     keep_alive_s: float = 300.0
     keep_alive_by_kind: Mapping[ModelKind, float] = field(default_factory=dict[ModelKind, float])
@@ -219,7 +219,7 @@ def decide(command: Command, scene: Scene, fresh: InstanceId) -> Decision:
 
 
 def _decision_of(body: EventBody | Refusal | None, scene: Scene) -> Decision:
-    """Return the decision for one event or none; refused until a new leader knows all nodes."""
+    """Return the decision for one event or none. A new leader refuses until it knows all nodes."""
     if isinstance(body, Refusal):
         return _still_gathering(scene) or body
     return Known(scene.state.index) if body is None else Decided((body,), None)
@@ -317,7 +317,7 @@ def _still_gathering(scene: Scene) -> Refusal | None:
 
 
 def _meets(instance: Instance, command: PlaceModel) -> bool:
-    """Return whether an instance meets the conditions of a command."""
+    """Return whether an instance meets the conditions of a command to place its model."""
     by_hand = {
         str(shard.node): shard.last_layer - shard.first_layer for shard in reversed(instance.shards)
     }
@@ -355,7 +355,7 @@ def _eviction(later: Later) -> dict[str, Any]:
 
 
 def _pin(command: PinModel, scene: Scene) -> Decision:
-    """Return the decision on a pin. A model that can never fit beside the other pins is refused."""
+    """Return the decision on a pin. A model that can't fit beside the other pins is refused."""
     by_card = pinned_by_cards(scene).get(command.model, False)
     decision = decide_pin(command, scene.state, scene.models(), by_card=by_card)
     if not isinstance(decision, ModelPinned):

@@ -1,4 +1,4 @@
-"""Commands about derived models: their events or refusals.
+"""Commands about derived models: the events or refusals that they lead to.
 
 Pure. A name of a model on disk or of an instance cannot be taken. The base of a derived model is
 never another derived model, so that names cannot form a cycle.
@@ -22,7 +22,8 @@ from bus.wire.messages.events import DerivedForgotten, ModelDerived
 def decide_derived(
     command: DeriveModel | ForgetDerived, state: ClusterState, on_disk: frozenset[ModelId]
 ) -> ModelDerived | DerivedForgotten | Refusal:
-    """Return the event of a command, or a refusal. `on_disk`: the models on all nodes."""
+    """Return the event that a command leads to, or a refusal. `on_disk`: the models on the disks of
+    all nodes."""
     if isinstance(command, ForgetDerived):
         if command.name in state.derived:
             return DerivedForgotten(name=command.name)

@@ -1,4 +1,4 @@
-"""The duties of the leader: each stimulus leads to events.
+"""The work of the leader: each stimulus (a reading, a fact, a command, time) leads to events.
 
 Pure: `log` is a draft of the next events, and instants arrive as `now`. Consequences of an event (a
 new generation, a removal) are written directly after it. This module does not deal with disks,
@@ -55,11 +55,11 @@ from master.pool import PlanBook, Promise, pool_reading
 Note = tuple[str, dict[str, str | int | None]]
 """A line of the process's log: its text and its fields."""
 ASKED_S = 3.0
-"""A waiting client repeats its request every second; after this silence it has gone."""
+"""A waiting client repeats its request every second; after this many silent seconds it has gone."""
 
 
 class Decide(Protocol):
-    """The rule for commands; `fresh` is an unused id for a new instance."""
+    """The function that decides commands; `fresh` is an unused id for a new instance."""
 
     def __call__(self, command: Command, scene: Scene, fresh: InstanceId) -> Decision:
         """Return the events, the plan or the refusal for a command."""
@@ -69,8 +69,8 @@ class Decide(Protocol):
 class Holder:
     """The leader's memory between stimuli.
 
-    `view` collects readings and says whether to plan at once. `notes` collects log lines until
-    they are taken. `new_instance` makes instance ids; `decide` is the rule for commands.
+    `view` collects readings and says whether to plan at once. `notes` collects log lines until they
+    are taken. `new_instance` makes instance ids; `decide` is the function that decides commands.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Holder:
         return self.view.hear(message, now) or moves
 
     def take_fact(self, message: TellFact, log: LogDraft, now: float) -> bool:
-        """Process a fact. Return False if it comes too early and must be repeated."""
+        """Write a fact to the log. Return False if it comes too early and must be repeated."""
         verdict = judge(log.state, message)
         if verdict == "next":
             before = log.state
@@ -171,8 +171,8 @@ class Holder:
         return decision if isinstance(decision, Refusal) else None
 
     def planned(self, log: LogDraft, now: float) -> None:
-        """Do the work that is due: unload idle and silent instances, then place lost and
-        requested ones."""
+        """Do the work that is due: unload idle instances and those on silent nodes, then place lost
+        and requested instances."""
         scene = self._scene(log.state, now)
         over = expire_tests(scene.state, scene.observed, self._memory.failed_at, now)
         silent, idle = remove_silent(scene, self._watch), planner.drain_idle(scene, self._memory)
@@ -229,14 +229,14 @@ class Holder:
     def _pin_placed(
         self, command: PlaceModel, decision: Decision, log: LogDraft, now: float
     ) -> None:
-        """Pin the model of a placement that requests it."""
+        """Pin the model of a placement, if the placement requests that."""
         is_vain = isinstance(decision, Refusal) or command.dry_run or not command.pinned
         if not is_vain and command.model not in log.state.pins:
             pin = Pin(model=command.model, by="its placement", at_s=log.at_s)
             self._write(log, ModelPinned(pin=pin), now)
 
     def _follow_cards(self, log: LogDraft, now: float) -> None:
-        """Apply the pins of cards, and remove pins whose card no longer has them."""
+        """Pin the models whose `card.toml` says so, and remove pins that it no longer has."""
         for wish in pins_of_cards(self._scene(log.state, now)):
             command = wish.model_copy(update={"at_s": log.at_s})
             decision = self._decide(command, self._scene(log.state, now), self._new_instance())
@@ -251,8 +251,8 @@ class Holder:
                     pass
 
     def _pursue_wishes(self, log: LogDraft, now: float) -> None:
-        """Place each requested model, most urgent first, or evict others for it. Memory that one
-        model has reserved is not available to the next."""
+        """Place each requested model, most urgent first, or evict other instances for it. Memory
+        that is reserved for one model is not available to the next."""
         before = log.state
         self._requests = {
             model: request
@@ -388,7 +388,7 @@ class Holder:
                 assert_never(decision)
 
     def _say(self, what: str, key: str, text: str) -> None:
-        """Log news of `what`, a model or an instance, unless the last had the same `key`."""
+        """Log `text` about `what` (a model or an instance), unless its last `key` was the same."""
         if self._last_logged.get(what) != key:
             self._last_logged[what] = key
             self._note("placement of a requested model", what=what, outcome=text)

@@ -1,11 +1,11 @@
-"""Commands about nodes (rename, drain, forget): their events or refusals. Also drains Macs whose
-driver keeps memory.
+"""Commands about nodes (rename, drain, forget): the events or refusals that they lead to. Also
+drains Macs whose driver keeps memory.
 
-Pure. A drained node serves its instances until they are empty or the deadline has passed; then
-demand places them elsewhere. Only a stopped node can be forgotten; its instances are removed. If
-the driver of a Mac keeps the wired memory of a dead runner, the Mac is drained, because a crash
-loop would make it worse. The Mac stays drained until a person runs `undrain` or the memory is free
-again.
+Pure. A drained node serves its instances until they have no open requests or the deadline has
+passed; then their models are placed on other nodes on demand. Only a stopped node can be forgotten;
+its instances are removed. If the driver of a Mac keeps the wired memory of a dead runner, the Mac
+is drained, because a crash loop would make it worse. The Mac stays drained until a person runs
+`undrain` or the memory is free again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ from master.decisions.observations import RUNNER_READING_S, Observations
 
 NodeCommand = RenameNode | DrainNode | ForgetNode
 WIRED_BYTES = 5 << 30
-"""A Mac at rest wires less memory than this (wired memory can't be paged out)."""
+"""A Mac without a runner wires less memory than this (wired memory can't be paged out)."""
 LETS_GO_S = 10.0
-"""A driver frees a process's memory within seconds of the process's end; a runner that keeps
+"""Seconds that a driver needs, at most, to free the memory of an ended process. A runner that keeps
 failing is tried again after 15 s at the earliest."""
 
 
 def decide_node(
     command: NodeCommand, state: ClusterState, observed: Observations, now: float
 ) -> tuple[EventBody, ...] | Refusal:
-    """Return the events of a command in order, empty if nothing changes; or a refusal."""
+    """Return the events that a command leads to, in order, none if nothing changes; or a
+    refusal."""
     node = command.node
     seat = state.nodes.get(node)
     match command:
@@ -75,7 +76,7 @@ def decide_node(
 
 @dataclass(slots=True)
 class BareNodes:
-    """Since when each node has had no part of a model, by the leader's clock."""
+    """The time since which each node has had no part of any model, by the leader's clock."""
 
     since: dict[NodeId, float] = field(default_factory=dict[NodeId, float])
 

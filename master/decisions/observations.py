@@ -34,24 +34,25 @@ DEMAND_S = 5.0
 """Gateways publish demand every second. After this time the demand of a lost gateway expires."""
 PEERS_READING_S = 3.0
 LOST_S = 3.5
-"""A node is lost after this silence, both to our switchboard and to us."""
+"""A node is lost if no message from it reached us or our switchboard for this many seconds."""
 QUIET_S = 2.5
-"""After this silence of a node the leader no longer relies on its instances."""
+"""If a node has been silent for this many seconds, the leader no longer relies on its instances."""
 APART = ("left", "refused")
 """Statuses of peers that our switchboard has no connection to, however recent their messages."""
 LINK_READING_S = 600.0
 REMEMBERED_S = 600.0
-"""The models on the disk of a silent node are remembered for this time, also at gateways."""
+"""The models on the disk of a silent node are remembered for this many seconds, also at
+gateways."""
 TEST_S = 600.0
 GATHER_S = 15.0
 """A new leader waits this long for the cards of joined nodes."""
 
 
 class Observations:
-    """The latest values, each with the instant of its arrival.
+    """The latest node cards and readings, each with the instant of its arrival.
 
-    `tests`: ranks of collective tests, by instance and rank. `peers`: our own switchboard's list
-    of nodes that it hears.
+    `tests`: ranks of collective tests, by instance and rank. `peers`: the list of the nodes that
+    our own switchboard hears.
     """
 
     def __init__(self) -> None:
@@ -101,7 +102,7 @@ class Observations:
                 return False
 
     def living_cards(self, now: float) -> dict[NodeId, NodeCard]:
-        """Return the cards that have not expired, of nodes that have not said goodbye."""
+        """Return the cards that have not expired. Nodes that said goodbye are left out."""
         left = self.left_nodes(now)
         return {
             node: card
@@ -139,7 +140,7 @@ class Observations:
         return max(instants, default=None)
 
     def lost_nodes(self, now: float, silent_s: float = LOST_S) -> frozenset[NodeId]:
-        """Return the nodes that have been silent for `silent_s`, to us and to our switchboard.
+        """Return the nodes from which no message reached us or our switchboard for `silent_s`.
         Nodes that never sent anything, left or are refused do not count. Empty while our own
         switchboard is silent, because then the fault is ours."""
         return frozenset(self.lost_since(now, silent_s))
@@ -158,8 +159,8 @@ class Observations:
         return {n: at for n, at in heard.items() if at is not None and now - at >= silent_s}
 
     def quiet_nodes(self, among: Iterable[str], now: float) -> frozenset[NodeId]:
-        """Return the nodes whose instances may not answer: silent for `QUIET_S`, long before
-        they count as lost, or never heard by us."""
+        """Return the nodes among these whose instances may not answer: no message from them arrived
+        for `QUIET_S` (long before they count as lost), or ever."""
         heard = {*self.cards, *self.nodes, *(node for node, _ in self.runners)}
         return self.lost_nodes(now, QUIET_S).union({NodeId(node) for node in among} - heard)
 
@@ -189,7 +190,8 @@ class Observations:
         return demands
 
     def use_of(self, instance: Instance, now: float) -> CopyUse | None:
-        """Return the use of a ready instance, or None if none arrived in the last 5 s."""
+        """Return the use of a ready instance, as its runner last reported it; None if no report
+        arrived in the last 5 s."""
         lead = instance.lead
         if lead is None:
             return None

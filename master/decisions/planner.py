@@ -1,8 +1,8 @@
-"""The leader's own initiative: preload, load on demand, unload idle instances, repair.
+"""The leader's work without a command: preload, load on demand, unload idle instances, repair.
 
-Pure: a list of small rules over a `Scene`; each returns commands or events, and the shell
-carries them out in order. Demand becomes an ordinary `PlaceModel`, which evicts and waits like
-any other. Unloading is a handshake: the instance drains, its runner ends, then it is removed.
+Pure: a list of small rules over a `Scene`; each returns commands or events, and the shell carries
+them out in order. Demand becomes an ordinary `PlaceModel` command, with evictions and waits.
+Unloading has three steps: the instance drains, its runner ends, then the instance is removed.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from master.pool import (
 )
 
 IDLE_DRAIN_S = 600.0
-"""Time in which a request may finish that arrived while its instance, idle until then, was chosen
-to be unloaded."""
+"""How long, in seconds, a request may still run that reached an idle instance while the leader
+decided to unload that instance."""
 
 
 @dataclass(slots=True)
 class PlannerNotes:
-    """The planner's memory of its own acts, by the leader's clock.
+    """The planner's notes on its own decisions, by the leader's clock.
 
     `failed_at`: when an instance was given up. `tenure`: when instances were placed and ready (idle
-    time begins then). `preloaded`: preload models that were handled since this leader began.
-    `crash_loops`: models that must wait because their runners keep failing.
+    time begins when they are ready). `preloaded`: preload models that were handled since this
+    leader began. `crash_loops`: models that must wait because their runners keep failing.
     """
 
     failed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -76,12 +76,12 @@ class PlannerNotes:
 def wanted_commands(
     scene: Scene, notes: PlannerNotes, requests: Sequence[PlaceModel | TakeLease] = ()
 ) -> list[PlaceModel | TakeLease]:
-    """Return the placements and leases to request now, each until it is met. The command ids are
-    only names, except for those in `asked`.
+    """Return the commands for models and leases that are wanted now. Each is returned again until
+    it is met. The command ids are only names, except for those in `asked`.
 
     Sources: requests, instances that a worker refused, the preload list if a new leader finds no
-    desired state, pinned models without an instance, and unmet demand. One command per model;
-    the best standing first.
+    desired state, pinned models without an instance, and demand at gateways. There is one command
+    per model, most urgent first.
     """
     commands: list[PlaceModel | TakeLease] = [
         *requests,
@@ -107,7 +107,7 @@ def wanted_commands(
     rate = scene.policy.pool.ageing_per_s
 
     def order(wish: PlaceModel | TakeLease) -> tuple[float, float, str]:
-        """Return the sort key of a command."""
+        """Return the sort key of a command, by urgency."""
         claim = claim_of(scene, wish)
         return claim.standing(rate, scene.now), claim.since_at, wish.model
 
@@ -122,7 +122,7 @@ def stayed(
 ) -> Decision | None:
     """Return the decision for a plan whose evictions have just ended: the model goes to the nodes
     of the plan. Until their memory is measured again, these nodes look full, and a new decision
-    would evict more instances. None if the nodes were measured since, or if their memory was
+    would evict more instances. None if the nodes have been measured since, or if their memory was
     reserved for another model."""
     needs = plan.choice.needs
     if not scene.tenure.unsettled(needs, scene.observed.measured_at, scene.now):
@@ -174,8 +174,8 @@ def follow_up(
     crash_loops: CrashLoops,
     now: float,
 ) -> list[EventBody]:
-    """Return the events after a rank has ended. `before` is the instance when the fact arrived;
-    facts of older generations have no effect. A replica is not retried."""
+    """Return the events that follow when a rank has ended. `before` is the instance when the fact
+    arrived; facts about older generations have no effect. A replica is not retried."""
     if before is None or news.generation != before.generation:
         return []
     if before.status == "draining":
@@ -229,10 +229,9 @@ def _why_left(news: RunnerEnded | LoadRefused | RunnerUnloaded) -> str:
 
 
 def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | None:
-    """Return the conditions for placing a refused instance again; None for a manual split.
-
-    If memory was missing, they ask for one more node; otherwise they exclude the node that refused.
-    """
+    """Return the conditions for placing a refused instance again; None if the user chose the split.
+    If memory was missing, the conditions ask for one more node; otherwise they exclude the node
+    that refused."""
     conditions = before.conditions
     if conditions.layers:
         return None
@@ -242,10 +241,11 @@ def conditions_elsewhere(before: Instance, news: LoadRefused) -> Conditions | No
 
 
 def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[EventBody]:
-    """Return the events that a dead leader did not write.
+    """Return the events that the previous leader did not write.
 
-    For each instance whose latest load attempt has ended, that is the next attempt or the result of
-    its failures. This failure is counted once. For a test or a quantization it is the failure.
+    For each instance whose latest load attempt has ended, that is the next attempt or, after too
+    many failures, the end of the instance. The failure is counted once. A test or a quantization
+    fails.
     """
     events: list[EventBody] = []
     for instance in state.instances.values():
@@ -264,8 +264,8 @@ def repairs(state: ClusterState, crash_loops: CrashLoops, now: float) -> list[Ev
 
 
 def setbacks(notes: PlannerNotes, wall_s: float) -> dict[ModelId, Setbacks]:
-    """Return the failure records for the next leader. `wall_s`: how far the wall clock is ahead
-    of this leader's clock."""
+    """Return the failure records of models, for the next leader. `wall_s`: how far the wall clock
+    is ahead of this leader's clock."""
     return notes.crash_loops.setbacks(notes.loads.paused_until, wall_s)
 
 
@@ -303,9 +303,9 @@ def _preloads(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
 
 
 def _placements_again(scene: Scene, notes: PlannerNotes) -> list[PlaceModel]:
-    """Return commands that place instances again which a worker refused, whose nodes were lost, or
-    whose runners failed and whose pause is over. A command repeats until the instance is placed;
-    without a pin, for at most `RETRY_FAILED_S`."""
+    """Return the commands that place instances again after a worker refused them, their nodes were
+    lost, or the pause after their runners' failures is over. A command is returned until its
+    instance is placed; if the model is not pinned, for at most `RETRY_FAILED_S`."""
     commands: list[PlaceModel] = []
     for instance in scene.state.instances.values():
         if (
@@ -334,7 +334,7 @@ def _failed_lately(model: ModelId, scene: Scene, notes: PlannerNotes) -> bool:
 
 
 def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: float) -> None:
-    """Record what the planner's rules need from an event and from the state before the event."""
+    """Record what the planner's rules need from an event. `before` is the state before it."""
     if isinstance(body, InstanceFailed):
         notes.failed_at[body.instance] = now
     elif isinstance(body, RunnerReady):
@@ -363,7 +363,7 @@ def note_event(notes: PlannerNotes, body: EventBody, before: ClusterState, now: 
 
 
 def _note_ready(notes: PlannerNotes, body: RunnerReady, before: ClusterState, now: float) -> None:
-    """Record that an instance is ready, with its last rank."""
+    """Record that an instance is ready, if this event is about its last rank."""
     instance = before.instances.get(body.instance)
     if instance is not None and instance.generation == body.generation:
         ranks = {rank.rank for rank in instance.ready} | {body.rank}

@@ -1,8 +1,8 @@
-"""Prepares the pool's input for a decision (instances and claims), and chooses the nodes for a
-model. Also decides commands about pins.
+"""Prepares what the pool needs for a decision (instances and claims on memory), and chooses the
+nodes for a model. Also decides commands about pins.
 
-Pure. A pin belongs to a model, loaded or not: it survives its instance, its node and the leader.
-No command unloads a pinned model, and it is placed again if it has no instance.
+Pure. A pin belongs to a model, loaded or not: it survives its instance, its node and the leader. No
+command unloads a pinned model, and it is placed again if it has no instance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_LOAD_S, LOADED_PER_S = 1.5, 1e9
 `LOADED_PER_S`."""
 LIVING = ("placed", "ready")
 BY_CARD = "its card.toml"
-"""The name under which a pin is listed that a model's own card requires."""
+"""The name shown as the owner of a pin that a model's own `card.toml` requires."""
 
 
 def copies_of(scene: Scene) -> list[pool.Copy]:
@@ -60,8 +60,9 @@ def copies_of(scene: Scene) -> list[pool.Copy]:
 
 
 def claim_of(scene: Scene, command: PlaceModel | TakeLease) -> pool.Claim:
-    """Return whose demand for memory is behind a placement or a lease. It is that of the requests
-    that wait for the model at gateways, else of the client that asked for the placement."""
+    """Return the claim (demand for memory) behind a placement or a lease. It is that of the
+    requests that wait for the model at gateways, else that of the client that asked for the
+    placement."""
     model = command.model
     since_at = scene.tenure.wished_at.get(model, scene.now)
     if isinstance(command, TakeLease):
@@ -96,7 +97,7 @@ def choose(
 def spec_of(
     scene: Scene, model: ModelId, conditions: Conditions | None = None
 ) -> placement.PlacementSpec:
-    """Return the placement's conditions, with the nodes that are in cooldown for this model."""
+    """Return a placement's conditions, and the nodes excluded because the model failed on them."""
     barred = {
         node: f"is in cooldown for {row.until - scene.now:.0f} s after its runner failed: {row.why}"
         for node, row in scene.barred.get(model, {}).items()
@@ -159,7 +160,7 @@ def _is_placed(chosen: pool.PoolChoice | Refusal) -> bool:
 
 
 def _unmet(spec: placement.PlacementSpec, chosen: pool.PoolChoice | Refusal) -> str:
-    """Return the unmet conditions and the reason."""
+    """Return the conditions that are not met, and the reason."""
     unmet = [
         *([f"min_nodes {spec.min_nodes}"] if spec.min_nodes > 1 else []),
         *([f"sharding {spec.sharding}"] if spec.sharding is not None else []),
@@ -191,8 +192,8 @@ def room_for(scene: Scene, command: TakeLease) -> pool.PoolChoice | Refusal:
 
 
 def _victims(scene: Scene, claim: pool.Claim) -> tuple[list[pool.Victim], list[pool.Victim]]:
-    """Return all instances as possible victims of a claim, and those not yet reserved for
-    another claim."""
+    """Return two lists of possible victims of a claim: all instances, and only the instances that
+    are not yet reserved for another claim."""
     settings, now = scene.policy.pool, scene.now
     everyone = [
         pool.victim(copy, pool.yielding(copy, claim, settings, now), now)
@@ -235,8 +236,8 @@ def _refusal(answer: Refusal | pool.Hopeless, scene: Scene) -> Refusal:
 
 
 def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId, bool]:
-    """Return whether the newest `card.toml` of a model pins it, for the models of `among` on
-    living nodes and for all that a card pins."""
+    """Return whether the newest `card.toml` pins a model, for the models of `among` on living nodes
+    and for all models that a `card.toml` pins."""
     cards = scene.observed.living_cards(scene.now).values()
     models = set(among) | {
         model_card.model for card in cards for model_card in card.models if model_card.pin
@@ -253,9 +254,9 @@ def pinned_by_cards(scene: Scene, among: Iterable[ModelId] = ()) -> dict[ModelId
 
 
 def pins_of_cards(scene: Scene) -> list[PinModel]:
-    """Return the pin commands that follow from the `card.toml` files; the command ids are only
-    labels. A pin that its card no longer has is removed, but only while every joined node reports,
-    because a missing node may have the newest card."""
+    """Return the commands that pin and unpin models as their `card.toml` files require; the command
+    ids are only labels. A pin is removed if the model's `card.toml` no longer has it, but only
+    while every joined node reports, because a missing node may have the newest `card.toml`."""
     state = scene.state
     mine = [ModelId(model) for model, pin in state.pins.items() if pin.by == BY_CARD]
     heard = scene.observed.living_cards(scene.now)
@@ -315,7 +316,7 @@ def conditions_of(command: PlaceModel) -> Conditions:
 
 
 def placement_again(instance: Instance, conditions: Conditions, why: str) -> PlaceModel:
-    """Return the command that places the instance again under `conditions`; `why` becomes part of
+    """Return the command that places the instance again under `conditions`. `why` becomes part of
     the command's id, which is only a label."""
     return PlaceModel(
         command_id=CommandId(f"{why}-{instance.instance}"),
@@ -329,8 +330,8 @@ def placement_again(instance: Instance, conditions: Conditions, why: str) -> Pla
 def decide_pin(
     command: PinModel, state: ClusterState, on_disk: frozenset[ModelId], *, by_card: bool
 ) -> ModelPinned | ModelUnpinned | Refusal | None:
-    """Return the event of a command, None if nothing changes, or a refusal. `on_disk`: the
-    models on all nodes. `by_card`: the model's `card.toml` pins it."""
+    """Return the event that a command about a pin leads to; None if nothing changes; or a refusal.
+    `on_disk`: the models on the disks of all nodes. `by_card`: the model's `card.toml` pins it."""
     model = command.model
     held = [
         instance
@@ -380,12 +381,12 @@ def is_kept(instance: Instance, state: ClusterState) -> Refusal | None:
 
 
 def _load_s(scene: Scene, model: ModelId, size_bytes: int) -> float:
-    """Return how long the model last took to load, else an estimate from its size."""
+    """Return how many seconds the model last took to load, else an estimate from its size."""
     return scene.tenure.load_s.get(model, LEAST_LOAD_S + size_bytes / LOADED_PER_S)
 
 
 def _demanded(demand: ModelDemand, now: float) -> pool.Claim:
-    """Return the claim of the requests that wait at gateways."""
+    """Return the claim (demand for memory) of the requests for a model that wait at gateways."""
     classes = [
         (demand_class.priority, now - demand_class.oldest_s) for demand_class in demand.classes
     ]

@@ -22,7 +22,8 @@ SETTLE_GRACE_S = 60.0
 
 @dataclass(slots=True)
 class SilenceWatch:
-    """The grace period of this leader's term, which began at `began_at`."""
+    """Watches for silent nodes during this leader's term, which began at `began_at`: no grace
+    period begins before that."""
 
     grace_s: float = SETTLE_GRACE_S
     began_at: float = 0.0

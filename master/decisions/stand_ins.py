@@ -2,17 +2,18 @@
 other nodes immediately, if they have enough memory.
 
 Pure. A node counts as lost after some seconds of silence, long before its grace period ends. A
-group that has lost a rank and does not serve is replaced by a new instance on the remaining
-nodes. An instance whose nodes are all lost may still serve clients on its side of a network cut:
-it stays for the grace period. Unless the model has or had another instance, a new instance
-*stands in* for it and drains when the first is ready again. A ready group
-with lost ranks is left alone: its other ranks report within seconds whether it is broken. If the
-other nodes cannot meet the conditions (number of nodes, sharding, manual split), the instance is
-placed without them and says so (`unmet`). Nothing is done if more than half of the nodes are
-silent (nodes that said goodbye do not count), because then this node itself may be cut off. An
-instance that is given up or pauses on a node is placed on other nodes, with evictions of idle
-models if needed. If a runner ends before it has loaded, the instance is placed at once on
-another node that has the files and free memory and no failure of this model.
+group that has lost a rank and does not serve is replaced by a new instance on the remaining nodes.
+An instance whose nodes are all lost may still serve clients on its side of a network cut: it stays
+for the grace period. Unless the model has or had another instance, a new instance *stands in* for
+it and drains when the first is ready again. A ready group with lost ranks is left alone: its other
+ranks report within seconds whether it is broken.
+
+If the other nodes cannot meet the conditions (number of nodes, sharding, a split chosen by the
+user), the instance is placed without them and names them in `unmet`. Nothing is done if more than
+half of the nodes are silent (nodes that said goodbye do not count), because then this node itself
+may be cut off. An instance that is given up or pauses on a node is placed on other nodes, with
+evictions of idle models if needed. If a runner ends before it has loaded, the instance is placed at
+once on another node that has the files, enough free memory and no failure of this model.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ from master.decisions.decide import Decision, Known, Scene
 from master.decisions.pool_view import LIVING, living, placement_again
 
 BROKEN_S = 2.0
-"""If a group itself reports a lost rank, its node counts as lost after this shorter silence."""
+"""If a group itself reports a lost rank, the rank's node counts as lost after this many seconds of
+silence, instead of `LOST_S`."""
 STAND_DOWN_S = 600.0
-"""Time for a stand-in's open requests after the first instance is back."""
+"""How long, in seconds, a stand-in's open requests may still run once the first instance is ready
+again."""
 
 
 @dataclass(slots=True)
@@ -115,8 +118,9 @@ def made_good(
     crash_loops: CrashLoops,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> EventBody:
-    """Return what follows when a runner ends. If another node can hold the instance, the instance
-    fails here and is placed there; otherwise `follows` is returned unchanged."""
+    """Return the event that follows when a runner has ended. If another node can hold the instance,
+    it is the failure of this instance, which is then placed on that node. Otherwise return
+    `follows` unchanged."""
     if isinstance(follows, InstanceFailed):
         return _moved(failed_copy, follows, scene, decide)
     failed_on = crash_loops.failed_on(failed_copy.model)
@@ -141,8 +145,8 @@ def _moved(
     scene: Scene,
     decide: Callable[[PlaceModel, Scene], Decision],
 ) -> InstanceFailed:
-    """Return the failure of an instance, which moves to other nodes at once if they can hold it.
-    Otherwise its reason also lists the model's failures on the other nodes."""
+    """Return the failure of an instance. If other nodes can hold the instance, it moves to them at
+    once; otherwise the failure's reason also lists the model's failures on the other nodes."""
     barred = scene.barred.get(instance.model, {})
     if not barred or instance.conditions.layers:
         return failed
@@ -190,7 +194,7 @@ def _name(node: NodeId, scene: Scene) -> str:
 
 
 def _has_other(instance: Instance, scene: Scene, lost: frozenset[NodeId]) -> bool:
-    """Return whether the model has an instance on nodes that all report."""
+    """Return whether the model has another instance whose nodes all report."""
     copies = living(scene.state, instance.model)
     return any(not lost & {shard.node for shard in copy.shards} for copy in copies)
 

@@ -1,8 +1,9 @@
-"""Talks to the disk: a few compressed segments of the log that the journal has dropped.
+"""Talks to the disk: stores a few compressed segments of the log that the journal has dropped.
 
-For people: shoal never reads them back (`zstd -d` and msgpack do). A segment gets a second link
-before its file is replaced, and a separate thread compresses it; the next start resumes after a
-crash. A failure costs the archive and never the journal. The only module that imports zstandard.
+The archives are for people: shoal never reads them back (`zstd -d` and msgpack do). A segment gets
+a second link before its file is replaced, and a separate thread compresses it; the next start
+resumes after a crash. A failure costs the archive and never the journal. No other module imports
+zstandard.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ LEVEL = 6
 
 
 class Archives:
-    """The folder of old segments: at most `KEPT_FILES`, at most `kept_bytes` in all."""
+    """The folder of old segments: at most `KEPT_FILES` files, at most `kept_bytes` in all."""
 
     def __init__(self, folder: Path, log: Log, *, kept_bytes: int = KEPT_BYTES) -> None:
         self.folder = folder
@@ -78,7 +79,8 @@ class Archives:
         self._prune()
 
     def _prune(self) -> None:
-        """Remove archives, oldest first; the names grow with the log."""
+        """Remove archives beyond the limits, oldest first. The order of their names is that of the
+        log."""
         archives = sorted(self.folder.glob("*.log.zst"))
         total = sum(path.stat().st_size for path in archives)
         while archives and (len(archives) > KEPT_FILES or total > self._kept_bytes):

@@ -21,12 +21,12 @@ class OpenFile:
         self._descriptor = descriptor
 
     def write(self, data: bytes) -> None:
-        """Write all of `data`. Raises OSError where not all of it fits."""
+        """Write all of `data`. Raises OSError if not all of it could be written."""
         if os.write(self._descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, "short write")
 
     def cut(self, size: int) -> None:
-        """Truncate the file to `size` bytes and continue after them. Raises OSError."""
+        """Truncate the file to `size` bytes, where the next write continues. Raises OSError."""
         os.ftruncate(self._descriptor, size)
         os.lseek(self._descriptor, size, os.SEEK_SET)
 
@@ -40,10 +40,10 @@ class OpenFile:
 
 
 class Files:
-    """The file system of this machine, as the journal and the term file need it."""
+    """The operations of this machine's file system that the journal and the term file need."""
 
     def read(self, path: Path) -> bytes:
-        """Return a file's content. Raises OSError, FileNotFoundError where there is none."""
+        """Return a file's content. Raises OSError; FileNotFoundError if there is no such file."""
         return path.read_bytes()
 
     def is_there(self, path: Path) -> bool:
@@ -93,8 +93,8 @@ DISK_FILES = Files()
 
 
 def replace_file(path: Path, data: bytes, files: Files, mode: int = 0o666) -> None:
-    """Write a file atomically, replacing any of its name; on return it survives a power cut.
-    Raises OSError."""
+    """Write a file atomically, in place of any file of that name. When this returns, the file
+    survives a power cut. Raises OSError."""
     fresh = path.with_suffix(".new")
     with closing(files.create(fresh, mode)) as file:
         file.write(data)
@@ -104,8 +104,8 @@ def replace_file(path: Path, data: bytes, files: Files, mode: int = 0o666) -> No
 
 
 def keep_aside(path: Path, files: Files) -> Path:
-    """Give a damaged file a second name, under which it stays until a person removes it; return
-    that."""
+    """Give a damaged file a second name, under which it stays until a person removes it. Return
+    that name."""
     copy = path.with_name(f"{path.name}.damaged")
     with suppress(OSError):
         files.link(path, copy)

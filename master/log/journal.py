@@ -1,14 +1,15 @@
 """Talks to the disk: the log of events, length-prefixed msgpack, with snapshots beside it.
 
 `<folder>/events.log` holds records (`master.log.records`); the first is a snapshot of the state
-before them. A torn tail (a crash during a write) is cut after the last whole record. A damaged
-file is renamed, and a file with the records before the damage replaces it. The log counts as
-`lost` until it is complete again, also over restarts. When the log exceeds its
-limit, a new file that begins with a snapshot replaces it (written aside, fsynced, renamed), and
-the old one goes to the archives. If the disk is full or nearly full the journal stops writing
-and only counts until the next start: it logs this once, nothing crashes, and acknowledgements
-say `volatile`. It also logs once when there is space again; a leader that ends in order then
-writes its whole log.
+before them. A torn tail (left by a crash during a write) is cut after the last whole record. A
+damaged file is renamed, and a file with the records before the damage replaces it. The log counts
+as `lost` until it is complete again, also over restarts.
+
+When the log exceeds its limit, a new file that begins with a snapshot replaces it (written aside,
+fsynced, renamed), and the old file goes to the archives. If the disk is full or nearly full, the
+journal only counts events and writes nothing until the next start: it logs this once, nothing
+crashes, and acknowledgements say `volatile`. It also logs once when there is space again; a leader
+that ends in order then writes its whole log.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Journal:
         files.make_folder(folder)
 
     def open(self) -> tuple[ClusterState, list[Event]]:
-        """Return the stored state and the events after it; then the journal can append. Raises
+        """Open the journal for appending. Return the stored state and the events after it. Raises
         WrittenLater without touching the file."""
         data = self._content()
         records = read_records(data)
@@ -106,8 +107,8 @@ class Journal:
             self._rotate(state_after)
 
     def compact(self, state: ClusterState) -> None:
-        """Begin a new file with a snapshot of `state`; the old content is dropped. On return it
-        survives a power cut."""
+        """Begin a new file with a snapshot of `state`; the old content is dropped. When this
+        returns, the new file survives a power cut."""
         if self.degraded:
             return
         fresh = self._path.with_suffix(".new")
@@ -135,7 +136,7 @@ class Journal:
         self.compact(state)
 
     def sync(self) -> None:
-        """Write all appended events to disk; if that fails, only count from here on."""
+        """Write all appended events to disk. If that fails, later events are only counted."""
         if self._file is None or self.degraded:
             return
         try:
@@ -144,8 +145,8 @@ class Journal:
             self._degrade(str(error))
 
     def look(self, state: ClusterState) -> None:
-        """Log once that there is disk space again, if appends are only counted. If the file was
-        removed, begin a new one with `state`, the end of the log."""
+        """If appends are only counted, log once when there is disk space again. If the file was
+        removed, begin a new one with `state`, the state at the end of the log."""
         if self._file is not None and not self.degraded and not self.files.is_there(self._path):
             self._log.critical(
                 "the journal file was removed; starting a new one with the present state",
@@ -163,14 +164,14 @@ class Journal:
             )
 
     def keep_whole(self, state: ClusterState) -> None:
-        """Begin a new file with `state`, the end of the log, if appends were only counted and
-        the disk has space: a node that ends in order then loses nothing."""
+        """If appends were only counted and the disk has space now, begin a new file with `state`,
+        the state at the end of the log. So a node that ends in order loses nothing."""
         if self.degraded and self._has_room():
             self.degraded = False
             self.compact(state)
 
     def close(self) -> None:
-        """Sync and close."""
+        """Write all appended events to disk and close the file."""
         self.archives.finish()
         self.sync()
         if self._file is not None:
@@ -224,7 +225,7 @@ class Journal:
             return b""
 
     def _continue(self, good_bytes: int, records: int) -> None:
-        """Open the existing file, cut it after the good records and continue there."""
+        """Open the existing file, cut it after its good records and append to it from then on."""
         try:
             self._file = self.files.open(self._path)
             self._file.cut(good_bytes)

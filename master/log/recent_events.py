@@ -1,8 +1,8 @@
 """The recent events of the log, for candidates that missed some.
 
-Pure. Bounded: older events must be replaced by a snapshot. Events are stored by index (one
-look-up per event; scanning a queue made catching up quadratic, as measured) and packed: as
-objects, twenty thousand took 67 MB.
+Pure. The number of events is bounded: a candidate that lacks older events gets a snapshot. Events
+are stored by index, so that each takes one look-up (searching a queue made catching up quadratic,
+as measured). They are stored as msgpack: as objects, twenty thousand took 67 MB.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_FOUND = 1_000
 
 
 class _Stored(NamedTuple):
-    """An event as msgpack, with the fields that are read without unpacking."""
+    """An event as msgpack, with those fields that are needed without unpacking."""
 
     term: int
     holder: NodeId | None
@@ -39,9 +39,9 @@ class _Stored(NamedTuple):
 
 @dataclass(slots=True)
 class RecentEvents:
-    """Invariant: `events` has exactly the indexes first..last; empty when first > last. At most
-    `limit` events and `limit_bytes` bytes, but the newest always stays. `base` is the (term,
-    holder) of the event before the first, if known."""
+    """The recent events. Invariant: `events` has exactly the indexes first..last; it is empty if
+    first > last. There are at most `limit` events and `limit_bytes` bytes, but the newest event
+    always stays. `base` is the (term, holder) of the event before the first, if known."""
 
     limit: int = MAX_KEPT
     limit_bytes: int = MAX_KEPT_BYTES
@@ -53,7 +53,7 @@ class RecentEvents:
 
     @classmethod
     def behind(cls, state: ClusterState) -> RecentEvents:
-        """Return an empty history that follows `state`."""
+        """Return an empty history that begins after `state`."""
         index = state.index
         return cls(first=index + 1, last=index, base=(state.term, state.holder))
 
@@ -76,11 +76,9 @@ class RecentEvents:
             self.first += 1
 
     def find(self, ask: AskEvents) -> EventsFound:
-        """Return the requested events, at most 1,000; incomplete if the first is too old, or if
-        the requester's event before it is not in this log.
-
-        Events beyond the last do not exist yet and do not count as missing.
-        """
+        """Return the requested events, at most 1,000. The reply is incomplete if the first
+        requested event is too old, or if the event before it in the requester's log is not in this
+        log. Events after the last one do not exist yet and do not count as missing."""
         upto = min(ask.last, self.last, ask.first + MAX_FOUND - 1)
         is_dropped = ask.first <= self.last and ask.first < self.first
         if is_dropped or not self._follows(ask):
@@ -115,8 +113,8 @@ class RecentEvents:
 
 
 def let_go(before: ClusterState, after: ClusterState) -> tuple[Instance, ...]:
-    """Return the instances of state `before` that the state `after`, which replaces it, lacks.
-    Empty if both states belong to one log: then these instances ended normally."""
+    """Return the instances that the state `before` has and the state `after`, which replaces it,
+    lacks. Empty if both states belong to one log: then these instances ended normally."""
     if not _is_other_log(before, after):
         return ()
     return tuple(
@@ -170,5 +168,6 @@ def _is_other_log(before: ClusterState, after: ClusterState) -> bool:
 
 
 def _is_ahead(mine: tuple[str, int], other: tuple[str, int] | None) -> bool:
-    """Return whether `mine` has more facts of a witness than `other`, in the same boot."""
+    """Return whether `mine` counts more facts of a witness than `other`, in the same boot. Both are
+    (boot, sequence number)."""
     return other is None or (mine[0] == other[0] and mine[1] > other[1])

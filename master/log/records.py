@@ -1,8 +1,8 @@
-"""The records in the journal's file, and the cause if they end too early.
+"""The records in the journal's file, and the reason if the file ends too early.
 
 Pure. A record is [4-byte length, 4-byte CRC-32, msgpack map]. The map is a snapshot or an `event`.
-The first record of each file is a snapshot: `state`, the `protocol` of the writing version, and
-`lost` if the log before it was incomplete.
+The first record of each file is a snapshot: `state`, the `protocol` of the version that wrote it,
+and `lost` if the log before it was incomplete.
 
 A bad record is a *torn tail*, left by a crash during a write, only if the file ends within it.
 Synced records always have their full length in the file. An interrupted write leaves the beginning
@@ -12,7 +12,7 @@ that begin no record. Then the log ends before the damage. Later records are not
 may depend on lost ones.
 
 If a later version may have written the file, an unknown record with a good checksum is no damage.
-That is the case for a higher protocol, and for a file without one.
+That is so if the file's protocol is higher than ours, or if the file names none.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ _BEGINNING = re.compile(b"|".join(BEGINNINGS))
 @dataclass(slots=True)
 class Records:
     """The content of a journal's file: a state and the events after it, in its first `good_bytes`.
-
     `lost`: the log was damaged once, and has not been complete since. `damage` is the unreadable
-    range after the good bytes, None if there is none or only a torn tail; `why` is the cause.
-    `protocol` is the protocol of the version that began the file, if known. `later`: a later
-    version wrote records that this version does not know."""
+    range after the good bytes, None if there is none or only a torn tail; `why` is the reason.
+    `protocol` is that of the version that began the file, if known. `later`: a later version wrote
+    records that this version does not know."""
 
     state: ClusterState = field(default_factory=ClusterState)
     events: list[Event] = field(default_factory=list[Event])
@@ -134,7 +133,7 @@ def _take(records: Records, body: bytes) -> None:
 
 
 def _behind(data: bytes, at: int) -> Iterator[bytes]:
-    """Yield the bodies of the good records after the bad record at `at`."""
+    """Yield the bodies of the good records that follow the bad record at `at`."""
     for match in _BEGINNING.finditer(data, at + HEADER.size + 1):
         body = _body(data, match.start() - HEADER.size)
         if body is not None:
@@ -142,7 +141,8 @@ def _behind(data: bytes, at: int) -> Iterator[bytes]:
 
 
 def _is_whole(body: memoryview, checksum: int) -> bool:
-    """Return whether a prefix of the body matches the checksum: then only the length is wrong."""
+    """Return whether the beginning of the body matches the checksum. Then only the length in the
+    header is wrong."""
     crc = 0
     for end in range(len(body)):
         crc = crc32(body[end : end + 1], crc)

@@ -1,10 +1,10 @@
-"""Tracks how much of the log each candidate has on disk, and holds replies until their index is
-safe.
+"""Tracks how much of the log each candidate has on disk, and holds replies back until their log
+index is safe.
 
-Pure. Within a term of voters an index is *committed* once a majority has it on disk; only
-entries of the present term count, and earlier ones follow (Raft 5.4.2). Without voters it is
-*replicated* once another candidate has it on disk too. A reply is sent when its index is as safe
-as it can become, and never claims more.
+Pure. In a term with voters an index is *committed* once a majority has it on disk; only entries of
+the present term count, and earlier ones follow (Raft 5.4.2). Without voters it is *replicated* once
+another candidate has it on disk too. A reply is sent when its index is as safe as it can become,
+and never claims more.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bus.wire.ids import CommandId, NodeId
 from bus.wire.messages.commands import Acknowledged
 
 REPLICATED_WITHIN_S = 0.25
-"""Without voters, a reply waits this long for another candidate to append the entry."""
+"""Without voters, a reply waits this many seconds for another candidate to append the entry."""
 
 Durability = Literal["majority", "replicated", "local", "volatile"]
 
@@ -50,7 +50,7 @@ class Acks:
 @dataclass(frozen=True, slots=True)
 class LogSafety:
     """How safe the log is now. `committed` is None without votes. `helped`: another living
-    candidate can store our log entries."""
+    candidate can store entries of our log."""
 
     committed: int | None
     replicated: int
@@ -59,7 +59,8 @@ class LogSafety:
     helped: bool
 
     def worth(self, index: int, waited_s: float) -> Durability | None:
-        """Return the safety of `index` after `waited_s` of waiting; None: wait longer."""
+        """Return how safe the log index `index` is after `waited_s` of waiting; None: wait
+        longer."""
         if self.committed is not None:
             return "majority" if self.committed >= index else None
         if min(self.replicated, self.durable) >= index:

@@ -32,7 +32,7 @@ def judge(state: ClusterState, message: TellFact) -> Verdict:
 @dataclass(slots=True)
 class LogDraft:
     """The next `events` to append, each with the state after it, in order. `state` is the state
-    after the last. All are in the term `term` of `holder` and happened at `at_s`."""
+    after the last of them. All events are in the term `term` of `holder` and happened at `at_s`."""
 
     state: ClusterState
     term: int
@@ -49,8 +49,8 @@ class LogDraft:
         *,
         fact: FactId | None = None,
     ) -> Event:
-        """Append the event with this `body` and return it. `fact` is the witness's id if the event
-        is a fact that `judge` found to be `next`."""
+        """Append an event with this `body` to the draft, and return it. `fact` is the origin of the
+        event if it is a fact that `judge` found to be `next`."""
         event = Event(
             term=self.term,
             index=self.state.index + 1,

@@ -1,4 +1,5 @@
-"""Where a model goes: its memory and speed, the search over nodes, and the reasons for a refusal.
+"""Decides on which nodes a model is placed: its memory and speed, the search over nodes, and the
+reasons for a refusal.
 
 Pure arithmetic, polynomial in the number of nodes. It knows node cards, nodes and links, but no
 commands.

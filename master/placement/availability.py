@@ -1,10 +1,10 @@
-"""Decides which nodes can run a model. For each it gives the model card that applies to the node's
-backend, and the bytes to fetch.
+"""Decides which nodes can run a model. For each node it gives the model card with the sizes for the
+node's backend, and the bytes to fetch.
 
-Pure. A node without the weights can fetch them from another node if its disk has room. It fetches
-all of them, or only its stage's if the family can be fetched in parts. The card then comes from any
-node that has the model. Without Metal, floating-point weights are cast to 32 bits, so a 16-bit
-card counts twice its size there.
+Pure. A node without the weights can fetch them from another node if its disk has enough free space.
+It fetches all of them, or if the model's family allows it, only those of its pipeline stage. The
+card then comes from any node that has the model. Without Metal, floating-point weights are cast to
+32 bits, so on such a node a 16-bit model takes twice its size.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ RoomOf = Callable[[NodeCapacity], int]
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """The model to place, and its conditions. `layers` by node (id or name), in stage order.
-    `kv` None: as in its card. `barred`: nodes in cooldown, with the reason."""
+    """The model to place, and its conditions. `layers`: the number of layers by node (id or name),
+    in stage order, if the user chose the split. `kv` None: as in its card. `barred`: nodes that do
+    not get the model for now, with the reason."""
 
     model: ModelId
     context_tokens: int | None = None
@@ -54,10 +55,11 @@ class PlacementSpec:
 
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
-    """A node that could run the model: the card as computed there, and its backend.
+    """A node that could run the model, with its backend and the model card with the sizes for that
+    backend.
 
-    `disk_bytes`: how much of the weights its disk can take, if not all; then the node can only
-    be a stage of a pipeline. `partial`: what its disk already has.
+    `disk_bytes`: how many bytes of the weights' files its disk can take, if not all; then the node
+    can only be a stage of a pipeline. `partial`: the layers that its disk already has.
     """
 
     node: NodeCapacity
@@ -70,16 +72,14 @@ class LocalCopy:
 
     @property
     def fetch_bytes(self) -> int:
-        """Return the bytes to fetch before a whole instance can load."""
+        """Return how many bytes of files the node must fetch before it can load the whole model."""
         have = 0 if self.partial is None else self.partial.have_bytes
         return 0 if self.has_weights else max(0, self.card.size_bytes - have)
 
     def stage_room(self, room: RoomOf) -> int:
-        """Return the memory in bytes that a pipeline stage may use here. It is limited so that the
-        stage's files fit on the disk, too.
-
-        Files are assumed to be as large as the weights in memory.
-        """
+        """Return the memory in bytes that a pipeline stage may use on this node. It is limited so
+        that the stage's files fit on the disk, too. Files are assumed to be as large as the weights
+        in memory."""
         there = room(self.node)
         if not self.disk_bytes:
             return there if self.disk_bytes is None else 0
@@ -90,33 +90,35 @@ class LocalCopy:
         return self.has_weights or (self.partial is not None and self.partial.holds(first, last))
 
     def fits_whole(self, room: RoomOf) -> bool:
-        """Return whether a whole instance fits, in memory and on disk."""
+        """Return whether the whole model fits on the node, in memory and on disk."""
         return self.disk_bytes is None and self.costs.whole.total <= room(self.node)
 
     @property
     def group_key(self) -> tuple[str, ...]:
-        """Return what the ranks of one group must share: engine, number type, files and KV
+        """Return what must be the same on all ranks of a group: engine, number type, files and KV
         format."""
         return (self.backend.partition("-")[0], self.card.dtype, self.card.digest, self.kv)
 
     @property
     def kv(self) -> KvKind:
-        """Return the format that the growing part of the KV cache would have."""
+        """Return the format of the part of the KV cache that grows with the tokens."""
         return self.costs.kv_kind
 
     @property
     def token_s(self) -> float:
-        """Return the seconds per token with the whole model here."""
+        """Return the predicted seconds per token if the node runs the whole model."""
         return self.costs.read_bytes * read_s_per_byte(self.node, self.backend)
 
 
 def room_now(node: NodeCapacity) -> int:
-    """Return the bytes that a node can give to a model now; 0 without a free slot."""
+    """Return how many bytes of memory a node can give to a model now; 0 if no runner slot is
+    free."""
     return node.usable_bytes if node.has_slot else 0
 
 
 def room_ever(node: NodeCapacity) -> int:
-    """Return the bytes that a node could give to a model if all other models were unloaded."""
+    """Return how many bytes of memory a node could give to a model if all other models were
+    unloaded."""
     return node.ceiling_bytes
 
 
@@ -167,7 +169,8 @@ def find_copies(
 
 
 def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
-    """Return the bytes of files that the disk can take; None: all of them, or not measured."""
+    """Return how many bytes of the model's files fit on the node's disk. None if all of them fit or
+    the free space is unknown."""
     if node.reading is None:
         return None
     takes = max(0, node.reading.disk_free_bytes - DISK_MARGIN_BYTES)
@@ -175,10 +178,9 @@ def _disk_bytes(node: NodeCapacity, card: ModelCard) -> int | None:
 
 
 def card_as_computed(card: ModelCard, backend: str) -> ModelCard:
-    """Return the model card with the sizes that apply to that backend. A 32-bit card is returned
-    unchanged, because it does not say which types its files have. The sizes may then be
-    overestimates.
-    """
+    """Return the model card with the sizes that apply to that backend. If the card is for 32-bit
+    numbers, it is returned unchanged, because it does not say which number types the files have.
+    The sizes may then be overestimates."""
     if card.dtype == _dtype(backend) or card.dtype == "float32":
         return card
     times = 2.0 if card.quantization == "none" else QUANTIZED_CAST

@@ -1,13 +1,13 @@
-"""The usable memory of each node, and the memory that is already reserved there.
+"""The usable memory of each node, and the memory that is already reserved on it.
 
-Pure. A node can give
+Pure. The memory that a node can give to one more model is
 
     usable = min(free memory, ceiling - reserved memory)
 
-Free memory is measured, less the reservations of shards that are still loading. The ceiling of a
-Mac is the memory that its GPU may wire. The ceiling of a discrete GPU is 0.90 x its memory; an APU
-that shares the machine's memory (GTT > VRAM and GTT >= RAM) adds GTT - 16 GB. Else the ceiling is
-0.75 x memory.
+Free memory is measured, less the reservations of ranks that are still loading. The ceiling of a Mac
+is the memory that its GPU may wire. The ceiling of a discrete GPU is 0.90 x its memory; an APU that
+shares the machine's memory (GTT > VRAM and GTT >= RAM) adds GTT - 16 GB. The ceiling of any other
+node is 0.75 x its memory.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class LeasedMemory:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """A node for placement: its card, its latest `reading` (None: not measured yet), and its
-    reservations: bytes, bytes not allocated yet (loading shards and leases), and the number of
-    shards."""
+    """A node as placement sees it: its card, its latest `reading` (None: not measured yet), and its
+    reservations. These are their bytes, the bytes not allocated yet (of loading ranks and leases),
+    and the number of ranks."""
 
     card: NodeCard
     reading: NodeReading | None
@@ -73,7 +73,7 @@ class NodeCapacity:
 
     @property
     def ceiling_bytes(self) -> int:
-        """Return the limit for all models together on this node."""
+        """Return the limit in bytes for all models together on this node."""
         limit = limit_bytes(self.card)
         return int(MEMORY_SHARE * self.card.memory_bytes) if limit is None else limit
 
@@ -97,7 +97,8 @@ class NodeCapacity:
         )
 
     def partial_of(self, model: ModelId) -> PartialModel | None:
-        """Return an incomplete model on the disk, or None."""
+        """Return the model of that name of which only some layers are on this node's disk, or
+        None."""
         return next(
             (model_card for model_card in self.card.parts if model_card.model == model), None
         )
@@ -111,11 +112,11 @@ def node_capacities(
 ) -> list[NodeCapacity]:
     """Return every node that has announced itself, by id, with its reservations.
 
-    A shard that is not ready counts as loading, because its memory is not yet measured. Tests and
+    A rank that is not ready counts as loading, because its memory is not yet measured. Tests and
     quantizations always count as loading, because their memory rises and falls. Nodes of one
-    machine measure the same memory, so loading shards of one node count on all, and so does the
-    unused part of a lease. The reported use of a lease is memory of the machine, not of a discrete
-    GPU.
+    machine measure the same memory, so loading ranks of one node count on all of them, and so does
+    the unused part of a lease. The reported use of a lease is memory of the machine, not of a
+    discrete GPU.
     """
     machines = {node: card.machine or node for node, card in cards.items()}
     reserved, shards = Counter[NodeId](), Counter[NodeId]()
@@ -159,13 +160,13 @@ def supposing(nodes: Sequence[NodeCapacity], node: NodeId, card: ModelCard) -> l
 
 
 def computes_in_vram(card: NodeCard) -> bool:
-    """Return whether models are in the memory of a discrete GPU."""
+    """Return whether models on this node are in the memory of a discrete GPU."""
     return bool(card.vram_bytes) and any(not tag.endswith(_SHARED) for tag in card.backends)
 
 
 def limit_bytes(card: NodeCard) -> int | None:
-    """Return the limit of a node's device for all models, or None if only the machine's memory
-    is known."""
+    """Return the limit in bytes that a node's device sets for all models, or None if only the
+    machine's memory is known."""
     if computes_in_vram(card):
         vram = int(VRAM_SHARE * card.vram_bytes)
         shares = card.gtt_bytes > card.vram_bytes and card.gtt_bytes >= card.memory_bytes

@@ -1,7 +1,7 @@
-"""Why a placement is refused, in words with the numbers that led to it.
+"""Explains why a placement is refused, with the numbers that led to it.
 
-Pure. Reasons `insufficient_memory`, `unsupported`, `unknown_model` and `bad_request` cannot be
-cured by waiting; `pending` and `no_capacity` carry `retry_after_s` where it may help.
+Pure. The reasons `insufficient_memory`, `unsupported`, `unknown_model` and `bad_request` cannot be
+cured by waiting; `pending` and `no_capacity` have `retry_after_s` if waiting may help.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Crowded:
 def refuse_early(
     spec: PlacementSpec, nodes: Sequence[NodeCapacity], allowed: Sequence[NodeCapacity]
 ) -> Refusal | None:
-    """Return the refusal that needs no computation of memory or speed, or None."""
+    """Return the refusal of a placement that can be refused without computing memory or speed; None
+    if there is no such reason."""
     if not nodes:
         return Refusal(
             reason="pending",
@@ -107,7 +108,7 @@ def refuse_early(
 
 
 def unmeasured() -> Refusal:
-    """Return the refusal while no node's memory is known."""
+    """Return the refusal for a time when no node's memory is known yet."""
     return Refusal(
         reason="pending",
         message="no memory reading has arrived yet; check that `telemetry` is running",
@@ -116,7 +117,7 @@ def unmeasured() -> Refusal:
 
 
 def no_node_can_run(model: ModelId, blocked: dict[str, str]) -> Refusal:
-    """Return the refusal where every allowed node is blocked; `blocked` says why, by name."""
+    """Return the refusal if every allowed node is blocked; `blocked` says why, by node name."""
     why = "; ".join(f"{name} {text}" for name, text in sorted(blocked.items()))
     return Refusal(
         reason="unsupported",
@@ -145,7 +146,8 @@ def mended_later(refusal: Refusal, nodes: Sequence[NodeCapacity]) -> Refusal:
 
 
 def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusal | None:
-    """Return the refusal where the model itself forbids a group of this kind and size, or None."""
+    """Return the refusal if the model itself does not support a group of this kind and size; None
+    if it does."""
     why = why_unshardable(problem.card, kind, size)
     if why is None:
         return None
@@ -157,7 +159,7 @@ def unsupported_kind(problem: PlacementProblem, kind: Kind, size: int) -> Refusa
 
 
 def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowded:
-    """Return what a whole instance lacks on one node: memory, else a runner slot."""
+    """Return what one node lacks to run the whole model: memory, else a runner slot."""
     if need.total <= node.usable_bytes:
         text = (
             f"{model} fits on {node.name}, but all {node.card.slots} runner slots there are taken"
@@ -177,8 +179,7 @@ def crowded_node(model: ModelId, node: NodeCapacity, need: MemoryCost) -> Crowde
 
 
 def crowded_group(placed: Placement) -> Crowded:
-    """Return the shortages of a group: the missing memory or runner slot of each rank that lacks
-    one."""
+    """Return what a group lacks: for each of its ranks, the missing memory or runner slot."""
     shortages: dict[NodeId, int] = {}
     words: list[str] = []
     for rank in placed.ranks:
@@ -209,7 +210,7 @@ def crowded_group(placed: Placement) -> Crowded:
 
 
 def impossible(problem: PlacementProblem) -> Refusal:
-    """Return the refusal where all nodes that may be used could never hold the model together."""
+    """Return the refusal if all nodes that may be used could never hold the model together."""
     best = max(problem.copies, key=lambda copy: (copy.node.ceiling_bytes, copy.node.id))
     node, need = best.node, best.costs.whole
     text = (
@@ -233,7 +234,8 @@ def impossible(problem: PlacementProblem) -> Refusal:
 
 
 def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
-    """Return the refusal where the model, memory or slots forbid such a group now."""
+    """Return the refusal if the model, the memory or the runner slots do not allow such a group
+    now."""
     refused = unsupported_kind(problem, kind, size)
     if refused is not None:
         return refused
@@ -263,7 +265,8 @@ def no_group(problem: PlacementProblem, kind: Kind, size: int) -> Refusal:
 
 
 def _disks_text(problem: PlacementProblem) -> str:
-    """Return a clause that names the nodes whose disks do not take all of the files, or nothing."""
+    """Return a part of a sentence that names the nodes on whose disks not all of the files fit;
+    empty if there are none."""
     small = [
         f"{copy.node.name} {gb(copy.disk_bytes)} GB"
         for copy in problem.copies

@@ -2,12 +2,12 @@
 
 Pure. A rank that holds a share of a model needs at least
 
-its weights x 1.30 + KV of its layers for the promised context + 256 MB
+    its weights x 1.30 + KV of its layers for the guaranteed context + 256 MB
 
 The factor is 1.10 for llama.cpp's engines. It is 1.00 if a `card.toml` states the memory of the
 weights, which then overrides the size of their files. More rows and the prefix cache get at most a
-quarter of the remaining memory. The promised context is the number of tokens that a request can
-certainly use. The instance records it, and every rank and gateway reads it there.
+quarter of the remaining memory. The guaranteed (promised) context is the number of tokens that a
+request can certainly use. The instance records it, and every rank and gateway reads it there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class RunnerSizing:
 
 @dataclass(frozen=True, slots=True)
 class MemoryCost:
-    """The least memory of one rank, in bytes, and the terms of the sum.
+    """The minimum memory of one rank, in bytes, and the terms of the sum.
 
     `weights` is the stored size of its layers, `overhead` the factor. The KV cache of a row has
     `context_tokens` times `kv_per_token`, in the format `kv_kind`, plus `kv_per_row`, which does
@@ -55,12 +55,12 @@ class MemoryCost:
 
     @property
     def kv(self) -> int:
-        """Return the bytes of KV cache for one row of the promised context."""
+        """Return the bytes of KV cache for one row of the guaranteed context."""
         return self.context_tokens * self.kv_per_token + self.kv_per_row
 
     @property
     def total(self) -> int:
-        """Return the least memory of the rank, in bytes."""
+        """Return the minimum memory of the rank, in bytes."""
         return int(self.weights * self.overhead) + self.kv + FIXED_BYTES
 
 
@@ -68,9 +68,9 @@ class MemoryCost:
 class LayerCosts:
     """A model's costs as prefix sums over its layers: entry i is for layers [0, i), in bytes.
 
-    `active` are the weights that one token reads. `needs` are weights with overhead and KV for the
-    promised context. `embedding` comes with the first layer, `head` with the last; a rank with both
-    holds `whole_weights`. `activation` is the size of one token's activations between stages.
+    `active` are the weights that one token reads. `needs` are weights with overhead, and KV for the
+    guaranteed context. `embedding` comes with the first layer, `head` with the last; a rank with
+    both holds `whole_weights`. `activation` is the size of one token's activations between stages.
     `adapters` is an upper bound for the part of adapters in the weights.
     """
 
@@ -91,8 +91,8 @@ class LayerCosts:
     by_card: bool = False
 
     def read_bytes_of(self, first: int, last: int) -> int:
-        """Return the bytes that a token reads in layers [first, last); the last one includes the
-        head."""
+        """Return the bytes that a token reads in layers [first, last); the model's last layer
+        includes the head."""
         return self.active[last] - self.active[first] + (self.head if last == self.layers else 0)
 
     def stage_cost(self, first: int, last: int) -> MemoryCost:
@@ -114,11 +114,11 @@ class LayerCosts:
         )
 
     def tensor_rank_cost(self, ranks: int, *, splits_kv: bool) -> MemoryCost:
-        """Return the cost of one of `ranks` tensor-parallel ranks.
+        """Return the memory cost of one of `ranks` tensor-parallel ranks.
 
-        It has a share of every layer, and the whole embedding and head. Adapters count in full,
-        because one of a layer's two matrices is whole on each rank. The KV is whole, too, unless
-        the ranks split it.
+        The rank has a share of every layer, and the whole embedding and head. Adapters count in
+        full, because one of a layer's two matrices is whole on each rank. The KV cache is whole,
+        too, unless the ranks split it (`splits_kv`).
         """
         parts = ranks if splits_kv else 1
         shared = -(-(self.weights[-1] - self.adapters) // ranks)
@@ -133,10 +133,9 @@ class LayerCosts:
         )
 
     def stage_limit(self, weights: int) -> int:
-        """Return a memory limit within which no stage holds more than `weights` bytes of weights.
-
-        It is a safe bound: it assumes the smallest ratio of KV to weights of any layer.
-        """
+        """Return a memory limit in bytes: a stage within it has at most `weights` bytes of weights.
+        The limit assumes the smallest ratio of KV to weights of any layer, so it is safe for all
+        stages."""
         kv = [
             (need - ceil(size * self.overhead)) / max(1, size)
             for need, size in zip(_steps(self.needs), _steps(self.weights), strict=True)
@@ -146,7 +145,7 @@ class LayerCosts:
 
     @property
     def edge_bytes(self) -> tuple[int, int]:
-        """Return the bytes that the first and the last stage need beside their layers."""
+        """Return the bytes that the first and the last stage need in addition to their layers."""
         return (
             FIXED_BYTES + ceil(self.embedding * self.overhead),
             FIXED_BYTES + ceil(self.head * self.overhead),
@@ -154,7 +153,7 @@ class LayerCosts:
 
     @property
     def whole(self) -> MemoryCost:
-        """Return the cost of the whole model on one node."""
+        """Return the memory cost of the whole model on one node."""
         return self.stage_cost(0, self.layers)
 
     @property
@@ -166,10 +165,12 @@ class LayerCosts:
 def layer_costs(
     card: ModelCard, context_tokens: int | None, backend: str, kind: KvKind = "full"
 ) -> LayerCosts:
-    """Return a model's costs by layer. Sizes that its card lacks by layer are split equally.
+    """Return a model's costs by layer. A size that the card does not give by layer is divided
+    equally.
 
-    The promised context is `context_tokens`, else 8,192; at most the model's. Growing KV has the
-    size of its `kind`, with scales and offsets. A window grows no further than the model's context.
+    The guaranteed context is `context_tokens`, else 8,192; at most the model's own. The part of the
+    KV cache that grows has the size of the format `kind`, with scales and offsets. A window grows
+    no further than the model's context.
     """
     count = card.layers
     overhead = GGUF_OVERHEAD if backend.startswith("llamacpp-") else WEIGHTS_OVERHEAD
@@ -215,10 +216,9 @@ def layer_costs(
 
 
 def _adapter_bytes(card: ModelCard) -> int:
-    """Return an upper bound for the memory of a model's adapters, from the sizes of their files.
-
-    In memory the matrices of a layer are stacked, all as wide as the widest, with one of zeros.
-    """
+    """Return an upper bound in bytes for the memory of a model's adapters, from the sizes of their
+    files. In memory the matrices of a layer are stacked: all are as wide as the widest, and there
+    is one more of zeros."""
     widest = max((adapter.rank for adapter in card.adapters), default=0)
     each = [ceil(adapter.size_bytes * widest / max(1, adapter.rank)) for adapter in card.adapters]
     cast = 2 if card.dtype == "float32" else 1
@@ -226,10 +226,10 @@ def _adapter_bytes(card: ModelCard) -> int:
 
 
 def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: float) -> int:
-    """Return the bytes to reserve beyond the least, for further rows and the prefix cache.
+    """Return the bytes to reserve beyond the minimum, for further rows and the prefix cache.
 
     `share` (0..1] is this rank's part of the model. The result is at most a quarter of the usable
-    bytes beyond the least need.
+    bytes beyond the minimum.
     """
     wanted = (sizing.max_rows - 1) * need.kv + int(share * sizing.prefix_cache_bytes)
     return min(max(0, wanted), int(HEADROOM_SHARE * max(0, usable - need.total)))
@@ -238,8 +238,8 @@ def headroom_bytes(need: MemoryCost, usable: int, sizing: RunnerSizing, share: f
 def longest_context(card: ModelCard, need: MemoryCost, room: int) -> int:
     """Return the longest context, in tokens, of which a rank can hold two rows.
 
-    The result is at least the promised context and at most the model's own. `room` is the rank's
-    usable bytes beyond its least need.
+    The result is at least the guaranteed context and at most the model's own. `room` is the rank's
+    usable bytes beyond its minimum.
     """
     if not need.kv_per_token:
         return card.context_tokens
@@ -271,7 +271,8 @@ def _by_layer(by_layer: tuple[int, ...], total: int, layers: int) -> tuple[int, 
 
 
 def _memory_share(card: ModelCard, part: int) -> int:
-    """Return the memory of a part of the weights, as its share of the card's total."""
+    """Return how many bytes of memory `part` bytes of the weights' files take: the same share of
+    the memory as of the files."""
     return -(-part * card.memory_bytes // max(1, card.weights_bytes))
 
 

@@ -23,20 +23,20 @@ from master.placement.speed import TOKEN_BYTES, Links, hop_s, pipeline_s
 from master.placement.split import next_ends, split
 
 MAX_RANKS = 32
-"""Most ranks of a group; in larger groups the hops cost more than smaller shares save."""
+"""Maximum ranks of a group; in larger groups the hops cost more than smaller shares save."""
 SEEDS = 64
 FEWEST_SEEDS = 8
-"""Number of chains to grow: `SEEDS` for groups of up to seven ranks, fewer for larger groups, but
-at least `FEWEST_SEEDS`."""
+"""Number of members from which a search starts: `SEEDS` for groups of up to seven ranks, fewer for
+larger groups, but at least `FEWEST_SEEDS`."""
 POOL = 96
-"""Candidates for a cycle: the members with most memory, the fastest and the nearest to its seed."""
+"""Candidates for a cycle: members with most memory, the fastest and the nearest to its seed."""
 CHAINS = 6
 """Number of chains that are split exactly and timed."""
 SWAPS = 64
-"""Exchanges tried for one chain, over all its places."""
+"""Maximum number of exchanges that are tried for one chain, over all its places."""
 CLIMBS = 4
 STEPS = 16
-"""Rounds (`CLIMBS`) that improve the best pipeline, and the neighbours that each round times."""
+"""Rounds that improve the best pipeline (`CLIMBS`); neighbours timed per round (`STEPS`)."""
 EXHAUSTIVE_RANKS, EXHAUSTIVE_NODES, MOST_TIMED = 4, 10, 1000
 """Up to `EXHAUSTIVE_RANKS` ranks, every order of the best set is timed. Up to `EXHAUSTIVE_NODES`
 nodes, the orders of every set are timed, most promising first, at most `MOST_TIMED`. So up to seven
@@ -47,7 +47,7 @@ EXACT_RANKS = 6
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A node that may join: `room` bytes for this model, `read_s` seconds per read byte."""
+    """A node that may join: `room` bytes of memory, `read_s` seconds to read a byte of weights."""
 
     node: NodeCapacity
     room: int
@@ -56,10 +56,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class TimedOrder:
-    """Members in the order of the layers, the bounds between them, and the seconds per token.
-
-    A tensor group has no bounds; its members are in the order of the ranks. `mesh`: over JACCL.
-    """
+    """Members in the order of the layers, the bounds between their layers, and the seconds per
+    token. A tensor group has no bounds; its members are in the order of the ranks. `mesh`: JACCL
+    joins the ranks."""
 
     members: tuple[Member, ...]
     bounds: tuple[int, ...]
@@ -101,12 +100,12 @@ class SearchSpace:
         return [self.link(a, b) for a, b in zip(chain, [*chain[1:], chain[0]], strict=True)]
 
     def with_room(self, least: int) -> SearchSpace:
-        """Return the space of the members with at least `least` bytes of room."""
+        """Return a search space with only the members that have at least `least` bytes of room."""
         roomy = [member for member in self.members if member.room >= least]
         return SearchSpace(self.costs, roomy, self.links)
 
     def pick_seeds(self, most: int) -> list[int]:
-        """Return all members, or about `most`: the largest, the fastest and the best connected."""
+        """Return the seeds: all members, or about `most`: largest, fastest, best connected."""
         every = list(range(len(self.members)))
         if len(every) <= most:
             return every
@@ -132,7 +131,7 @@ class SearchSpace:
         return list(dict.fromkeys([*by_room, *by_speed, *near]))
 
     def neighbours(self, chain: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
-        """Yield the chain with one member exchanged, then with one run reversed (2-opt)."""
+        """Yield the chain with one member exchanged, then with one part reversed (2-opt)."""
         members, hop, size = self.members, self.hop, len(chain)
         read_bytes = self.costs.read_bytes
         outside = [i for i in self.pool(chain[0]) if i not in chain]
@@ -151,8 +150,8 @@ class SearchSpace:
     def improve(
         self, chain: tuple[int, ...], cost: Callable[[tuple[int, ...]], float]
     ) -> tuple[int, ...]:
-        """Exchange members and reverse runs while the cost falls, in at most two passes; return the
-        cheapest chain."""
+        """Exchange members and reverse parts of the chain while that reduces the cost, in at most
+        two passes. Return the cheapest chain."""
         best, least = chain, cost(chain)
         for _ in range(2):
             before = least
@@ -191,7 +190,8 @@ def pipeline_order(space: SearchSpace, ranks: int) -> TimedOrder | None:
 
 
 def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | None:
-    """Return the best split over members in exactly this order, timed; None if it does not fit."""
+    """Return the best split over members in exactly this order, with its time; None if none
+    fits."""
     members = tuple(space.members[i] for i in chain)
     bounds = split(
         space.costs, [member.room for member in members], [member.read_s for member in members]
@@ -200,8 +200,8 @@ def split_and_time(space: SearchSpace, chain: Sequence[int]) -> TimedOrder | Non
 
 
 def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) -> TimedOrder:
-    """Return the pipeline with these members and bounds, with its predicted time. Whether it fits
-    into their memory is not checked."""
+    """Return the pipeline with these members and bounds, and its predicted time. Whether the layers
+    fit into the members' memory is not checked."""
     members = tuple(space.members[i] for i in order)
     read_s = [member.read_s for member in members]
     token_s = pipeline_s(space.costs, bounds, read_s, space.around(order))
@@ -209,7 +209,7 @@ def time_split(space: SearchSpace, order: Sequence[int], bounds: Sequence[int]) 
 
 
 def is_mesh(members: Sequence[Member]) -> bool:
-    """Return whether JACCL can join the members: RDMA from each to every other."""
+    """Return whether JACCL can join the members: each has an RDMA link to every other."""
     nodes = [member.node.id for member in members]
     return rdma_mesh(nodes, {member.node.id: member.node.card.rdma for member in members})
 
@@ -235,8 +235,8 @@ def _could_hold(space: SearchSpace, ranks: int) -> bool:
 
 
 def _insert_cheapest(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...] | None:
-    """Return the cycle that grows from a seed by cheapest insertion (Rosenkrantz, Stearns and
-    Lewis, 1977), by hop and reading time; None if the model cannot fit."""
+    """Return the cycle that grows from member `seed` by cheapest insertion (Rosenkrantz, Stearns
+    and Lewis, 1977). Costs are the times of hops and reading. None if the model cannot fit."""
     members, hop = space.members, space.hop
     pool = sorted(space.pool(seed), key=lambda i: -members[i].room)
     reading = {i: space.costs.read_bytes / ranks * members[i].read_s for i in pool}
@@ -268,7 +268,7 @@ def _feasible_additions(
     space: SearchSpace, pool: Sequence[int], more: int, missing: int
 ) -> Sequence[int]:
     """Return the members of a pool that can be added so that `more` further members can still hold
-    the `missing` bytes. The pool is sorted by falling memory."""
+    the `missing` bytes. The pool must be sorted by memory, largest first."""
     rooms = [space.members[i].room - FIXED_BYTES for i in pool]
     with_it, without = sum(rooms[: more + 1]), sum(rooms[:more])
     if with_it < missing:
@@ -281,9 +281,9 @@ def _feasible_additions(
 
 
 def _estimate(space: SearchSpace, chain: Sequence[int]) -> float:
-    """Return the seconds per token if layers could be cut anywhere; infinite if the chain does not
-    hold the model. Then all stages take equal time, except for stages whose memory is full
-    earlier."""
+    """Return the predicted seconds per token if layers could be cut at any byte; infinite if the
+    chain cannot hold the model. In such a split all stages take equal time, except stages whose
+    memory is full earlier."""
     members, holds, bytes_ = space.members, space.holds, space.costs.read_bytes
     if sum(holds[i] for i in chain) < bytes_:
         return float("inf")
@@ -299,7 +299,7 @@ def _estimate(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
-    """Return the result of repeated steps to the fastest neighbour, by exact time."""
+    """Return the pipeline after repeated moves to its fastest neighbour, by exact time."""
     number = {member.node.id: i for i, member in enumerate(space.members)}
     steps = max(2, STEPS // max(1, len(order.members) // 4))
     for _ in range(CLIMBS):
@@ -317,8 +317,8 @@ def _hill_climb(space: SearchSpace, order: TimedOrder) -> TimedOrder:
 
 
 def _rotations(chain: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the chains of a cycle in both directions, opened at each place; a long cycle only at
-    two places."""
+    """Return the chains that a cycle becomes if it is opened at each place, in both directions. A
+    long cycle is opened at two places only."""
     size = len(chain)
     places = range(size) if size <= 4 else (0, size // 2)
     turned = [(*chain[at:], *chain[:at]) for at in places]
@@ -355,14 +355,14 @@ def _lower_bound_s(space: SearchSpace, order: Sequence[int]) -> float:
 
 
 def _feasible_orders(space: SearchSpace, ranks: int) -> list[tuple[int, ...]]:
-    """Return orders of the members with most memory in which the layers fit, fast or slow.
+    """Return orders of the members with most memory in which the layers fit, whether fast or slow;
+    empty if there are none. Above `EXACT_RANKS` ranks only two orders are tried: members with most
+    memory first, and last.
 
-    Empty if there are none. Above `EXACT_RANKS` ranks only two orders are tried: by falling and by
-    rising memory.
-
-    This is dynamic programming over sets of members: it keeps every end that a set can reach as the
-    first stages. Smaller members need no search. If they hold the model in some order, the largest
-    members do so, too: sort both by memory, and replace each by its counterpart.
+    This is dynamic programming over sets of members: for each set it stores every layer up to which
+    the set can hold the first stages. Smaller members need no search. If they hold the model in
+    some order, the largest members do so, too: sort both by memory, and replace each by its
+    counterpart.
     """
     costs, members = space.costs, space.members
     every = sorted(range(len(members)), key=lambda i: -members[i].room)[:ranks]

@@ -1,11 +1,12 @@
-"""Chooses the nodes of a model and predicts its speed, or explains with numbers why nothing fits.
+"""Chooses the nodes of a model and predicts its speed, or explains with numbers why it fits
+nowhere.
 
 Pure, and polynomial in nodes. The smallest sufficient number of nodes wins; among equal numbers the
 fastest placement by prediction (`master.placement.speed`). That is one node if it suffices, else a
-pipeline, or a tensor-parallel group if the family shards and the sizes divide. Nodes with the
-weights go before nodes that must fetch them, if that costs at most a tenth of the speed.
-`master.placement.memory_cost` has the memory of a rank, `master.placement.capacity` the memory of a
-node.
+pipeline, or a tensor-parallel group if the model's family can be sharded and the sizes divide.
+Nodes with the weights go before nodes that must fetch them, if that costs at most a tenth of the
+speed. `master.placement.memory_cost` computes the memory of a rank, `master.placement.capacity`
+that of a node.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PREVIEWS, PREVIEWS_OF_MANY, MANY_NODES = 8, 3, 64
 """Number of group sizes in previews; fewer in a cluster of more than `MANY_NODES`."""
 
 FETCHED_PER_S = 100e6
-"""Assumed bytes per second over the network, to compare placements."""
+"""Assumed bytes per second of a fetch over the network, to compare placements."""
 
 KINDS: tuple[Kind, ...] = ("pipeline", "tensor")
 
@@ -40,8 +41,8 @@ def place(
 ) -> Verdict:
     """Return the best placement of one instance, or why there is none.
 
-    Waiting cannot help if the reason is `insufficient_memory` or `unsupported`; `pending` and
-    `no_capacity` have `retry_after_s`.
+    Waiting cannot help if the reason is `insufficient_memory` or `unsupported`; refusals with
+    `pending` and `no_capacity` have `retry_after_s`.
     """
     problem = placement_problem(spec, nodes, sizing, links)
     if isinstance(problem, Refusal):
@@ -129,10 +130,11 @@ def _of_size(problem: PlacementProblem, size: int, room: RoomOf) -> list[Placeme
 
 
 def _crowded(problem: PlacementProblem) -> Crowded | Refusal | None:
-    """Return the node that lacks the least memory for the model; if no single node could hold it,
-    the group. None if no node or group could ever hold it.
+    """Return what the node that lacks the least memory for the model lacks. If no single node could
+    ever hold the model, return that for a group; None if no node or group could ever hold it.
 
-    If a node without a measurement could hold it, the answer is to wait for its reading.
+    If a node whose memory is not measured yet could hold the model, return the refusal that asks
+    the client to wait for its reading.
     """
     if 1 in _sizes(problem):
         singles = [copy for copy in problem.copies if copy.fits_whole(availability.room_ever)]
@@ -213,7 +215,8 @@ def _place_manual_split(problem: PlacementProblem) -> Verdict:
 
 
 def _named_copies(problem: PlacementProblem) -> list[LocalCopy] | Refusal:
-    """Return the nodes of a manual split (given by id or name), in its order; or a refusal."""
+    """Return the nodes of a split that the user chose (given by id or name), in its order; or a
+    refusal."""
     order: list[LocalCopy] = []
     for name in problem.spec.layers:
         meant = [copy for copy in problem.copies if copy.node.id == name]

@@ -23,7 +23,7 @@ from master.placement.speed import Links
 def plan_of(placed: Placement, links: Links) -> dict[str, Any]:
     """Return one placement as JSON.
 
-    `node`, `backend` and `usable_bytes` are of rank 0. `links` has an entry for each pair of
+    `node`, `backend` and `usable_bytes` are those of rank 0. `links` has an entry for each pair of
     neighbours in the ring, and says which figures were measured.
     """
     lead = placed.lead
@@ -78,7 +78,8 @@ def preview_of(
     chosen: Placement | None,
     links: Links,
 ) -> dict[str, Any]:
-    """Return one line of the previews: a plan, or why there is none of this size and kind."""
+    """Return one row of the previews: the plan for a group of this size and kind, or why there is
+    none."""
     placed = placement if isinstance(placement, Placement) else None
     return {
         "size": size,
@@ -91,7 +92,8 @@ def preview_of(
 
 
 def _alone(copy: LocalCopy) -> dict[str, Any]:
-    """Return the memory of a whole instance on one node, and the missing bytes now and at best."""
+    """Return the memory that the whole model needs on one node, and the missing bytes: now, and if
+    all other models were unloaded."""
     node, need = copy.node, copy.costs.whole
     return {
         "node": node.id,
@@ -112,7 +114,7 @@ def _alone(copy: LocalCopy) -> dict[str, Any]:
 
 
 def _seats(placed: Placement | None) -> tuple[str, set[NodeId]] | None:
-    """Return the kind of group and its nodes."""
+    """Return the kind of group and its nodes; None without a placement."""
     return placed and (placed.sharding, {rank.copy.node.id for rank in placed.ranks})
 
 

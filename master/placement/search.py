@@ -1,4 +1,4 @@
-"""The best placement of a model for each size and kind of group.
+"""Finds the best placement of a model for each size and kind of group.
 
 Pure. All ranks of a group use one engine and one number type, because their messages have one type.
 Among nodes of equal speed, those with less to fetch win.
@@ -24,18 +24,18 @@ from master.placement.split import fits
 from master.placement.tensor_search import tensor_order
 
 NEARLY_AS_FAST = 1.10
-"""Placements whose tokens take up to this much longer count as equally fast."""
+"""Placements that take up to this many times longer per token than the fastest count as equal."""
 EXCHANGES = 16
-"""Number of attempts to exchange a member without weights for a node with them."""
+"""Maximum number of attempts to exchange a member without weights for a node with them."""
 MOST_PERMUTED = 6
-"""Number of nodes with parts of the model that are tried in every order."""
+"""Maximum number of nodes with parts of the model that are tried in every order."""
 GROUP_ENGINE = "mlx-"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedRank:
     """One rank of a placement, with layers [first_layer, last_layer). Its memory in bytes: `need`
-    is the least; `usable_bytes` is its node's. `read_s` is its reading time for a token."""
+    is the minimum; `usable_bytes` is its node's. `read_s` is its reading time for a token."""
 
     rank: int
     copy: LocalCopy
@@ -48,8 +48,8 @@ class PlacedRank:
 
     @property
     def fetch_bytes(self) -> int:
-        """Return the bytes to fetch before loading: all files, or roughly the files of its
-        layers."""
+        """Return how many bytes the rank must fetch before it can load: all files, or roughly the
+        files of its layers."""
         copy, costs = self.copy, self.copy.costs
         if copy.has_layers(self.first_layer, self.last_layer):
             return 0
@@ -114,7 +114,7 @@ class PlacementProblem:
 
 
 def best_single(problem: PlacementProblem) -> Placement | None:
-    """Return the placement of a whole instance on the best node now; None if it fits nowhere.
+    """Return the placement of the whole model on the best node now; None if it fits on no node.
 
     Nodes with the weights go first, then nodes with the backend that the card prefers. Among these
     and nearly the fastest, the node with most memory wins.
@@ -137,7 +137,7 @@ def best_single(problem: PlacementProblem) -> Placement | None:
 
 
 def place_single(problem: PlacementProblem, copy: LocalCopy) -> Placement:
-    """Return the placement of a whole instance on one node, without a check of its memory."""
+    """Return the placement of the whole model on one node, without a check of its memory."""
     whole = TimedOrder((), (0, copy.costs.layers), copy.token_s)
     return _place_in_order(problem, [copy], whole)
 
@@ -158,7 +158,7 @@ def best_group(problem: PlacementProblem, kind: Kind, size: int, room: RoomOf) -
 def place_manual_split(
     problem: PlacementProblem, copies: Sequence[LocalCopy], counts: Sequence[int], room: RoomOf
 ) -> Placement | None:
-    """Return the placement with counts[i] layers on copies[i]; None if it does not fit."""
+    """Return the placement with counts[i] layers on the node copies[i]; None if it does not fit."""
     if len(copies) == 1:
         return place_single(problem, copies[0]) if copies[0].fits_whole(room) else None
     space = _search_space(problem, copies, room)
@@ -210,8 +210,8 @@ def why_unshardable(card: ModelCard, kind: Kind, size: int) -> str | None:
 
 
 def _compatible_copies(copies: Sequence[LocalCopy]) -> list[list[LocalCopy]]:
-    """Return sets of nodes that can form a group: with MLX's engine, one number type and the same
-    files."""
+    """Return sets of nodes that can form a group: they have MLX's engine, one number type and the
+    same files."""
     by_key: dict[tuple[str, ...], list[LocalCopy]] = {}
     for copy in copies:
         if copy.backend.startswith(GROUP_ENGINE):
@@ -239,7 +239,7 @@ def _divide_by_machine(copies: Sequence[LocalCopy], bytes_: Sequence[int]) -> li
 
 
 def _largest_costs(copies: Sequence[LocalCopy]) -> memory_cost.LayerCosts:
-    """Return the largest costs of any copy, because cards of nodes may differ."""
+    """Return the largest costs on any of these nodes, because their cards may differ."""
     distinct = {id(copy.costs): copy.costs for copy in copies}
     return max(distinct.values(), key=lambda costs: costs.whole.total)
 
@@ -269,8 +269,8 @@ def _group(
 def _place_in_order(
     problem: PlacementProblem, copies: Sequence[LocalCopy], order: TimedOrder
 ) -> Placement:
-    """Return the placement of an order: a pipeline or one node if the order has bounds, else a
-    tensor group."""
+    """Return the placement of members in an order: a pipeline or one node if the order has bounds,
+    else a tensor group."""
     costs, size = _largest_costs(copies), len(copies)
     shares = _divide_by_machine(copies, [copy.node.usable_bytes for copy in copies])
     ranks: list[PlacedRank] = []
@@ -315,8 +315,8 @@ def _place_in_order(
 def _prefer_weights(
     problem: PlacementProblem, placed: Placement, roomy: Sequence[LocalCopy], room: RoomOf
 ) -> Placement:
-    """Return the pipeline with members that must fetch weights exchanged for nodes that have them,
-    if the pipeline stays nearly as fast."""
+    """Return the pipeline after members that must fetch weights were exchanged for nodes that have
+    them, as long as the pipeline stays nearly as fast."""
     slowest_s, tries = NEARLY_AS_FAST * placed.token_s, EXCHANGES
     for place in range(len(placed.ranks)):
         if placed.ranks[place].copy.has_weights:
@@ -355,8 +355,8 @@ def _group_from_disks(
 
 
 def _farthest_on_disk(copy: LocalCopy, first: int, most: int, room: int) -> int:
-    """Return the farthest end, up to `most`, of a stage from `first` whose layers are on the disk
-    and fit into `room`; `first` if there is none."""
+    """Return the farthest layer, up to `most`, to which a stage from layer `first` can extend. Its
+    layers must be on the node's disk and fit into `room`; `first` if there are none."""
     last = first
     while (
         last < most

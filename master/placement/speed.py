@@ -1,9 +1,10 @@
 """Predicts the decoding speed of a placement from memory bandwidth and the time of its hops.
 
 Pure. A token of one stream reads every active weight once, so a stage takes its bytes divided by
-its node's bandwidth. A pipeline adds one hop per boundary and the token's way back. A tensor group
-adds two all-reduces per layer. Links count as measured, else by their prior. The figures ignore the
-growth with the context and the savings of a batch: they serve only to compare placements.
+its node's bandwidth. A pipeline adds one hop per boundary between stages, and one for the token's
+way back. A tensor group adds two all-reduces per layer. A link counts as measured; without a
+measurement its cost is estimated. The predictions ignore the growth with the context and the
+savings of a batch: they serve only to compare placements.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ CHIP_BYTES_PER_S: Mapping[str, float] = {
 }  # fmt: skip
 """Nominal bytes per second from the makers' data sheets; the smaller figure if there are two."""
 BACKEND_BYTES_PER_S = {"cpu": 12e9, "metal": 100e9, "cuda": 300e9, "rocm": 200e9}
-"""Bandwidth of chips that the table above lacks, by the last part of the backend's tag. The figure
-of a CPU is from a measurement of MLX on one core (8.3 GB/s, a 134 MB model at 62 tokens/s)."""
+"""Assumed bytes per second of chips that the table above lacks, by the last part of the backend's
+tag. The figure of a CPU is from a measurement of MLX on one core (8.3 GB/s, a 134 MB model at 62
+tokens/s)."""
 
 
 @dataclass(slots=True)
 class Links:
-    """The links between nodes, measured or by their medium. `measured[a][b]` leads from a to b."""
+    """The costs of the links between nodes. `measured[a][b]` is that from a to b; other links are
+    estimated by their medium."""
 
     measured: Mapping[NodeId, Mapping[NodeId, LinkCost]] = field(
         default_factory=dict[NodeId, Mapping[NodeId, LinkCost]]
@@ -43,7 +46,8 @@ class Links:
     )
 
     def between(self, first: NodeCapacity, second: NodeCapacity) -> LinkCost:
-        """Return the link as measured from either end, else the estimate for their best medium."""
+        """Return the cost of a link as measured from either end, else the estimate for the two
+        nodes' best common medium."""
         link = self.measured_between(first, second)
         if link is not None:
             return link
@@ -54,13 +58,15 @@ class Links:
         return self._priors[key]
 
     def measured_between(self, first: NodeCapacity, second: NodeCapacity) -> LinkCost | None:
-        """Return the link measured from the first node, else from the second; None if neither."""
+        """Return the cost of a link as the first node measured it, else as the second did; None if
+        neither did."""
         there = self.measured.get(first.id, {}).get(second.id)
         return there or self.measured.get(second.id, {}).get(first.id)
 
 
 def read_s_per_byte(node: NodeCapacity, backend: str) -> float:
-    """Return the seconds in which a node reads a byte of weights: measured, else by its chip."""
+    """Return the seconds in which a node reads a byte of weights: from its measured bandwidth, else
+    from its chip's."""
     if node.card.memory_bytes_per_s:
         return 1.0 / node.card.memory_bytes_per_s
     chip, kind = node.card.chip.removeprefix("Apple "), backend.rpartition("-")[2]
@@ -77,10 +83,10 @@ def hop_s(link: LinkCost, bytes_: int) -> float:
 def pipeline_s(
     costs: LayerCosts, bounds: Sequence[int], read_s: Sequence[float], links: Sequence[LinkCost]
 ) -> float:
-    """Return the seconds per token of one stream through a pipeline.
+    """Return the predicted seconds per token of one stream through a pipeline.
 
-    Stage i has layers [bounds[i], bounds[i + 1]); links[i] leads from stage i to the next, the
-    last one back to the first (the token's way).
+    Stage i has layers [bounds[i], bounds[i + 1]); links[i] leads from stage i to the next, the last
+    one back to the first (the token's way).
     """
     stages = sum(
         costs.read_bytes_of(first, last) * each
@@ -93,11 +99,11 @@ def pipeline_s(
 def tensor_s(
     costs: LayerCosts, read_s: Sequence[float], links: Sequence[LinkCost], *, mesh: bool
 ) -> float:
-    """Return the seconds per token of one stream over tensor-parallel ranks.
+    """Return the predicted seconds per token of one stream over tensor-parallel ranks.
 
-    `links` lead around the ring, or (`mesh`) from each rank to the next of a full mesh. The
-    slowest rank and the slowest link set the pace; a ring's all-reduce passes each of N pieces
-    2 (N - 1) times, a mesh's once.
+    `links` lead around the ring, or (`mesh`) from each rank to the next of a full mesh. The slowest
+    rank and the slowest link determine the time; a ring's all-reduce passes each of N pieces 2 (N -
+    1) times, a mesh's once.
     """
     ranks = len(read_s)
     reading = (costs.active[-1] / ranks + costs.head) * max(read_s)

@@ -1,4 +1,5 @@
-"""The layers of each pipeline stage: the slowest stage as fast as can be, within memory.
+"""Divides the layers over pipeline stages, so that the slowest stage is as fast as possible within
+the memory of each node.
 
 Pure. The objective is PipeDream's (Narayanan et al., 2019): the slowest stage bounds a pipeline
 that keeps a micro-batch in flight per stage. For a given order of the nodes, parametric search with
@@ -17,13 +18,14 @@ from functools import partial
 from master.placement.memory_cost import FIXED_BYTES, LayerCosts
 
 ROUNDS = 40
-"""Most bisection steps for the best time, before an exact search."""
+"""Maximum number of bisection steps for the best time, before an exact search."""
 
 
 def split(
     costs: LayerCosts, rooms: Sequence[int], read_s: Sequence[float]
 ) -> tuple[int, ...] | None:
-    """Return bounds b with stage i holding layers [b[i], b[i + 1]), or None when they do not fit.
+    """Return bounds b such that stage i has layers [b[i], b[i + 1]), or None if the layers do not
+    fit.
 
     `rooms` are the stages' usable bytes, `read_s` their seconds per byte, in the order of the
     layers. Every stage gets at least one layer. The slowest stage is as fast as any split allows;
@@ -54,7 +56,8 @@ def split(
 
 
 def fits(costs: LayerCosts, bounds: Sequence[int], rooms: Sequence[int]) -> bool:
-    """Return whether every stage of a given split lies within its node's room, in bytes."""
+    """Return whether every stage of a given split fits into its node's memory (`rooms`, in
+    bytes)."""
     needs = costs.needs
     return all(
         needs[last] - needs[first] <= room
@@ -63,10 +66,11 @@ def fits(costs: LayerCosts, bounds: Sequence[int], rooms: Sequence[int]) -> bool
 
 
 def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, int]:
-    """Return every end of one more stage of at least one layer, with the stage's first layer.
+    """Return every layer at which one more stage of at least one layer can end, with the first
+    layer of that stage.
 
-    `ends` are those of the stage before. `farthest(first)` is the last end of a stage that begins
-    with `first`, and does not fall as `first` grows.
+    `ends` are the possible ends of the stage before. `farthest(first)` is the last possible end of
+    a stage that begins with layer `first`; it must not fall as `first` grows.
     """
     first_of: dict[int, int] = {}
     lowest: int | None = None
@@ -81,7 +85,7 @@ def next_ends(ends: Iterable[int], farthest: Callable[[int], int]) -> dict[int, 
 
 
 def _slack(costs: LayerCosts, rooms: Sequence[int]) -> list[int]:
-    """Return the bytes that each stage has for layers alone."""
+    """Return how many bytes each stage has for layers, without embedding and head."""
     opening, closing = costs.edge_bytes
     slack = [room - FIXED_BYTES for room in rooms]
     slack[0] -= opening - FIXED_BYTES
@@ -91,14 +95,15 @@ def _slack(costs: LayerCosts, rooms: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Stages:
-    """The stages of a pipeline in order: bytes for layers and seconds per byte of each."""
+    """The stages of a pipeline in order: for each, the bytes for layers and the seconds per
+    byte."""
 
     costs: LayerCosts
     slack: Sequence[int]
     read_s: Sequence[float]
 
     def probe(self, time_s: float) -> list[int] | None:
-        """Return a split in which no stage takes longer than `time_s`, or None.
+        """Return a split in which no stage takes longer than `time_s`, or None if there is none.
 
         The greedy split is exact unless a stage can take no layer; only then all possible ends of
         each stage are tried.
@@ -107,8 +112,8 @@ class _Stages:
         return self._search_ends(time_s) if stuck else bounds
 
     def greedy(self, time_s: float) -> tuple[list[int] | None, bool]:
-        """Return (the split within `time_s` in which each stage takes as many layers as it can, or
-        None; whether a stage could take none)."""
+        """Return the split within `time_s` in which each stage takes as many layers as it can (None
+        if layers are left), and whether any stage could take none."""
         costs, slack, read_s = self.costs, self.slack, self.read_s
         needs, active, stages = costs.needs, costs.active, len(slack)
         bounds, first = [0], 0
@@ -142,18 +147,20 @@ class _Stages:
         return bounds
 
     def _last_fits(self, time_s: float, first: int) -> bool:
-        """Return whether the last stage can take all layers from `first`."""
+        """Return whether the last stage can take all layers from `first` on."""
         costs = self.costs
         in_time = costs.read_bytes_of(first, costs.layers) * self.read_s[-1] <= time_s
         return in_time and costs.needs[-1] - costs.needs[first] <= self.slack[-1]
 
     def _search_ends(self, time_s: float) -> list[int] | None:
-        """Return a split within `time_s` from all possible ends of each stage, or None."""
+        """Return a split within `time_s`, found among all possible ends of each stage; None if
+        there is none."""
         costs, slack = self.costs, self.slack
         needs, active, stages = costs.needs, costs.active, len(slack)
 
         def farthest(stage: int, first: int) -> int:
-            """Return the last end of `stage` from `first`, within memory and time."""
+            """Return the last layer at which a stage that begins at `first` can end, within memory
+            and time."""
             within = bisect_right(needs, needs[first] + slack[stage], first) - 1
             reads = active[first] + time_s / self.read_s[stage]
             in_time = bisect_right(active, reads, first) - 1
@@ -173,8 +180,8 @@ class _Stages:
         return bounds
 
     def _move_bound(self, bounds: list[int], at: int) -> list[int] | None:
-        """Return the bounds with one of them moved by a layer, if that balances its two stages;
-        else None."""
+        """Return the bounds after one of them was moved by a layer, if that balances the two stages
+        beside it; else None."""
         needs, reads = self.costs.needs, self.costs.read_bytes_of
         first, middle, last = bounds[at - 1 : at + 2]
         left_s, right_s = self.read_s[at - 1 : at + 1]

@@ -1,7 +1,7 @@
-"""The nodes of a tensor-parallel group and their order around the ring.
+"""Finds the nodes of a tensor-parallel group and their order around the ring.
 
-Pure. Every rank needs the same memory; the slowest memory and the slowest link set the pace. So the
-search optimises the slowest part of a cycle. From each of several seeds a cycle grows by its
+Pure. Every rank needs the same memory; the slowest memory and the slowest link determine the time.
+So the search optimises the slowest part of a cycle. From each of several seeds a cycle grows by its
 cheapest neighbours. The most promising cycles are improved by exchanges and reversals. For few
 nodes all cycles are tried.
 """
@@ -17,14 +17,13 @@ from master.placement.pipeline_search import CHAINS, SEEDS, SearchSpace, TimedOr
 from master.placement.speed import tensor_s
 
 MOST_CYCLES = 1000
-"""Up to this number all cycles are timed, and the answer is the best; above, it is a good one."""
+"""If there are at most this many cycles, all are timed and the result is the best; otherwise it is
+a good one."""
 
 
 def tensor_order(space: SearchSpace, ranks: int, *, splits_kv: bool) -> TimedOrder | None:
     """Return the fastest tensor-parallel group of `ranks` members that the search finds, or None.
-
-    `splits_kv`: each rank holds a share of the KV cache, else all of it.
-    """
+    `splits_kv`: each rank holds a share of the KV cache; otherwise it holds all of it."""
     need = space.costs.tensor_rank_cost(ranks, splits_kv=splits_kv).total
     roomy = space.with_room(need)
     if not 1 < ranks <= len(roomy.members):
@@ -49,13 +48,13 @@ def _token_s(space: SearchSpace, chain: Sequence[int]) -> float:
 
 
 def _grow_cycle(space: SearchSpace, seed: int, ranks: int) -> tuple[int, ...]:
-    """Return a cycle of a seed and its cheapest neighbours, in which each member is followed by the
-    nearest member that the cycle lacks so far."""
+    """Return a cycle of the member `seed` and its cheapest neighbours, in which each member is
+    followed by the nearest member that is not yet in the cycle."""
     share = space.costs.active[-1] / ranks + space.costs.head
     passes = 4 * space.costs.layers * (ranks - 1) / ranks
 
     def beside(other: int) -> float:
-        """Return the seconds per token of a member as the seed's neighbour."""
+        """Return the seconds per token if the member `other` is the seed's neighbour."""
         reading = share * max(space.members[other].read_s, space.members[seed].read_s)
         return reading + passes * space.hop(seed, other)
 

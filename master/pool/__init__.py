@@ -1,10 +1,10 @@
-"""Which models are in memory: claims on memory, free bytes, the choice of victims, minimum
+"""Decides which models are in memory: claims on memory, free bytes, the choice of victims, minimum
 residency, plans, and the reasons for waits.
 
 Pure: time arrives as `now`. The priority of an instance is derived from the claims that exist now,
 and never stored. A waiting model has one plan. No other plan can reserve the bytes of that plan,
-and no runner is killed for a plan. This room knows placement, but no commands, and not the position
-of an event in the log.
+and no runner is killed for a plan. This package knows placement, but no commands, and not the
+position of an event in the log.
 """
 
 from master.pool.choice import (

@@ -1,4 +1,5 @@
-"""Chooses the nodes for a model together with the instances that are evicted for it, by total cost.
+"""Chooses the nodes for a model together with the instances that are evicted for it (the victims),
+by total cost.
 
 Pure. A cost is in seconds: the time to reload the victims (less, the longer they were idle), the
 time until they yield, and the slowdown from a split over nodes. On each node the cheapest
@@ -30,17 +31,18 @@ from master.pool.ledger import without
 from master.pool.turns import Copy, Yielding
 
 UNTOLD_S = 600.0
-"""Cost of waiting for an instance if it is unknown when the instance yields."""
+"""Cost, in seconds, of waiting for an instance whose time of yielding is unknown."""
 LOADING_S = 30.0
 FORGOTTEN_S = 60.0
-"""After this idle time an instance is half as likely to be needed again."""
+"""After this many idle seconds an instance counts as half as likely to be needed again."""
 LEAST_S = 0.001
 SPLIT_S, GROUP_S = 60.0, 5.0
-"""Cost of a split: `SPLIT_S` times the relative slowdown of a token, plus `GROUP_S`."""
+"""Cost, in seconds, of a split over nodes: `SPLIT_S` times the relative slowdown of a token, plus
+`GROUP_S`."""
 ROOM_RETRY_S = 5.0
-"""Retry time of a refusal for lack of memory."""
+"""Retry time, in seconds, of a refusal for lack of memory."""
 MOST_TRIED = 10
-"""Number of instances on a node that are considered for eviction, cheapest first."""
+"""Maximum number of instances on a node that are considered for eviction, cheapest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class PoolChoice:
 
 @dataclass(frozen=True, slots=True)
 class Hopeless:
-    """Only pinned instances occupy the memory that the model needs."""
+    """The result if eviction cannot help: the memory that the model needs is occupied by pinned
+    instances."""
 
     refusal: Refusal
 
@@ -154,7 +157,7 @@ def choose_room(
         usable = {node.id: node.usable_bytes for node in nodes}
 
         def order(option: PoolChoice) -> tuple[float, int, int]:
-            """Return the sort key of an option."""
+            """Return the sort key of an option, by its cost."""
             return option.cost_s, len(option.victims), -usable[next(iter(option.needs))]
 
         best = min(_replicas_first(options), key=order)

@@ -1,8 +1,8 @@
 """Claims of models on memory, and their urgency.
 
-Pure. A smaller priority is more urgent. Waiting claims age smoothly: their standing falls
-steadily and ends just behind the urgent class, which no claim reaches by age. Nothing displaces
-a pin.
+Pure. A claim is a model's demand for memory. A smaller priority is more urgent. Waiting claims age
+smoothly: their standing falls steadily and ends just behind the urgent class, which no claim
+reaches by age. No claim evicts a pinned model.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Claim:
 
     @property
     def priority(self) -> int:
-        """Return the most urgent waiting class."""
+        """Return the most urgent priority among the waiting requests."""
         return min(priority for priority, _ in self.waiting)
 
     @property
@@ -51,8 +51,8 @@ class Claim:
         return min(aged(priority, now - at, ageing_per_s) for priority, at in self.waiting)
 
     def passes_at(self, priority: float, ageing_per_s: float) -> float:
-        """Return when ageing brings this claim's standing to a priority class; infinity if it never
-        does."""
+        """Return when this claim's standing reaches the class `priority` by ageing; infinity if it
+        never does."""
         return min(_passes_at(mine, at, priority, ageing_per_s) for mine, at in self.waiting)
 
 

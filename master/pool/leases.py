@@ -1,8 +1,8 @@
-"""The leader's notes on leases: last renewals and used bytes.
+"""The leader's notes on leases: their last renewals and used bytes.
 
 Pure. A lease ends when it is not renewed in time, when its node leaves the cluster, or when its
 owner releases it. Models cannot use the bytes of a lease. The part that its owner does not use yet
-is kept free, too. A new leader restarts each lease's time.
+is kept free, too. A new leader restarts the time of each lease.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeaseNotes:
         ]
 
     def over(self, state: ClusterState, now: float) -> dict[LeaseId, str]:
-        """Return the leases that expire, with the reasons."""
+        """Return the leases that end now, with the reasons."""
         expired: dict[LeaseId, str] = {}
         for lease in state.leases.values():
             renewed_at = self.renewed_at.setdefault(lease.lease, now)

@@ -1,9 +1,9 @@
-"""The free memory of each node after all reservations. The lesser of the computed and the measured
-value counts.
+"""The free memory of each node after all reservations. The computed or the measured value counts,
+whichever is smaller.
 
 Pure. A reservation is the memory that a plan holds for its model until the model is placed. While
-the plan's victims are still loaded, their memory counts towards the reservation; only the remainder
-is subtracted from free memory.
+the instances that are evicted for the plan are still loaded, their memory counts towards the
+reservation; only the remainder is subtracted from free memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from master.placement import NodeCapacity
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The bytes reserved for a model on each node, and the instances that are evicted for it.
+    """A reservation: the bytes for a model on each node, and the instances that are evicted for it.
     `slots`: its runner slots on each node; a lease takes none."""
 
     model: ModelId
@@ -68,7 +68,7 @@ def holds_by_sum(
 
 
 def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:
-    """Return a node as it will be after these instances are unloaded."""
+    """Return a node as it will be after the instances `gone` have been unloaded."""
     shards = shards_on(gone, node.id)
     freed = sum(shard.bytes_reserved for shard in shards)
     reading = node.reading
@@ -84,5 +84,5 @@ def without(node: NodeCapacity, gone: Iterable[Instance]) -> NodeCapacity:
 
 
 def shards_on(copies: Iterable[Instance], node: NodeId) -> list[Shard]:
-    """Return the part of these instances that a node holds."""
+    """Return the ranks of these instances that are on a node."""
     return [shard for copy in copies for shard in copy.shards if shard.node == node]

@@ -1,9 +1,11 @@
-"""Plans: one for each model that waits for memory, with its victims and its reservation.
+"""Plans: one for each model that waits for memory, with the instances to evict (its victims) and
+its reservation.
 
-Pure. A plan lives as long as the demand for its model: evicting, settling, then placing. On each
-node one instance is evicted at a time, then memory is measured before the next; no instance is
-evicted before all necessary evictions are allowed. An instance in use first takes no new requests
-and is unloaded when its answers are done; until then its eviction can be withdrawn.
+Pure. A plan lives as long as the demand for its model. Its stages are: evicting, waiting for a
+measurement of the memory, then placing. On each node one instance is evicted at a time, then memory
+is measured before the next; no instance is evicted before all necessary evictions are allowed. An
+instance in use first takes no new requests and is unloaded when its answers are done; until then
+its eviction can be withdrawn.
 """
 
 from __future__ import annotations
@@ -20,21 +22,25 @@ from master.pool.claims import Claim
 from master.pool.ledger import Promise
 
 EVICT_DRAIN_S = 3600.0
-"""Time to finish a request that arrived while the instance was judged idle."""
+"""How long, in seconds, a request may still run that reached an idle instance while it was chosen
+for eviction."""
 SETTLE_S = 2.0
-"""At the latest this long after an unload, a node's memory counts as measured anew."""
+"""This many seconds after an unload, a node's memory counts as measured again, even without a new
+reading."""
 MEASURED_S = 0.25
-"""A reading that arrives this long after an unload was certainly measured without the instance."""
+"""A reading that arrives this many seconds after an unload was certainly measured without the
+instance."""
 HEARD_S = 0.5
-"""Within this time all gateways know that an instance takes no new requests."""
+"""After this many seconds all gateways know that an instance takes no new requests."""
 Phase = Literal["waiting", "evicting", "settling"]
 
 
 @dataclass(slots=True)
 class Tenure:
-    """The leader's notes on instances, by its own clock. `yields_at`: when an instance began to
-    yield. `load_s`: the last load time of each model. `wished_at`: since when each model is in
-    demand. `left_at`: when an instance last left each node."""
+    """The leader's notes on instances, by its own clock. `yields_at`: when an instance stopped
+    taking new requests because of its eviction. `load_s`: the last load time of each model.
+    `wished_at`: since when each model is in demand. `left_at`: when an instance was last unloaded
+    from each node."""
 
     placed_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
     ready_at: dict[InstanceId, float] = field(default_factory=dict[InstanceId, float])
@@ -63,21 +69,23 @@ class Tenure:
             self.left_at[node] = now
 
     def is_settled(self, node: NodeId, measured_at: float, now: float) -> bool:
-        """Return whether a node's memory was measured since an instance last left it."""
+        """Return whether a node's memory was measured after an instance was last unloaded from
+        it."""
         left_at = self.left_at.get(node)
         return left_at is None or now - left_at >= SETTLE_S or measured_at >= left_at + MEASURED_S
 
     def unsettled(
         self, nodes: Iterable[NodeId], measured_at: Callable[[NodeId], float], now: float
     ) -> frozenset[NodeId]:
-        """Return the nodes whose memory was not measured since an instance left them."""
+        """Return the nodes whose memory was not measured after an instance was last unloaded from
+        them."""
         return frozenset(n for n in nodes if not self.is_settled(n, measured_at(n), now))
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """The plan of a waiting model. `why`: what it waits for now. `until_at`: the expected end of
-    that; None: unknown. `load_s`: its load time."""
+    """The plan of a waiting model. `why`: what it waits for now. `until_at`: when that is expected
+    to end; None: unknown. `load_s`: the expected time to load the model."""
 
     claim: Claim
     choice: PoolChoice
@@ -106,11 +114,11 @@ class PlanBook:
     )
 
     def promises_beside(self, model: ModelId | None, state: ClusterState) -> tuple[Promise, ...]:
-        """Return the reservations of all other models."""
+        """Return the reservations of all models other than `model`."""
         return tuple(plan.promise(state) for name, plan in self.plans.items() if name != model)
 
     def begin(self) -> None:
-        """Begin a pass over the demand, most urgent first."""
+        """Start to go through all claims again, most urgent first."""
         self.plans, self.refused = {}, {}
 
     def refuse(self, claim: Claim, why: str, *, in_vain: bool) -> None:
@@ -126,7 +134,7 @@ class PlanBook:
         unsettled: frozenset[NodeId],
         now: float,
     ) -> list[EventBody]:
-        """Open or continue a model's plan; return the events that are due."""
+        """Open a model's plan, or continue it. Return the events that are due."""
         events: list[EventBody] = []
         phase: Phase = "waiting"
         whys: list[str] = []
@@ -188,7 +196,7 @@ def _first_step(claim: Claim, victim: Victim) -> EventBody:
 
 
 def _emptied(claim: Claim, leaving: list[Victim], tenure: Tenure, now: float) -> list[EventBody]:
-    """Return the events that unload instances which yield (get no new requests) and have no open
+    """Return the events that unload those victims which get no new requests and have no open
     requests any more."""
     events: list[EventBody] = []
     for victim in leaving:

@@ -1,9 +1,9 @@
 """Replicas of models under load: decides which instances are replicas, when a new one is due, and
 when one ends.
 
-Pure. A replica is an instance that was added because the others were overloaded, as long as
-another one answers. It gets no reservation: it uses memory that is free while nothing waits,
-yields at once to other claims, and ends when its load is gone. Load and quiet are integrated
+Pure. An instance is a replica if it was added because the others were overloaded, as long as
+another one answers. It gets no reservation: it uses memory that is free while nothing waits, is
+evicted at once for other claims, and ends when its load is gone. Overload and quiet are measured
 over time: each second adds or subtracts one, so that a short pause decides nothing.
 """
 
@@ -20,16 +20,16 @@ from master.pool.settings import PoolSettings
 from master.pool.turns import Copy
 
 FAILED_PAUSE_S = 600.0
-"""After a replica failed, its model gets no other one for this time."""
+"""After a replica has failed, its model gets no other replica for this many seconds."""
 LONGEST_LOOK_S = 2.0
-"""A longer gap between two updates counts as this time."""
+"""A gap between two updates counts as at most this many seconds."""
 LIVING = ("placed", "ready")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """The load on a model's `copies` that take requests. `rows`: requests open at their runners
-    or waiting at gateways."""
+    """The load on a model's `copies`, the number of its instances that take requests. `rows`:
+    requests that are open at their runners or wait at gateways."""
 
     copies: int
     rows: int
@@ -39,16 +39,16 @@ class ModelLoad:
         return self.rows >= settings.replica_rows * self.copies
 
     def is_light(self, settings: PoolSettings) -> bool:
-        """Return whether one instance less would have at most half of `replica_rows` requests
-        each."""
+        """Return whether the model would have at most half of `replica_rows` requests per instance
+        if it had one instance less."""
         return 2 * self.rows <= settings.replica_rows * (self.copies - 1)
 
 
 @dataclass(slots=True)
 class LoadMeters:
-    """How long models have been overloaded or nearly idle, in seconds that rise and fall, and
-    until when a failed replica bars new ones. By the leader's clock; a new leader starts at
-    zero."""
+    """For each model: how long it has been overloaded or nearly idle, in seconds that rise and
+    fall, and until when it gets no replica after one has failed. Times are by the leader's clock; a
+    new leader starts at zero."""
 
     heavy_s: dict[ModelId, float] = field(default_factory=dict[ModelId, float])
     light_s: dict[ModelId, float] = field(default_factory=dict[ModelId, float])
@@ -72,32 +72,34 @@ class LoadMeters:
         self.light_s.pop(model, None)
 
     def removed(self, gone: Instance, now: float) -> None:
-        """Record that an instance was removed; the argument is its last state. If it was a replica
-        and was not draining, it has failed."""
+        """Record that an instance was removed; `gone` is its last state. If it was a replica and
+        was not draining, it has failed."""
         self.changed(gone.model)
         if gone.replica and gone.status != "draining":
             self.paused_until[gone.model] = now + FAILED_PAUSE_S
 
     def recall(self, paused_until: Mapping[ModelId, float], now: float) -> None:
-        """Take over until when models get no replica, by this leader's clock."""
+        """Take over, from the last leader, until when models get no replica (by this leader's
+        clock)."""
         longest = now + FAILED_PAUSE_S
         self.paused_until = {m: min(at, longest) for m, at in paused_until.items() if at > now}
 
     def is_due(self, model: ModelId, settings: PoolSettings) -> bool:
-        """Return whether a model has been under load for long enough."""
+        """Return whether a model has been overloaded for long enough to get a replica."""
         lasted = model in self.heavy_s and self.heavy_s[model] >= settings.replica_after_s
         return lasted and model not in self.paused_until
 
     def is_over(self, model: ModelId, settings: PoolSettings) -> bool:
-        """Return whether a model has been nearly idle for long enough."""
+        """Return whether a model has been nearly idle for long enough to lose a replica."""
         return model in self.light_s and self.light_s[model] >= settings.replica_gone_s
 
 
 def replicas_in(
     instances: Iterable[Instance], quiet: Collection[NodeId] = ()
 ) -> dict[InstanceId, str]:
-    """Return the replicas with the reason of each. An instance that was added as a replica
-    counts as none while no other answers; instances on `quiet` nodes may not answer."""
+    """Return the replicas among these instances, with the reason of each. An instance that was
+    added as a replica counts as none while no other instance of its model answers; instances on
+    `quiet` nodes may not answer."""
     came: dict[ModelId, list[Instance]] = {}
     answers: dict[ModelId, list[Instance]] = {}
     for instance in instances:
@@ -139,7 +141,7 @@ def due(
     meters: LoadMeters,
     settings: PoolSettings,
 ) -> list[ModelId]:
-    """Return the models that should get one more instance, the one with most rows per instance
+    """Return the models that should get one more instance, the one with most requests per instance
     first. A model is left out while one of its instances is loading or being unloaded."""
     models: list[ModelId] = []
     for model, load in loads.items():
@@ -159,8 +161,8 @@ def over(
     meters: LoadMeters,
     settings: PoolSettings,
 ) -> dict[InstanceId, str]:
-    """Return the replicas that end, and why: those beyond the setting, and the newest of a model
-    whose load is gone."""
+    """Return the replicas that should end, with the reasons: replicas beyond the number in the
+    settings, and the newest replica of each model whose load is gone."""
     ending: dict[InstanceId, str] = {}
     stay: dict[ModelId, list[Instance]] = {}
     for instance in state.instances.values():

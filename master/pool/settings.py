@@ -1,4 +1,4 @@
-"""The operator's choices for the pool.
+"""The operator's settings for the cluster's shared memory (the pool).
 
 Pure.
 """
@@ -14,11 +14,11 @@ class PoolSettings:
 
     An instance in use has a minimum residency of `turn_s`, or of `turn_loads` times its load time
     if that is longer. So a busy machine spends at most 1 / (1 + `turn_loads`) of its time loading.
-    A waiting claim rises by `ageing_per_s` in priority each second.
+    A waiting claim becomes more urgent by `ageing_per_s` in priority each second.
 
-    A model with `replica_rows` requests per instance for `replica_after_s` gets another
-    instance, at most `replicas` beside its first (0: none). It loses it when one instance less
-    would have had at most half as many requests for `replica_gone_s`.
+    A model that has had `replica_rows` requests per instance for `replica_after_s` gets another
+    instance, at most `replicas` beside its first (0: none). It loses that instance if, for
+    `replica_gone_s`, one instance less would have had at most half as many requests each.
     """
 
     turn_s: float = 30.0

@@ -1,9 +1,9 @@
-"""Decides when an instance in memory yields to a waiting claim.
+"""Decides when an instance in memory is evicted for (yields to) a waiting claim.
 
-Pure. The minimum residency protects demand, not idleness: an idle instance yields at once. An
-instance in use keeps its minimum residency, then yields to a claim that stands no worse than its
-requests; urgent claims do not wait for it. A pinned instance never yields; a replica does at
-once, because its model has another instance.
+Pure. The minimum residency protects instances in use: an idle instance yields at once. An instance
+in use stays for its minimum residency. Then it yields to a claim whose standing is no worse than
+that of its requests. Urgent claims do not wait for the residency. A pinned instance never yields; a
+replica does at once, because its model has another instance.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from master.pool.claims import URGENT, Claim
 from master.pool.settings import PoolSettings
 
 IN_USE_S = 0.3
-"""A client that sends its next request at once has sent it within this time."""
+"""An instance counts as in use for this many seconds after a request. A client that sends its next
+request at once has sent it by then."""
 FIRST_USE_S = 3.0
-"""Requests that waited for an instance reach it within this time."""
+"""A new instance that no request has used yet counts as in use for this many seconds. Requests that
+waited for it reach it within this time."""
 NORMAL = 10
-"""The assumed class of running requests if their runner does not report it."""
+"""The priority class that running requests are assumed to have if their runner does not report
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyUse:
-    """The use of an instance, as its lead runner reported at `heard_at`. `idle_s`: idle time by
-    now, 0 while a request is open. `idle_then_s`: idle time at the report; a moment between two
-    requests is not idleness. `best_priority`: the most urgent class of the open requests."""
+    """The use of an instance, as its lead runner reported at `heard_at`. `idle_s`: how long it has
+    been idle now, 0 while a request is open. `idle_then_s`: how long it had been idle at the
+    report; a moment between two requests does not count as idle. `best_priority`: the most urgent
+    class of the open requests."""
 
     open_requests: int
     idle_s: float
@@ -39,8 +43,8 @@ class CopyUse:
 @dataclass(frozen=True, slots=True)
 class Copy:
     """An instance in memory or loading. `use` None: unknown. `ready_at` None: not ready yet.
-    `load_s`: its load time. `waiting`: the claim of its model at gateways. `replica`: why it was
-    added as a replica; empty for others."""
+    `load_s`: its load time. `waiting`: the claim of the requests that wait for its model at
+    gateways. `replica`: why it was added as a replica; empty for others."""
 
     instance: Instance
     use: CopyUse | None
@@ -65,7 +69,8 @@ class Yielding:
 
 
 def is_in_use(copy: Copy, now: float) -> bool:
-    """Return whether a ready instance serves a request, did so a moment ago, or is about to."""
+    """Return whether a ready instance serves a request, served one a moment ago, or is about to
+    serve one."""
     use = copy.use
     if use is None or use.open_requests:
         return True

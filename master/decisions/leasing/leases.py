@@ -1,8 +1,8 @@
-"""Commands about leases: their events, the evictions that they need, or refusals.
+"""Commands about leases: the events, evictions or refusals that they lead to.
 
-Pure. Models are evicted for a lease as for a model. If a more urgent claim needs the memory, the
-owner of a lease is asked to release it; the lease is not taken away. Ageing of a claim does not
-count here, because a lease has no minimum residency.
+Pure. Models are evicted for a lease as for another model. If a more urgent claim needs the memory,
+the owner of a lease is asked to release it; the lease is not taken away. A claim's ageing (it
+becomes more urgent while it waits) does not count here, because a lease has no minimum residency.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MOST_ASKED = 8
 
 
 def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoice | Refusal | None:
-    """Return the event that grants the lease, None if the lease exists already, the necessary
-    evictions, or a refusal."""
+    """Return the event that grants the lease; None if the lease exists already; the evictions that
+    must come first; or a refusal."""
     leases = scene.state.leases
     if command.lease in leases:
         return None
@@ -60,7 +60,8 @@ def take_lease(command: TakeLease, scene: Scene) -> LeaseGranted | pool.PoolChoi
 def decide_lease(
     command: RenewLease | AskLeaseBack | EndLease, state: ClusterState
 ) -> LeaseAskedBack | LeaseEnded | Refusal | None:
-    """Return the event of a command about a lease, None if nothing changes, or a refusal."""
+    """Return the event that a command about a lease leads to; None if nothing changes; or a
+    refusal."""
     lease = state.leases.get(command.lease)
     if lease is None:
         text = f"there is no lease {command.lease!r}; it was released or not renewed in time"

@@ -1,8 +1,9 @@
-"""Which node quantizes a model, with how much memory and disk; or a refusal.
+"""Chooses the node that quantizes a model, with how much memory and disk; or refuses.
 
-Pure. The work is an instance of the new model: it takes a slot and memory, is listed and deleted
-like any instance. Weights are read, packed and written piece by piece. So it needs less memory
-than the model: a runner's base memory, one output file, and the largest piece with its result.
+Pure. The work is done by an instance of the new model: it takes a runner slot and memory, and is
+listed and deleted like any instance. Weights are read, quantized and written piece by piece. So it
+needs less memory than the model: a runner's base memory, one output file, and the largest piece
+with its result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from bus.wire.messages.weights import DISK_MARGIN_BYTES, Bits, GroupSize
 from master.placement import FIXED_BYTES, NodeCapacity, gb, resolve_backend
 
 FILE_BYTES = 1 << 30
-"""Largest file of weights, plus at most one tensor; a file is written in one piece."""
+"""The largest size of a file of weights, before its last tensor is added. A file is written in one
+piece."""
 SCALE_BYTES = 8
-"""Size of a group's scale and bias at their greatest width."""
+"""Bytes of the scale and the bias of one group, at their greatest width."""
 RETRY_S = 10.0
 
 
@@ -47,7 +49,7 @@ def decide_quantizing(
 
 
 def memory_bytes(card: ModelCard, out_bytes: int) -> int:
-    """Return the peak memory of quantizing a model."""
+    """Return the peak memory, in bytes, of quantizing a model."""
     piece = max((*card.layer_bytes, card.embedding_bytes, card.head_bytes), default=0)
     return FIXED_BYTES + min(FILE_BYTES, out_bytes) + 2 * (piece or card.weights_bytes)
 

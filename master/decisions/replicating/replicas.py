@@ -1,9 +1,9 @@
 """Decides when a model under load gets a replica on an idle node, and when the replica ends.
 
-Pure. Nothing is evicted for a replica. It must not take memory that others need: none is placed
-while a model or a lease waits for memory, or a lost or failed instance waits for a place. A new
-leader places none before all nodes have reported. A replica takes one node, on which no instance is
-in use or loading.
+Pure. Nothing is evicted for a replica. It must not take memory that others need. So no replica is
+placed while a model or a lease waits for memory, or a lost or failed instance waits to be placed. A
+new leader places none before all nodes have reported. A replica takes one node, on which no
+instance is in use or loading.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ if TYPE_CHECKING:
     from master.decisions.decide import Scene
 
 SLOWEST = 3.0
-"""A replica is not worth placing if it would read its weights more than this many times slower than
-the first instance."""
+"""A replica is not placed if it would read its weights more than this many times slower than the
+first instance."""
 DRAIN_S = 600.0
-"""Time in which a replica that is being removed may finish its open requests."""
+"""How long, in seconds, the open requests of a replica may still run when the replica is
+removed."""
 
 
 def replicate(
@@ -63,8 +64,8 @@ def replicate(
 def as_it_stands(
     name: InstanceId, state: ClusterState, quiet: Collection[NodeId]
 ) -> Instance | None:
-    """Return the instance of this name; None if there is none. If no other instance of its model
-    answers, the returned instance does not count as a replica."""
+    """Return the instance with this id; None if there is none. If no other instance of its model
+    answers, it is returned as an instance that is no replica."""
     instance = state.instances.get(name)
     if instance is None or name in pool.replicas_in(state.instances.values(), quiet):
         return instance
@@ -74,8 +75,8 @@ def as_it_stands(
 def _place_first(
     due: Mapping[ModelId, pool.ModelLoad], scene: Scene, fresh: Callable[[], InstanceId]
 ) -> InstancePlaced | None:
-    """Return the event that places a replica of the first model with room for it; None if no model
-    has room."""
+    """Return the event that places a replica of the first model for which there is memory; None if
+    there is memory for no model."""
     settings = scene.policy.pool
     for model, load in due.items():
         copies = "instance was" if load.copies == 1 else f"{load.copies} instances were"
