@@ -1,6 +1,6 @@
 """Talks to the bus, the disk and the gateway's other HTTP processes: who may use the gateway, and
 how much. It has API keys with their budgets, clients with their profiles and cooldowns, and checks
-of origins.
+of web origins.
 
 The secret of a key is never stored. shoal stores the secret's hash, and finds a key by that hash.
 This package uses the packages for requests and records; neither of those two imports this package.

@@ -39,8 +39,8 @@ last minute."""
 
 
 class ApiKeys:
-    """The cluster's API keys that this process accepts. Keys in the settings of this node are not
-    among them."""
+    """The cluster's API keys that this process accepts. API keys in the settings of this node are
+    not among them."""
 
     def __init__(self, bus: BusClient, readings: ClusterReadings) -> None:
         self._bus = bus
@@ -94,9 +94,9 @@ class ApiKeys:
         )
 
     def come(self, key_id: str, *, counted: bool = False) -> Callable[[], None]:
-        """Count a request that begins; return a function to call once, at the request's end.
-        `counted`: the request was already counted for the limit per minute when its job was
-        submitted."""
+        """Count a request that begins. Return a function that the caller must call once, at the
+        request's end. `counted`: the request was already counted for the limit per minute when its
+        job was submitted."""
         self._budgets.came(key_id, self._now(), wall(), counted=counted)
         self._tell()
         self._keep_telling()

@@ -43,8 +43,8 @@ KEY_ID_DIGITS = 16
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The caller of a request. `key_id` is None without a key, for the owner's key, and for the
-    only key in the node's settings. `of_cluster`: the key belongs to the cluster. `has_key` is
-    False for a caller without a key, on a node that requires none."""
+    only key in the node's settings. `of_cluster`: the key is one of the cluster's keys. `has_key`
+    is False for a caller without a key, on a node that requires none."""
 
     scope: Scope = "admin"
     key_id: str | None = None
@@ -79,8 +79,9 @@ def caller_of_key(
 
 
 def caller_of_run(owner: str, keys: Mapping[str, ApiKey]) -> Caller:
-    """Return the caller for a run of a job. `owner` is the id of the key that submitted the job.
-    Raises HttpFaultRaised (401) if `owner` is a key of the cluster that has been deleted."""
+    """Return the caller for a run of a background job. `owner` is the id of the key that submitted
+    the job. Raises HttpFaultRaised (401) if `owner` is a key of the cluster that has been
+    deleted."""
     if owner in keys:
         return Caller(keys[owner].scope, owner, of_cluster=True)
     if KEY_ID.fullmatch(owner):
@@ -148,8 +149,8 @@ def host_allowed(host: str | None, names: Collection[str]) -> bool:
 
 
 def origin_allowed(origin: str | None, host: str | None, origins: Collection[str]) -> bool:
-    """Return whether a web page of `origin` may send requests: its host is the Host header, a
-    loopback address, or its origin is listed."""
+    """Return whether a web page of `origin` may send requests: the origin's host is the one in the
+    Host header or a loopback address, or `origins` lists the origin."""
     if origin is None:
         return True
     if origin in origins or "*" in origins:

@@ -33,8 +33,7 @@ Spent = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class OverBudget:
-    """A refusal for now: the key has exhausted a budget. It names the budget, its limit and when to
-    retry."""
+    """The budget that an API key has exhausted for now, with its limit and when to retry."""
 
     code: str
     message: str
@@ -121,7 +120,7 @@ class KeyMeter:
         )
 
     def came(self, now: float, wall_s: float) -> None:
-        """Count a request that has arrived towards the limit per minute."""
+        """Count a request that has arrived, towards the limit per minute."""
         self.used_at_s = wall_s
         if self.seconds and self.seconds[-1][0] == int(now):
             self.seconds[-1][1] += 1

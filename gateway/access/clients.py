@@ -48,8 +48,8 @@ report is repeated after `REPEAT_S`."""
 
 
 class ClientTold(records.ClientFigures):
-    """A client. `known_by` is null if the client has a profile but has sent no request. `rests_s`
-    is the remaining cooldown in seconds."""
+    """A client, as the API reports it. `known_by` is null if the client has a profile but has sent
+    no request. `rests_s` is the remaining cooldown in seconds."""
 
     client: str
     known_by: str | None
@@ -130,7 +130,8 @@ class AskingClients:
     # --- usage -----------------------------------------------------------------------------------
 
     def rests(self, client: ClientName, cooldown_s: float) -> None:
-        """Start a client's cooldown at all processes of this gateway. 0 starts none."""
+        """Start a client's cooldown at all processes of this gateway. `cooldown_s` 0 starts
+        none."""
         if cooldown_s > 0:
             self.cooldowns.rest(client, self._now() + cooldown_s)
             self._tell()

@@ -26,7 +26,7 @@ class ClientRests:
         self._until: dict[ClientName, float] = {}
         self._reports: dict[int, tuple[float, dict[ClientName, tuple[float, int]]]] = {}
         self.is_empty = True
-        """No client is in cooldown, as far as is known here."""
+        """Whether no client is in cooldown, as far as this process knows."""
 
     def rest(self, client: ClientName, until: float) -> None:
         """Begin a client's cooldown, or extend it."""
@@ -56,7 +56,7 @@ class ClientRests:
         self.is_empty = not (self._until or any(clients for _, clients in self._reports.values()))
 
     def rows(self, waiting: Mapping[ClientName, int], now: float) -> list[RestRow]:
-        """Return the report for other processes, and forget cooldowns that have ended."""
+        """Return the report for other processes. Drop cooldowns that have ended."""
         self._until = {client: until for client, until in self._until.items() if until > now}
         self.is_empty = not (self._until or any(clients for _, clients in self._reports.values()))
         clients = sorted({*self._until, *waiting})

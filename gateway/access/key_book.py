@@ -30,7 +30,8 @@ class KeyBook:
         return None if key.is_expired(wall_s) else key
 
     def named(self, word: str) -> ApiKey | None:
-        """Return the key with that id or name, ignoring case in names; None if no key has it."""
+        """Return the key whose id or name is `word`; None if there is none. Upper and lower case
+        may differ in a name."""
         folded = word.casefold()
         same = (key for key in self.keys.values() if key.name.casefold() == folded)
         return self.keys.get(word) or next(same, None)

@@ -1,5 +1,6 @@
-"""Talks to the operating system: ends the process silently on Ctrl-C while the command line
-loads."""
+"""Talks to the operating system: while the command line is still loading its modules, Ctrl-C ends
+the process silently.
+"""
 
 from __future__ import annotations
 

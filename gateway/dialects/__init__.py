@@ -1,3 +1,3 @@
-"""The HTTP APIs of shoal: for each dialect one pure file or folder, which parses the bodies of
-requests and renders answers.
+"""The HTTP APIs of shoal. Each API (dialect) has one pure file or folder, which parses the bodies
+of requests and renders answers.
 """

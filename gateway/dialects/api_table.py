@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path of an API, and its line in the API reference."""
+    """A path of an API, and its description in the API reference."""
 
     path: str
     summary: str
@@ -44,9 +44,9 @@ class Endpoint:
 class Generates(Endpoint):
     """`POST path` generates text.
 
-    `body` is the model that parses the body. `answer` is the type of a whole answer, `event` the
-    type of the JSON in each event or line of a stream, except failures. `ends_with` is the data of
-    a stream's last event if that is not JSON.
+    `body` is the pydantic model that parses the body. `answer` is the type of a whole answer,
+    `event` the type of the JSON in each event or line of a stream, except errors. `ends_with` is
+    the data of a stream's last event if that is not JSON.
     """
 
     dialect: Dialect
@@ -59,8 +59,8 @@ class Generates(Endpoint):
 @dataclass(frozen=True, slots=True)
 class ReadsPrompt(Endpoint):
     """`POST path` reports a prompt as the model reads it, and generates nothing. `body` is the
-    model that parses the body, `answer` the type of the answer. The parser's requests ask the
-    runner about their prompts."""
+    pydantic model that parses the body, `answer` the type of the answer. The parsed requests only
+    ask the runner about their prompts."""
 
     dialect: WholeDialect
     body: type[BaseModel]
@@ -69,8 +69,8 @@ class ReadsPrompt(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Embeds(Endpoint):
-    """`POST path` makes vectors from texts. `body` is the model that parses the body, `answer` the
-    type of the answer."""
+    """`POST path` makes vectors from texts. `body` is the pydantic model that parses the body,
+    `answer` the type of the answer."""
 
     dialect: WholeDialect
     body: type[BaseModel]
@@ -107,8 +107,8 @@ class ShowsModel(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """A parsed body about one model: its name, whether the client wants a verbose answer or a
-    stream, and the paths of fields without effect (`Extras.ignored`)."""
+    """A parsed body about one model: the model's name, whether the client wants a verbose answer or
+    a stream, and the paths of fields without effect (`Extras.ignored`)."""
 
     name: str
     verbose: bool = False
@@ -118,8 +118,8 @@ class AskedModel:
 
 @dataclass(frozen=True, slots=True)
 class AsksOfModel(Endpoint):
-    """`POST path` does something with the model that the body names. `body` is the model that
-    parses the body; `parse` returns the name."""
+    """`POST path` does something with the model that the body names. `body` is the pydantic model
+    that parses the body; `parse` returns the language model's name."""
 
     parse: Callable[[bytes, Limits], AskedModel]
     body: type[BaseModel]
@@ -154,10 +154,10 @@ class DeletesModel(AsksOfModel):
 
 @dataclass(frozen=True, slots=True)
 class AskedDerivation:
-    """A parsed body about a new derived model: its name, its source, and its changes to the source
-    (`DerivedModel`). If `system` is None, the new model keeps the source's system prompt. `adapter`
-    names an adapter of the base model; if empty, the new model keeps the source's adapter.
-    `is_copy`: the model equals its source and only has another name."""
+    """A parsed body about a new derived model: its name, its source (the model that it is made
+    from), and its changes to the source (`DerivedModel`). If `system` is None, it has the source's
+    system prompt. `adapter` names an adapter of the base model; if empty, it has the source's
+    adapter. `is_copy`: the model equals its source and only has another name."""
 
     name: ModelId
     source: str
@@ -172,8 +172,8 @@ class AskedDerivation:
 
 
 Derive = Callable[[AskedDerivation, ModelId, DerivedModel | None, float], DerivedModel]
-"""Makes a derived model from four values: the body, the base model, the source if the source is
-itself a derived model, and the time in seconds since 1970. Raises BadRequest."""
+"""Makes a derived model from four values: the parsed body, the base model, its source (None unless
+that is itself a derived model), and the time in seconds since 1970. Raises BadRequest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,8 @@ class MadeInBackground:
 
 @dataclass(frozen=True, slots=True)
 class KeptShapes:
-    """The types of the answers about stored answers. `deleted` is the type for a deletion, `items`
-    for a list of items. `event` is the type of an event of a stream; None if there are no streams.
+    """The types of the answers for stored answers. `deleted` is the type for a deletion, `items`
+    for a list of items. `event` is the type of a stream's event; None if there are no streams.
     `listing` is the type of a list of answers; None if answers are not listed."""
 
     answer: Any
@@ -219,10 +219,10 @@ class KeepsAnswers(Endpoint):
     """Below `path` clients read, delete and cancel stored answers by their ids, and list their
     input items.
 
-    `what` is an answer's name in a refusal. `items` renders the input items for a query, at the
-    path `items_at` below the answer's. `told` renders the answer; `replayed` renders it as a stream
-    of events for a query (None: not offered). `background`: None if no answer is made in the
-    background.
+    `what` is the name of such an answer in error messages. `items` renders the input items for a
+    query; their path is `items_at`, below the answer's. `told` renders the answer; `replayed`
+    renders it as a stream of events for a query (None: not offered). `background`: None if no
+    answer is made in the background.
     """
 
     what: str
@@ -259,9 +259,11 @@ class AskedList:
 class KeepsListed(KeepsAnswers):
     """Stored answers that `GET path` lists. `POST path` generates them, so the same path is also in
     a `Generates` row. `POST` below the path sets an answer's labels. No answer can be cancelled.
-    Each listed answer has `created`, `id` and `model`. `asked` parses the query; `listing` renders
-    a page. `labels` parses the labels of a body; `body` is the model that parses the body. `asked`
-    and `labels` raise `BadRequest`."""
+    Each listed answer has `created`, `id` and `model`.
+
+    `asked` parses the query; `listing` renders a page. `labels` parses the labels in a body of the
+    type `body`. Both parsers raise `BadRequest`.
+    """
 
     asked: Callable[[Mapping[str, str]], AskedList]
     listing: Callable[[Sequence[KeptAnswer], bool], bytes]
@@ -271,9 +273,9 @@ class KeepsListed(KeepsAnswers):
 
 @dataclass(frozen=True, slots=True)
 class AskedItems:
-    """A parsed body about a conversation. It has the items as JSON, with ids made from `request`;
-    `named`, as in `ToKeep`; the labels as a JSON object; and the paths of fields without effect
-    (`Extras.ignored`)."""
+    """A parsed body about a conversation. `items` are its items as JSON, with ids made from
+    `request`; `named` is as in `ToKeep`; `labels` is a JSON object; `ignored` are the paths of
+    fields without effect (`Extras.ignored`)."""
 
     request: RequestId
     items: tuple[bytes, ...]
@@ -297,9 +299,9 @@ class AskedPage:
 class ConversationShapes:
     """How a dialect parses and renders conversations. The parsers raise `BadRequest`.
 
-    `begun` and `added` parse bodies; `page` parses a query. `item_named` returns an item of a
-    stored answer by its id. `resolved` replaces references by the stored items. `told` renders a
-    conversation from its request, its time in seconds since 1970 and its labels.
+    `begun` and `added` parse bodies with new items; `page` parses a query. `item_named` returns an
+    item of a stored answer by its id. `resolved` replaces references by the stored items. `told`
+    renders a conversation from its request, its time in seconds since 1970 and its labels.
     """
 
     begun: Callable[[bytes, ParseContext], AskedItems]
@@ -319,7 +321,7 @@ class KeepsConversations(Endpoint):
     """At `path` clients begin conversations. Below it they read, label and delete one conversation
     by its id, and add, list, read and delete the items of that conversation.
 
-    `body`, `labels_body` and `items_body` are the models that parse the bodies. `answer`, `removed`
+    `body`, `labels_body` and `items_body` are the types that parse the bodies. `answer`, `removed`
     and `listing` are the types of a conversation, of its deletion and of a list of its items.
     """
 
@@ -334,7 +336,7 @@ class KeepsConversations(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class Says(Endpoint):
-    """`GET path` always gives the same answer, of the type `shown`."""
+    """`GET path` always returns the same answer, of the type `shown`."""
 
     answer: bytes
     shown: Any
@@ -342,16 +344,16 @@ class Says(Endpoint):
 
 @dataclass(frozen=True, slots=True)
 class ErrorEnvelope:
-    """The shape of an API's failures. `shape` is the type of their bodies, and `body` makes such a
-    body. `id_key` is the key of the request's id in that body, next to the failure; empty if the
-    body has no request id."""
+    """The form of an API's errors. `shape` is the type of their bodies, and `body` makes such a
+    body. `id_key` is the key of the request's id in that body, next to the error; empty if the body
+    has no request id."""
 
     shape: type
     body: Callable[[HttpFault], Mapping[str, Any]]
     id_key: str = ""
 
     def answer(self, fault: HttpFault, request_id: str = "") -> ErrorAnswer:
-        """Return the HTTP answer to a failure, for a request of which no byte was answered yet."""
+        """Return the HTTP answer to a failed request of which no byte was answered yet."""
         id_field = {self.id_key: request_id} if self.id_key and request_id else {}
         body = json_bytes({**self.body(fault), **id_field})
         return ErrorAnswer(fault.status, headers_of(fault), body)
@@ -361,11 +363,11 @@ class ErrorEnvelope:
 class Api:
     """One HTTP API. The answer of the root path lists the API's first three endpoints.
 
-    Failures of paths that begin with one of `prefixes` have this API's envelope. All endpoints also
-    answer below the path `also_under`. In the id of an answer, one of `id_prefixes` precedes the
-    request's id. If another API has the same path, requests with the header `marked_by` go to this
-    API. So do failures below `marked_prefixes`. Clients of this API read the request id from the
-    header `id_header` as well as from `x-request-id`.
+    Errors of paths that begin with one of `prefixes` have this API's form. All endpoints can also
+    be reached below the path `also_under`. The id of an answer is one of `id_prefixes`, followed by
+    the request's id. If another API has the same path, requests with the header `marked_by` go to
+    this API; errors of such requests below `marked_prefixes` have this API's form. Clients of this
+    API read the request id from the header `id_header` as well as from `x-request-id`.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""From bytes to a closed model: JSON, limits, `x_*` fields, and errors that name the field.
+"""Parses the JSON of a body into a typed object: limits, `x_*` fields, errors that name the field.
 
 Pure. Every dialect parses its bodies with this module, so that all dialects refuse alike. An error
 reports the first fault with its path in the client's terms (`messages[2].content[0].text`). Each
@@ -6,7 +6,7 @@ dialect has a table of the fields that are accepted without effect, with the rea
 that look like misspellings are refused. Other unknown fields are accepted, and the response reports
 them as ignored (`unknown_fields`).
 
-Functions choose a union's member. Their tags begin with `~`, so that paths never show them.
+Functions choose a union's member. Its members' tags begin with `~`, so that paths never show them.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ EXTRAS: Mapping[str, str] = {
 """Descriptions of shoal's own fields, which every body may have."""
 MAX_SECONDS = 7 * 24 * 3600.0
 _BETWEEN = bytes(set(range(256)) - set(b'",:[{'))
-"""All bytes of JSON text, except the bytes that separate values or open a text, an array or an
-object."""
+"""All byte values except the separators of JSON values and the bytes that open a text, an array or
+an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldTable:
-    """How a dialect treats fields that its model does not have.
+    """How a dialect treats the fields of a body that its type for the body does not have.
 
     - `harmless`: accepted without effect; each with the reason.
     - `neutral`: accepted only with these values, which request nothing; the parser checks them.
@@ -101,24 +101,24 @@ the field has no effect."""
 
 
 def honoured(words: str) -> Any:
-    """Make an optional field that has an effect. `words` describe the field."""
+    """Make the field definition of an optional field that has an effect, described by `words`."""
     return Field(default=None, description=words)
 
 
 def no_effect(why: str) -> Any:
-    """Make an optional field that is accepted without effect; `why` is the reason."""
+    """Make the field definition of an optional field without effect; `why` is the reason."""
     return Field(default=None, description=why, json_schema_extra={EFFECT: "none"})
 
 
 def refused(why: str) -> Any:
-    """Make the field that shows an object's kind, for a kind of object that is refused. `why` is
-    the reason."""
+    """Return the definition of a field that identifies a kind of object, for a kind that is
+    refused. `why` is the reason."""
     return Field(description=why, json_schema_extra={ACCEPTED: []})
 
 
 def only(*accepted: Any, why: str, alias: str | None = None) -> Any:
-    """Make a field without effect that accepts these values and null. Its parser or its type
-    refuses all others."""
+    """Return the definition of a field without effect that accepts these values and null. Its
+    parser or its type refuses all others."""
     schema: dict[str, Any] = {ACCEPTED: list(accepted)}
     return Field(default=None, description=why, alias=alias, json_schema_extra=schema)
 
@@ -148,14 +148,14 @@ def by_field(name: str, *values: str, also: Mapping[str, str] | None = None) -> 
 
 
 def by_shape(expected: str, tag: Callable[[object], str | None]) -> Discriminator:
-    """Distinguish a union's members by the shape of the JSON value. Tags begin with `~`."""
+    """Choose a union's member by the tag of the JSON value. Tags begin with `~`."""
     return Discriminator(
         tag, custom_error_type="union_shape", custom_error_message=f"must be {expected}"
     )
 
 
 def by_type(expected: str, tags: Mapping[type, str]) -> Discriminator:
-    """Distinguish a union's members by the type of the JSON value."""
+    """Choose a union's member by the type of the JSON value."""
     return by_shape(expected, lambda value: tags.get(type(value)))
 
 
@@ -184,8 +184,8 @@ def read_object(body: bytes, limits: Limits) -> dict[str, Any]:
 
 
 def read_body(model: type[Model], body: bytes, limits: Limits) -> tuple[Model, Extras]:
-    """Return a body as `model`, and its `x_*` fields with the paths of ignored fields. Raises
-    BadRequest for the first fault."""
+    """Parse a body as `model`. Return it and its `x_*` fields with the paths of ignored fields.
+    Raises BadRequest for the first fault."""
     fields = read_object(body, limits)
     extras = take_extras(fields)
     strict = limits.strict_fields
@@ -280,8 +280,8 @@ def path_of(location: tuple[int | str, ...]) -> str:
 
 
 def _ignored(location: Location, nearest: str | None, *, strict: bool) -> str:
-    """Return the path of an unknown field. Raises BadRequest for a misspelling, or for any if
-    `strict`."""
+    """Return the path of an unknown field. Raises BadRequest if it looks misspelt, or for any
+    unknown field if `strict`."""
     path = path_of(location)[:MAX_PATH]
     if nearest is not None:
         raise BadRequest(f"unknown field '{path}'; did you mean '{nearest}'?", field=path)
@@ -307,10 +307,9 @@ def _translate(error: ValidationError, within: str) -> NoReturn:
 
 
 def _with_odd_numbers(body: bytes, error: orjson.JSONDecodeError) -> Any:
-    """Raise BadRequest naming the NaN or infinity in a body that is otherwise valid JSON.
+    """Raise BadRequest that names the NaN or infinity in a body that is otherwise valid JSON.
 
-    Raises BadRequest with the parser's own message for every other fault, and if the model would
-    not refuse the value.
+    For every other fault, raise BadRequest with the parser's own message.
     """
     refusal = BadRequest(f"the request body is not valid JSON: {error}")
     if not any(word in body for word in (b"NaN", b"Infinity")):
@@ -341,10 +340,12 @@ def _odd_number(value: Any) -> str | None:
 
 
 def _check_counts(body: bytes, limits: Limits) -> None:
-    """Count a body's values outside of its texts. Raises BadRequest if there are too many values.
+    """Count a body's values outside of its strings. Raises BadRequest if there are too many.
+
     This check comes before parsing. As Python objects, millions of values take seconds and
     gigabytes, and the parser blocks the process meanwhile. The check needs only a few passes over
-    the bytes: once escaped quotes are removed, every second piece between quotes is text."""
+    the bytes: once escaped quotes are removed, every second piece between quotes is text.
+    """
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _BETWEEN)
     texts = plain.count(b'"') // 2
     if texts > limits.values + limits.keys:

@@ -1,4 +1,4 @@
-"""Collects entries of the data plane into whole answers, for clients that do not stream.
+"""Collects the entries that runners send into whole answers, for clients that do not stream.
 
 Pure. A collector takes the same entries that a stream renders, in order of arrival, so the whole
 answer agrees with the streamed one. It refuses entries of unknown requests. A raw prompt has no
@@ -38,7 +38,8 @@ class CollectedCall:
     arguments: str = ""
 
     def add(self, delta: ToolCallDelta) -> None:
-        """Add a part of the call. The id and the name come once, the arguments in fragments."""
+        """Add a part of the call. The id and the name come only in the first part, the arguments in
+        fragments."""
         self.call_id = self.call_id or delta.call_id or ""
         self.name = self.name or delta.name or ""
         self.arguments += delta.arguments
@@ -61,9 +62,9 @@ class CollectedChoice:
 
 @dataclass(slots=True)
 class Collected:
-    """One complete request. `failed` is set if the request ended early, `prompt` if the request had
-    a question about its prompt. `vectors` has one vector for each input; `cut` has the numbers of
-    the inputs that were truncated."""
+    """The answer to one complete request. `failed` is set if the request ended early, `prompt` if
+    the request had a question about its prompt. `vectors` has one vector for each input; `cut` has
+    the numbers of the inputs that were truncated."""
 
     request_id: RequestId
     choices: list[CollectedChoice]
@@ -75,7 +76,7 @@ class Collected:
 
 
 class Collector:
-    """Collects the entries of several requests. It is done once each request has ended."""
+    """Collects the entries of several requests, until each of them has ended."""
 
     def __init__(self, requests: Sequence[GenerationRequest]) -> None:
         self._open = {

@@ -1,8 +1,8 @@
-"""The interface between HTTP and the bus: the input and output of every dialect.
+"""The interface between the HTTP server and the dialects: the input and output of every dialect.
 
-Pure. A dialect parses a body into `GenerationRequest`s and renders data-plane entries into its own
-shapes. A dialect knows no sockets, models or clock. Its caller, the shell, makes request ids,
-passes the time, submits the requests and sends the bytes.
+Pure. A dialect parses a body into `GenerationRequest`s and renders the entries that runners send
+into the shapes of its own API. A dialect knows no sockets, models or clock. Its caller, the HTTP
+server, makes request ids, passes the time, submits the requests and sends the bytes.
 
 Order of a stream: `open` once, then `render` and `comment` in any order, then `close` once. A
 rendered error (a `Failed` entry or `error`) ends the stream: all later calls return no bytes.
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """A parser's input in addition to the body.
+    """The input of a parser in addition to the body.
 
     The parser takes one of `ids` for each request. `context_tokens` maps known text models to the
     context length on their model cards.
@@ -70,10 +70,10 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """Requests to shoal beyond the dialect: `x_*` fields and Ollama's `keep_alive`.
+    """A client's requests to shoal beyond the dialect: `x_*` fields and Ollama's `keep_alive`.
 
     `keep_alive_s` is infinite for "for ever". `says_priority`: the body sets the priority, so no
-    profile or card changes it. The client's next request is refused for `cooldown_s` after this
+    client profile or model card changes it. The next request is refused for `cooldown_s` after this
     one. `ignored` are the paths of unknown fields, which had no effect. `for_thinking` are the
     paths of fields that have an effect only in thinking models.
     """
@@ -100,8 +100,8 @@ class KeptAnswer:
     """A stored answer that later requests may continue, and its input items as JSON, including
     those of the answers before it.
 
-    `listed` is its row in a list of answers, as JSON; empty if no list contains it. `labels` are
-    the client's, as a JSON object; they may change.
+    `listed` is the answer's row in a list of answers, as JSON; empty if no list contains it.
+    `labels` are the client's, as a JSON object; they may change.
     """
 
     answer: bytes
@@ -117,8 +117,8 @@ NamedItem = tuple[str, bytes]
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
     """The items that a request adds to its conversation. `items` are the items of the request.
-    `said` takes the answer as JSON and returns the items of the answer. It returns None if nothing
-    is to be added, not even the request's items."""
+    `said` takes the answer as JSON and returns the items of the answer. `said` returns None if
+    nothing is to be added, not even the request's items."""
 
     conversation: str
     said: Callable[[bytes], tuple[NamedItem, ...] | None]
@@ -162,20 +162,20 @@ class Background:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A parsed body. `model` is the name as the client wrote it; answers echo it.
+    """A parsed body. `model` is the name as the client wrote it; answers repeat it.
 
     The requests are answered together, in order: choice c of request r is choice r * n + c of the
     answer.
 
     - `echoes`: the text before each request's choices (empty: none; None: the runner reports it).
-    - `echoed_fields`: members of the answer that the body determines.
+    - `echoed_fields`: fields of the answer that the body determines.
     - `to_keep`: None if the dialect stores no answers.
     - `tells`: optional parts of the answer, named in the dialect's own words.
-    - `manner`: a sentence that ends a conversation's system prompt; empty: none.
+    - `manner`: a sentence that is added to the end of the system prompt; empty: none.
     - `affinity`: a text shared by requests that are best sent to one instance; empty: none.
     - `cuts`: if the conversation is too long, its oldest turns are cut.
     - `background`: None if the client waits for the answer.
-    - `prompt_tokens`: total of all prompts. The shell sets it for a stream once the runners
+    - `prompt_tokens`: total of all prompts. The HTTP server sets it for a stream once the runners
       reported it; 0 until then.
     """
 
@@ -214,9 +214,9 @@ class ErrorAnswer:
 
 
 def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
-    """Return the headers of a failure for every dialect. `Retry-After` is in whole seconds, at
-    least 1. Without it, `x-should-retry: false` stops clients that would retry by the status alone.
-    """
+    """Return the headers of the response to a failed request, the same for every dialect.
+    `Retry-After` is in whole seconds, at least 1. If there is none, `x-should-retry: false` stops
+    clients that would retry because of the status alone."""
     headers: list[tuple[str, str]] = [("content-type", "application/json"), *fault.headers]
     if fault.retry_after_s is not None:
         headers.append(("retry-after", str(max(1, math.ceil(fault.retry_after_s)))))
@@ -228,8 +228,8 @@ def headers_of(fault: HttpFault) -> tuple[tuple[str, str], ...]:
 
 
 class StreamRenderer(Protocol):
-    """One streamed answer. A renderer holds only the state that rendering needs; the shell holds
-    the socket."""
+    """One streamed answer. A renderer has only the state that rendering needs; its caller has the
+    socket."""
 
     @property
     def ended(self) -> bool:
@@ -245,11 +245,11 @@ class StreamRenderer(Protocol):
         ...
 
     def comment(self, text: str) -> bytes:
-        """Return a keep-alive or progress message; empty if the dialect has no comments."""
+        """Return a keep-alive or progress message; empty if the dialect has no such messages."""
         ...
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the bytes of a failure after the status was sent. Ends the stream."""
+        """Return the bytes that report a failure after the status was sent. Ends the stream."""
         ...
 
     def close(self) -> bytes:
@@ -308,7 +308,7 @@ class KeepingStream(StreamRenderer, Protocol):
 
 
 class RecallingDialect(Protocol):
-    """A dialect whose bodies may continue stored answers or refer to their items."""
+    """A dialect whose bodies may continue stored answers or refer to items of stored answers."""
 
     def item_named(self, stored: KeptAnswer, item_id: str) -> bytes | None:
         """Return an item of a stored answer or of its input; None if neither has the item."""
@@ -342,13 +342,13 @@ class LoadedCopy:
 
 @dataclass(frozen=True, slots=True)
 class ModelListing:
-    """One model in the listings.
+    """One model in the lists of models.
 
     `parameters` is a count (4_000_000). `capabilities` are Ollama's words: completion, tools,
     thinking, insert, vision, embedding. `config` is the model's own configuration. `tensors` are
     (name, type, shape). `config`, `tensors`, `template` and `license` are empty if the files are
-    not on this node's disk. `max_tokens` is an answer's limit unless its request sets one.
-    `derived` is set for a derived model; all other fields then describe its source.
+    not on this node's disk. `max_tokens` is an answer's limit unless its request sets one. For a
+    derived model, `derived` is set and all other fields describe its source.
     """
 
     id: str

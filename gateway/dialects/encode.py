@@ -1,8 +1,8 @@
-"""JSON bytes without characters that some clients take for a line break.
+"""JSON bytes without the characters that some clients take for a line break.
 
 Pure. JSON allows U+0085, U+2028 and U+2029 unescaped in strings. Clients that split a stream with
 `str.splitlines`, such as the official `ollama`, take these characters for line breaks. So this
-module escapes them. It also clamps log-probabilities to finite numbers, since JSON has no
+module escapes them. It also limits log-probabilities to finite numbers, since JSON has no
 infinities.
 """
 
@@ -27,16 +27,16 @@ LEAST_LOGPROB = -9999.0
 """The log-probability that OpenAI's API reference uses for "impossible"."""
 
 _LONG_NUMBER = re.compile(r"[0-9]{19}")
-"""A number with fewer consecutive digits fits into 64 bits."""
+"""Finds digits that may not fit into 64 bits: a number with fewer consecutive digits fits."""
 _BREAKS = re.compile(rb"\xc2\x85|\xe2\x80[\xa8\xa9]")
 _ESCAPES = {b"\xc2\x85": b"\\u0085", b"\xe2\x80\xa8": b"\\u2028", b"\xe2\x80\xa9": b"\\u2029"}
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Annotates a plain object made by `model_dump(mode="json")`. Its schema is the model's without
-    the fields `without`. `adds` are the names and JSON types of additional fields. `model` may be a
-    dataclass."""
+    """An annotation for a plain object made by `model_dump(mode="json")`. Its JSON schema is the
+    schema of `model` without the fields `without`. `adds` are the names and JSON types of
+    additional fields. `model` may be a dataclass."""
 
     model: type
     without: frozenset[str] = frozenset()
@@ -101,8 +101,8 @@ def arguments_object(text: str) -> dict[str, Any] | orjson.Fragment | None:
 
 
 def partial_object(text: str) -> dict[str, Any] | orjson.Fragment:
-    """Return the complete members of truncated arguments, as clients of streams read them. If no
-    member is complete, return an empty object."""
+    """Return the members of truncated JSON arguments that are complete, which is also what a client
+    that parses the stream would have. If no member is complete, return an empty object."""
     whole = arguments_object(text)
     if whole is not None:
         return whole
@@ -131,7 +131,8 @@ def finite_logprob(logprob: float) -> float:
 
 
 def logprobs_list(logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return a text's log-probabilities in the shape that all dialects but one use."""
+    """Return the log-probabilities of a text's tokens, in the form that all dialects but one
+    use."""
     return [
         {
             "token": token.text,

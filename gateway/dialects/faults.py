@@ -1,7 +1,7 @@
-"""Failures as HTTP sees them: one table from our reasons to statuses and codes.
+"""Failures as HTTP reports them: one table from shoal's reasons to HTTP statuses and error codes.
 
-Pure. An `HttpFault` belongs to no dialect; each dialect puts the fault into its own envelope. The
-message is for the client and says what to do. `Retry-After` is set if and only if a retry may help.
+Pure. An `HttpFault` belongs to no dialect; each dialect renders it in its own form. The message is
+for the client and says what to do. `Retry-After` is set if and only if a retry may help.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
-"""The retry time for a full queue if the refusal itself names none."""
+"""The retry time in seconds for a full queue, if the refusal itself names none."""
 UNAVAILABLE_RETRY_S = 5.0
-"""The retry time for a model that is loading, draining or lost."""
+"""The retry time in seconds for a model that is loading, draining or lost."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpFault:
-    """A failure. `code` is stable, so that programs can rely on it. `field` is named in the
-    client's terms. `facts` are numbers that explain the failure (position, prompt_tokens,
-    limit_tokens, ...)."""
+    """A failure, for the client. `code` is stable, so that programs can rely on it. `field` is
+    named in the client's terms. `facts` are numbers that explain the failure (position,
+    prompt_tokens, limit_tokens, ...)."""
 
     status: int
     code: str
@@ -100,8 +100,8 @@ PULL_FAILURES: Mapping[PullRefusal, _Row] = {
     "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
     "broken": _Row(500, "internal_error"),
 }
-"""A failed pull never answers with 401 or 403, even if the hub refused access. Those statuses would
-say that the client's API key for shoal is wrong."""
+"""The status and error code for each reason why a pull failed. None is 401 or 403, because these
+would say that the client's API key for shoal is wrong."""
 
 _OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 
@@ -163,8 +163,8 @@ def of_overflow(error: errors.ContextOverflow) -> HttpFault:
 
 
 def of_error(error: Exception) -> HttpFault | None:
-    """Return the fault for an error. Returns None for an error that no code raises on purpose,
-    which is a failure of shoal itself."""
+    """Return the fault for an error; None for an unexpected error, which is a failure of shoal
+    itself."""
     match error:
         case HttpFaultRaised():
             return error.fault
@@ -180,8 +180,8 @@ def unknown_model(
     model: str, names: Sequence[str] = (), seen: tuple[str, PassedOver] | None = None
 ) -> HttpFault:
     """Return the 404 for an unknown model. The message names the command that downloads the model;
-    nothing is downloaded now. `names` are the known models. `seen` is a node and a file on its
-    disk: an unusable file with the name of the model, or a refused card with that name."""
+    nothing is downloaded now. `names` are the known models. `seen` is a node, and a file on its
+    disk that the name may mean but that is not a usable model."""
     if seen is not None:
         node, file = seen
         if file.taken:
@@ -207,8 +207,8 @@ def unknown_adapter(name: str, model: str, adapter: str, adapters: Iterable[str]
 
 
 def makes_no_such(model: str, makes: str, embedders: Sequence[str]) -> HttpFault:
-    """Return the 400 for a text model asked for vectors, or an embedding model asked for text.
-    `embedders` are the cluster's embedding models."""
+    """Return the 400 for a request to a model of the wrong kind: a text model asked for vectors, or
+    an embedding model asked for text. `embedders` are the cluster's embedding models."""
     if makes == "embedding":
         text = (
             f"'{model}' does not support chat or completions: it is an embedding model, which "
@@ -255,7 +255,7 @@ def answer_not_made(answer_id: str, state: str, field: str, is_open: bool) -> Ht
 
 
 def item_not_found(item_id: str) -> HttpFault:
-    """Return the 404 for an item id in a body that no stored answer contains."""
+    """Return the 404 for a body with an item id that no stored answer contains."""
     text = (
         f"Item with id '{item_id[:200]}' not found. Items are stored with their answers, but not "
         "if `store` is false: send the item itself, or remove it from your input"
@@ -339,7 +339,7 @@ def no_websocket(path: str) -> HttpFault:
 
 
 def packed_body(encoding: str) -> HttpFault:
-    """Return the 415 for a compressed body, whose real size would show too late."""
+    """Return the 415 for a compressed body, whose real size would be known too late."""
     return HttpFault(
         415,
         "unsupported_encoding",
@@ -375,7 +375,7 @@ def in_words(field: str | None, words: Mapping[str, str]) -> str | None:
 
 def overflow_of(fault: HttpFault) -> tuple[int, int] | None:
     """Return (prompt tokens, limit) of a prompt that is too long; None for every other failure.
-    Each dialect uses these in its own wording, which its clients search for."""
+    Each dialect puts these numbers into the wording that its clients search for."""
     prompt = fault.facts.get("prompt_tokens")
     limit = fault.facts.get("limit_tokens", fault.facts.get("limit"))
     if fault.code != "context_length_exceeded":

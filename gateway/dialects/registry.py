@@ -1,7 +1,7 @@
 """All HTTP APIs by name. No other module lists them.
 
-Pure. To add an API, write a folder like those of the other APIs, with bodies, a renderer and a
-table `Api`. Then add a line to `APIS`.
+Pure. To add an API, write a package like those of the other APIs, with bodies, a renderer and a
+table of the type `Api`. Then add a line to `APIS`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gateway.dialects.to_come import not_offered, to_come
 
 APIS: tuple[Api, ...] = (OPENAI, OLLAMA, ANTHROPIC, PROMPTS)
 DEFAULT_ENVELOPE = OPENAI.envelope
-"""The error envelope of paths outside every API."""
+"""The form of errors at paths that belong to no API."""
 
 
 def never(_header: str) -> bool:
-    """Say that a request does not have this header. For callers that have no request."""
+    """Return False: the request has no such header. For callers that have no request."""
     return False
 
 
 def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
-    """Return the error envelope of a path, including planned and unsupported paths (`to_come`).
-    `has` reports whether the request has a header. If two APIs share the path, the headers decide.
-    """
+    """Return the form of errors at a path, including planned and unsupported paths (`to_come`).
+    `has` reports whether the request has a header. If two APIs share the path, the headers
+    decide."""
     if (marked := _marked(path, has)) is not None:
         return marked.envelope
     row = to_come(path) or not_offered(path)
@@ -40,7 +40,8 @@ def envelope_of(path: str, has: Callable[[str], bool] = never) -> ErrorEnvelope:
 
 
 def api_of(path: str, has: Callable[[str], bool] = never) -> Api | None:
-    """Return the API of a request, by its path or else by its headers; None outside every API."""
+    """Return the API of a request, by its path or else by its headers; None if it belongs to no
+    API."""
     owners = (api for api in APIS if path.startswith(api.prefixes))
     return next(owners, None) or _marked(path, has)
 
@@ -51,7 +52,7 @@ def _marked(path: str, has: Callable[[str], bool]) -> Api | None:
 
 
 def asked_at(path: str) -> Generates | Embeds | ReadsPrompt | None:
-    """Return the endpoint that answers a `POST` to this path with a model; None if there is no such
+    """Return the endpoint at which a model answers a `POST` to this path; None if there is no such
     endpoint."""
     for api in APIS:
         own = path.removeprefix(api.also_under) if api.also_under else path

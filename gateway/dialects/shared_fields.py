@@ -1,4 +1,4 @@
-"""Fields with the same meaning in every dialect, checked by the same rules.
+"""Parses fields that mean the same in every dialect, by the same rules.
 
 Pure. Each function returns a field's value or raises `BadRequest` naming the field.
 """
@@ -23,7 +23,8 @@ from gateway.dialects.dialect import Extras, Limits
 
 MAX_STOP_CHARACTERS = 1000
 LEAST_TOP_P = 1e-9
-"""A nucleus this small holds only the likeliest token. That is the meaning of `top_p: 0`."""
+"""A value of `top_p` so small that only the likeliest token can be drawn. That is what `top_p: 0`
+means."""
 LEAST_TEMPERATURE = 1e-3
 """The least temperature for sampling. Below this value every draw is the likeliest token, and the
 inverse of a still smaller value leaves float32's range."""
@@ -79,7 +80,7 @@ def stops_of(field: str, stops: str | Sequence[str] | None, limits: Limits) -> t
 
 
 def top_logprobs_of(wanted: bool | None, count: int | None) -> int | None:
-    """Return the number of alternatives to show; None without log-probabilities."""
+    """Return how many alternatives to show for each token; None without log-probabilities."""
     if wanted:
         return count or 0
     if count:
@@ -122,7 +123,7 @@ def unseen(kind: str) -> TextPart:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingAsked:
-    """The amount of thinking that a body requests, in one field or in several that agree.
+    """How much thinking a body requests, in one field or in several that agree.
 
     `effort` is None if the body only turns thinking on or off. `unheeded` are the paths of fields
     that have no effect because thinking is off. `for_thinking` are the paths of fields that have an
@@ -145,8 +146,8 @@ class ThinkingAsked:
         return request.model_copy(update=fields)
 
     def report_in(self, extras: Extras, limits: Limits) -> Extras:
-        """Return the extras, with the fields that have no effect or might have none. Raises
-        BadRequest if fields without effect are refused."""
+        """Return `extras` with the fields about thinking that have no effect or might have none.
+        Raises BadRequest if fields without effect are refused."""
         extras = ignoring(extras, self.unheeded, NO_THINKING, limits)
         return replace(extras, for_thinking=self.for_thinking) if self.for_thinking else extras
 
@@ -157,9 +158,9 @@ def thinking_asked(
     efforts: Mapping[str, Effort | Literal["none"] | None],
     budgets: Mapping[str, int | None] | None = None,
 ) -> ThinkingAsked:
-    """Return the amount of thinking. Each mapping has paths of a body with their values, all for
-    the same setting. A budget below 0 means that the body sets no budget. If two values differ,
-    raises BadRequest naming the second."""
+    """Return how much thinking a body requests. Each parameter maps paths of the body to values;
+    all its values must agree, because they concern the same setting. A budget below 0 means that
+    the body sets no budget. If two values differ, raises BadRequest naming the second."""
     switch_path, switch = _agreed(switches)
     effort_path, effort = _agreed(efforts)
     budget_path, budget = _agreed(budgets or {})
@@ -189,9 +190,9 @@ def _agreed(values: Mapping[str, Value | None]) -> tuple[str, Value | None]:
 
 
 def tool_tag(own: str, *others: str) -> Callable[[object], str | None]:
-    """Return a function that tags tools by their `type`. The tag is `~own` if the type is `own` or
-    missing, `~` and the type if `others` has the type, and `~foreign` otherwise. The client runs
-    all tools except foreign ones."""
+    """Return a function that returns the tag of a tool, by the tool's `type`. The tag is `~own` if
+    the type is `own` or missing, `~` and the type if it is one of `others`, and `~foreign`
+    otherwise. The client runs all tools except foreign ones."""
 
     def tag(value: object) -> str | None:
         """Return the tag of a tool; None if the value is not an object."""

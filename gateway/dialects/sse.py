@@ -1,7 +1,7 @@
-"""Server-sent events: how bytes are framed for a browser's or a client's event reader.
+"""Server-sent events: the bytes of each event in a stream.
 
-Pure. Every frame is complete. A payload is JSON on one line, so the only line breaks are the
-frame's own.
+Pure. Every frame is a complete event. A payload is JSON on one line, so the only line breaks are
+the frame's own.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def named_frame(event: str, payload: bytes) -> bytes:
 
 
 def placed_frame(place: str, event: str, payload: bytes) -> bytes:
-    """Return one event with its name and its id; a reader can resume after that id. Neither may
-    hold a line break."""
+    """Return one event with its name and its id (`place`); a client can resume the stream after
+    that id. Neither may hold a line break."""
     return b"id: " + place.encode() + b"\n" + named_frame(event, payload)
 
 
 def comment(text: str) -> bytes:
-    """Return a line that readers skip. It keeps the connection open and shows progress to a
-    person."""
+    """Return a comment line, which clients ignore. It keeps the connection open and shows progress
+    to a person."""
     return b": " + " ".join(text.split()).encode() + b"\n\n"

@@ -1,7 +1,7 @@
-"""Paths that clients know but shoal does not answer. Their 404 says why, unlike the 404 of a
+"""Paths that clients know but shoal does not serve. Their 404 says why, unlike the 404 of a
 misspelt path.
 
-Pure. `TO_COME` has planned paths, which `docs/plans.md` lists. Delete a row once shoal answers its
+Pure. `TO_COME` has planned paths, which `docs/plans.md` lists. Delete a row once shoal serves its
 path. `NOT_OFFERED` has paths that no engine supports, and paths that shoal will never offer.
 """
 
@@ -25,7 +25,7 @@ HISTORY = "send the whole conversation each time, to /v1/chat/completions"
 
 class ToCome(NamedTuple):
     """A planned path, including all paths below it. The row has the purpose of the path, what
-    clients can use today, and the error envelope."""
+    clients can use today, and the form of errors."""
 
     offers: str
     instead: str
@@ -43,7 +43,7 @@ TO_COME: Mapping[str, ToCome] = {
 
 class NotOffered(NamedTuple):
     """An unsupported path, including all paths below it. The row has the error code, the reason,
-    what clients can use instead, and the error envelope."""
+    what clients can use instead, and the form of errors."""
 
     code: Literal["no_such_engine", "not_offered"]
     why: str
@@ -122,7 +122,7 @@ def _is_below(path: str, prefix: str, row: ToCome | NotOffered) -> bool:
 
 
 def absence(path: str) -> HttpFault | None:
-    """Return the fault for a path that clients know but shoal does not answer; None for any other
+    """Return the error for a path that clients know but shoal does not serve; None for any other
     path."""
     planned, never = to_come(path), not_offered(path)
     if planned is not None:

@@ -1,9 +1,9 @@
-"""Fields of a body that its type does not have. Misspellings are refused, and other fields are
-reported.
+"""Finds fields of a body that its type does not have. Misspellings are refused, and other fields
+are reported.
 
 Pure. A misspelling is one letter away from a known name of at least five letters, or two letters
 away from one of at least nine. A name in a published schema (`published_fields`) is never a
-misspelling, because the client meant that name. Keys of a conversation's turns are never
+misspelling, because the client meant that name. Keys in a conversation's turns are never
 misspellings either, since clients send back every key that they received. A response header names
 the fields without effect. A field whose value is null requests nothing and is not reported.
 """
@@ -30,7 +30,7 @@ MAX_NAMED = 64
 HEADER = "x-shoal-ignored"
 HEADER_BYTES = 1024
 MORE = "+more"
-"""The end of a header that is too short for all names. `quote` escapes plus signs, so no name
+"""Ends a response header that is too short for all names. `quote` escapes plus signs, so no name
 contains one."""
 
 _PLAIN = frozenset((str, int, float, bool, dict, type(None)))
@@ -86,13 +86,14 @@ def unknown_within(model: BaseModel) -> Iterator[tuple[Location, type[BaseModel]
 
 
 def may_be_slip(location: Location) -> bool:
-    """Return whether a key at this location may be a misspelling. That is the case outside the
+    """Return whether a key at this location may be a misspelling: it may, unless it is inside the
     conversation."""
     return location[0] not in CONVERSATION
 
 
 def header_of(names: Sequence[str]) -> str:
-    """Return the names as a header's value: escaped as in URLs, at most `HEADER_BYTES`."""
+    """Return the names as the value of a response header: escaped as in URLs, at most
+    `HEADER_BYTES` long."""
     value = ""
     for name in names:
         more = f", {_escaped(name)}" if value else _escaped(name)
@@ -103,7 +104,7 @@ def header_of(names: Sequence[str]) -> str:
 
 
 def labels_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Return the number of ignored fields for each label of a counter. The label of a published
+    """Return the number of ignored fields for each label of a metric. The label of a published
     field is its last key; the label of any other field is `other`."""
     counts: dict[str, int] = {}
     for name in names:

@@ -1,11 +1,11 @@
-"""Talks to the web: fetches the pages whose URLs clients send. The package `providers` inside sends
+"""Talks to the web: fetches the pages whose URLs clients send. Its subpackage `providers` sends
 requests to the remote APIs that the operator configured.
 
-No other package of the gateway fetches a client's URL. One module parses URLs, one judges
-addresses, one has the policy, and one dials. A URL is checked before its name is resolved, and the
-addresses are checked before they are dialled. Each redirect is checked in the same way. A page is
-limited in bytes (both compressed and decompressed), in time and in type. A separate process parses
-HTML.
+No other package of the gateway fetches a client's URL. One module parses URLs, one classifies
+addresses, one has the policy, and one connects. A URL is checked before its name is resolved, and
+the addresses are checked before a connection is made. Each redirect is checked in the same way. A
+page is limited in bytes (both compressed and decompressed), in time and in type. A separate process
+parses HTML.
 """
 
 from gateway.fetching.pages import ExtractedPage, FoundPages, OpenedPage

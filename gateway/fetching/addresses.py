@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 from gateway.fetching.url import Address
 
 Opens = Literal["always", "listed", "alone", "never"]
-"""When an address may be dialled: always, if its network is listed, only if the single address is
-listed, or never."""
+"""When a connection to an address is allowed: always, if the operator lists its network, only if
+the operator lists this single address, or never."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -78,8 +78,9 @@ lower half is an IPv4 address."""
 
 
 def kind_of(address: Address) -> AddressKind:
-    """Return the kind of an address. A NAT64 address has the kind of its IPv4 address if that is
-    public, because a network without IPv4 reaches all IPv4 hosts that way."""
+    """Return the kind of an address. A NAT64 address (an IPv4 address inside IPv6) has the kind of
+    its IPv4 address if that is public, because a network without IPv4 reaches all IPv4 hosts that
+    way."""
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
             return _RESERVED

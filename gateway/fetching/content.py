@@ -18,8 +18,8 @@ from gateway.fetching.refusals import FetchRefused
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
 MOST_RATIO = 200
-"""Most unpacked bytes for one packed byte. The limit applies from `RATIO_FROM_BYTES` on; text has a
-ratio of 3 to 20."""
+"""The maximum number of unpacked bytes per packed byte. The limit applies from `RATIO_FROM_BYTES`
+on; text has a ratio of 3 to 20."""
 RATIO_FROM_BYTES = 1 << 20
 _PIECE_BYTES = 256 << 10
 _KNOWN_CODECS = re.compile(
@@ -83,7 +83,8 @@ def text_of(body: bytes, charset: str | None) -> str:
 
 
 class PageBody:
-    """A body, added piece by piece. It is unpacked, and truncated at `largest_bytes`."""
+    """The body of a page, which arrives in pieces. It is unpacked, and truncated at
+    `largest_bytes`."""
 
     def __init__(self, encoding: str | None, largest_bytes: int) -> None:
         """Raise FetchRefused for an encoding that was not requested."""
@@ -115,7 +116,7 @@ class PageBody:
 
 
 class _Plain:
-    """Bytes that are not packed."""
+    """A body that is not compressed."""
 
     def pieces(self, packed: bytes) -> Iterator[bytes]:
         if packed:
@@ -123,7 +124,7 @@ class _Plain:
 
 
 class _Zipped:
-    """A decompressor of gzip, of zlib, and of deflate without a header, which some servers send."""
+    """Decompresses gzip, zlib, and deflate without a header, which some servers send."""
 
     def __init__(self, *, may_be_raw: bool) -> None:
         self._inner = zlib.decompressobj(zlib.MAX_WBITS | 32)

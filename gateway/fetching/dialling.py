@@ -1,7 +1,7 @@
-"""Talks to name servers and web servers: resolves a name once, and dials only addresses that the
-policy has judged.
+"""Talks to name servers and web servers: resolves a name once, and connects only to addresses that
+the policy has allowed.
 
-The connection goes to the judged address itself; the name appears only in SNI and Host. So a name
+The connection goes to the allowed address itself; the name appears only in SNI and Host. So a name
 that resolves to another address the next time (DNS rebinding) has no effect. All received bytes are
 counted, including headers and framing. No proxy is used.
 """
@@ -72,7 +72,7 @@ def trusted() -> ssl.SSLContext:
 
 
 class JudgedBackend(httpcore.AsyncNetworkBackend):
-    """Dials the judged addresses in order and ignores the host name that httpcore passes."""
+    """Connects to the allowed addresses in order and ignores the host name that httpcore passes."""
 
     def __init__(self, addresses: Sequence[Address], most_bytes: int) -> None:
         self._addresses = addresses
@@ -110,14 +110,14 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
 
 
 class CountedStream(httpcore.AsyncNetworkStream):
-    """A connection that accepts at most `left_bytes`."""
+    """A connection from which at most `left_bytes` more can be read."""
 
     def __init__(self, inner: httpcore.AsyncNetworkStream, left_bytes: int) -> None:
         self._inner = inner
         self._left_bytes = left_bytes
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        """Return the next bytes. Raises FetchRefused beyond the limit."""
+        """Return the next bytes. Raises FetchRefused if the page exceeds its limit."""
         data = await self._inner.read(max_bytes, timeout)
         self._left_bytes -= len(data)
         if self._left_bytes < 0:

@@ -1,8 +1,8 @@
-"""Talks to web servers: fetches one page within the policy.
+"""Talks to web servers: fetches one page as the policy allows.
 
-Each redirect is treated like the first URL: parsed, judged, resolved, judged again and dialled. No
-cookies, credentials or referrer are sent. A page beyond the largest size is truncated, and its
-connection is closed.
+Each redirect is treated like the first URL: it is parsed and checked, its name is resolved, and its
+addresses are checked before the connection. No cookies, credentials or referrer are sent. A page
+beyond the largest size is truncated, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ USER_AGENT = "shoal/0.1"
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A page, unpacked. `url` is the last URL after redirects. `truncated`: the page was longer."""
+    """A fetched page, unpacked. `url` is the last URL after redirects. `truncated`: the page was
+    longer."""
 
     url: str
     status: int

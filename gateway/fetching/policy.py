@@ -1,5 +1,5 @@
-"""The policy of fetching. Fetching is off by default. Otherwise the operator's list decides, within
-limits of size and time.
+"""The policy: which pages may be fetched. By default none; otherwise the operator's list decides,
+within limits of size and time.
 
 Pure. An entry of the list may be a name (`example.org`, `*.example.org`, `*`); pages of that name
 are fetched at public addresses only. Or the entry is a network or an address (`10.0.0.0/8`); pages
@@ -21,12 +21,12 @@ from gateway.fetching.url import Address, FetchUrl, read_name, read_url
 
 USUAL_PORTS = (80, 443)
 SEARCH_BYTES = 2 << 20
-"""Limit of a search engine's answer."""
+"""Maximum size of a search engine's answer, in bytes."""
 READ_TYPES = (
     "text/*", "application/json", "application/xhtml+xml", "application/xml",
     "application/*+json", "application/*+xml",
 )  # fmt: skip
-"""Content types with text to read, unless the settings name others."""
+"""Content types of pages that may be read, unless the settings name others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ def read_allowance(text: str) -> Allowance:
 
 @dataclass(frozen=True, slots=True)
 class FetchPolicy:
-    """Which pages may be fetched, and how much each may cost. `types` are content types with `*` as
-    a wildcard."""
+    """Which pages may be fetched, and the limits for each page. `types` are content types with `*`
+    as a wildcard."""
 
     enabled: bool = False
     allow: tuple[Allowance, ...] = (Allowance(name="*"),)
@@ -111,8 +111,8 @@ class FetchPolicy:
     def check_addresses(
         self, url: FetchUrl, addresses: Sequence[Address], own: Collection[Address]
     ) -> None:
-        """Raise FetchRefused unless all addresses of a URL may be dialled. `own` are this machine's
-        addresses."""
+        """Raise FetchRefused unless connections to all addresses of a URL are allowed. `own` are
+        this machine's addresses."""
         for address in addresses:
             kind = kind_of(address)
             if kind is PUBLIC and address in own:

@@ -1,4 +1,5 @@
-"""Reasons why a page is not fetched: one rule of a closed set, and a message that says what to do.
+"""Reasons why a page is not fetched. Each has a rule, which is one of a fixed set, and a message
+that says what to do.
 
 Pure. A message never contains an address of a resolved name: a stranger must not learn the names of
 this network.
@@ -17,7 +18,7 @@ PolicyRule = Literal["disabled", "not_allowed", "address"]
 AnswerRule = Literal["redirects", "content_type", "encoding", "unpacked", "unreadable"]
 """Rules that the server's answer breaks."""
 FailureRule = Literal["unresolved", "unreachable", "broken", "late"]
-"""Failures of the web server or on the way to it."""
+"""Failures of the web server, or of the connection to it."""
 OwnRule = Literal["busy", "no_search"]
 """Reasons of this node: it is busy, or it has no search engine."""
 FetchRule = UrlRule | PolicyRule | AnswerRule | FailureRule | OwnRule

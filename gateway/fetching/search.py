@@ -1,4 +1,4 @@
-"""Talks to the operator's search engine: sends words, and returns titles and URLs.
+"""Talks to the operator's search engine: sends search words, and returns titles and URLs.
 
 SearXNG is a search engine that operators run themselves. Its settings must enable answers in JSON
 (`search.formats`).

@@ -1,8 +1,8 @@
-"""Talks to the web for tools: opens a page, extracts its main text, searches.
+"""Talks to the web for three tools: open a page, extract its main text, search.
 
-A tool that is off loads no code: neither the HTTP client nor TLS authorities. A fetch takes one of
-the places for concurrent fetches, from its request to the end of parsing its page. Each client may
-take only a share of the places.
+A tool that is off loads no code: neither the HTTP client nor TLS authorities. The number of
+concurrent fetches is limited; a fetch counts from its request to the end of parsing its page. Each
+client may use only a share of that number.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ NO_BASE = "about:blank"
 
 
 class WebTools:
-    """The tools of one HTTP process. `asker` is the client, for its fair share."""
+    """The web tools of one HTTP process. `asker` is the client, for its fair share of the
+    fetches."""
 
     def __init__(
         self,

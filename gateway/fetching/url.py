@@ -1,8 +1,9 @@
 """Parses URLs from strangers. A URL that two programs could read differently is refused.
 
-Pure. The parsed URL is what is resolved, judged, dialled and sent as Host; no other parser reads
-the text afterwards. An address is written in its one usual form, and a name in ASCII (IDNA 2008).
-Credentials, zones and final dots are refused. So is a host that some systems read as a number.
+Pure. The parsed URL is what is checked, resolved, connected to and sent as Host; no other parser
+reads the text afterwards. An address is written in its one usual form, and a name in ASCII (IDNA
+2008). Credentials, zones and final dots are refused. So is a host that some systems read as a
+number.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _SENT = "!$&'()*+,;=:@/?%-._~"
 
 @dataclass(frozen=True, slots=True)
 class FetchUrl:
-    """A URL that may be dialled once its addresses are judged.
+    """A URL, which may be fetched once its addresses have been checked.
 
-    `host` is in lower case; an IPv6 address has no brackets. `address` is set if the host is an
+    `host` is in lower case; an IPv6 address has no brackets. `address` is set if the host is an IP
     address. `target` is the path with the query, in ASCII.
     """
 

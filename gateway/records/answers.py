@@ -53,8 +53,8 @@ def _nothing() -> Sequence[Statement]:
 
 @dataclass(frozen=True, slots=True)
 class HowKept:
-    """Either the function that makes the SQL statements that store an answer, or the reason `why`
-    it is not stored."""
+    """How to store an answer: the function that makes the SQL statements for it; or if the answer
+    is not stored, the reason `why`."""
 
     make: Make = _nothing
     why: str = ""
@@ -132,7 +132,7 @@ class AnswerRecords:
         return HowKept(partial(kept_answers.added, owner, request, answer, wall()))
 
     def tell_lost(self, request: RequestId, why: str) -> str:
-        """Log the reason why an answer or a part of it is not stored, and return this reason."""
+        """Log why an answer or a part of it is not stored. Return that reason."""
         self._lost.add(request=request, why=why)
         return why
 

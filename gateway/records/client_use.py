@@ -48,7 +48,7 @@ class ClientTotals:
 
 
 def seen_now(totals: ClientTotals, wall_s: float) -> ClientTotals:
-    """Return `totals` with this time as its first and last time."""
+    """Return `totals` with the time `wall_s` as the client's first and last time."""
     return replace(totals, first_at_s=wall_s, seen_at_s=wall_s)
 
 
@@ -87,7 +87,8 @@ class ClientUse:
             self._changed.discard(forgotten)
 
     def load(self, rows: Iterable[ClientRow]) -> None:
-        """Add the stored counts of this process number to the counts since its start."""
+        """Add the counts that an earlier process with this number stored to the counts of this
+        process."""
         counted, stored = self._totals, summed_clients([rows])
         self._totals = dict(sorted(stored.items(), key=lambda item: item[1].seen_at_s))
         for client, totals in counted.items():

@@ -1,5 +1,4 @@
-"""Talks to the log: knows whether the records of a node can be written, as far as one HTTP process
-sees.
+"""Talks to the log: knows whether one HTTP process can write the records of its node.
 
 The beginning and the end of each problem are logged once. `problems` lists a problem as long as it
 lasts.

@@ -27,12 +27,13 @@ from gateway.records.schema import VERSION, statements_from
 from gateway.records.statements import RecordsUnavailable, Statement
 
 LOCK_S = 10.0
-"""How long another process may take to check or migrate a file."""
+"""How long this process waits, in seconds, while another process checks or migrates the file."""
 LOOK_S = 0.02
 BUSY_S = 5.0
-"""How long a write waits for writes of other processes."""
+"""How long a write waits, in seconds, for writes of other processes."""
 CHECKPOINT_BYTES = 4 << 20
-"""The write-ahead log is truncated to this size once its content has been moved to the file."""
+"""Size in bytes to which the write-ahead log is truncated once its content has been moved to the
+file."""
 FREE_PAGES = 1024
 """If the file has more unused pages than this, it is shrunk."""
 ASIDE_AT_MOST = 4

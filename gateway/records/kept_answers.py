@@ -3,9 +3,9 @@
 Pure: returns SQL and its values. Each answer belongs to one owner (an API key), and no other owner
 can find it. If several answers share an item of a conversation, the item is stored once; it is
 deleted together with the last of these answers. The number, the bytes and the age of answers are
-limited. If the number or the bytes exceed the limit, the oldest answers of the owner with the most
-are deleted. So an owner with many answers never displaces those of an owner with few. A
-conversation counts as an answer whose age begins at its last use.
+limited. If the number (or the bytes) exceeds the limit, answers of the owner who has the most
+answers (or bytes) are deleted, oldest first. So an owner with many answers never displaces those of
+an owner with few. A conversation counts as an answer whose age begins at its last use.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class AnswerBounds:
 
 @dataclass(frozen=True, slots=True)
 class ListedQuery:
-    """Filter and order for a list of answers: at most `limit` answers that follow the answer
-    `after` (its `listed` bytes), were made by this model, and have all these labels."""
+    """Filter and order for a list of answers. The list has at most `limit` answers that come after
+    the answer `after` (its `listed` bytes), were made by this model, and have all these labels."""
 
     limit: int
     descends: bool
@@ -166,14 +166,14 @@ def _oldest(measure: str, most: str) -> str:
 
 
 def _most(measure: str) -> str:
-    """Return the query for the owner who has the most answers and conversations, by `measure`
-    (number or bytes)."""
+    """Return the query for the owner who has the greatest `measure` (number or bytes) of answers
+    and conversations."""
     return f"(SELECT owner FROM answer_tally ORDER BY {measure} DESC, owner LIMIT 1)"
 
 
 def _lead(measure: str) -> str:
-    """Return the query for two values, by `measure` (number or bytes): the total of all owners, and
-    by how much the owner with the most exceeds the next one."""
+    """Return the query for two values of `measure` (number or bytes): the total of all owners, and
+    the difference between the greatest and the second greatest owner."""
     second = f"SELECT {measure} FROM answer_tally ORDER BY {measure} DESC LIMIT 1 OFFSET 1"
     return (
         f"(SELECT coalesce(sum({measure}), 0) AS total, "

@@ -32,8 +32,8 @@ MOST_ROWS_WAITING = 8192
 """The queue has at most this many rows: some seconds of a busy node, or a reserve while the disk is
 full."""
 MOST_BEFORE_A_TRACE = 512
-"""If more rows than this wait, a trace is dropped, because it is about a hundred times as large as
-a row."""
+"""If more rows than this wait, a trace is dropped, because a trace is about a hundred times as
+large as a log row."""
 MOST_QUESTIONS = 512
 MOST_WRITES = 512
 TOGETHER = 64
@@ -51,7 +51,7 @@ CLOSE_S = 3.0
 _T = TypeVar("_T")
 Ask = Callable[[RecordsFile], Any]
 Make = Callable[[], Sequence[Statement]]
-"""Makes statements in the thread, because their content may be large."""
+"""Makes statements when it is called in the records thread, because their content may be large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class _Waiting:
     answer: asyncio.Future[Any]
 
     def say(self, value: Any, error: BaseException | None) -> None:
-        """Deliver the result to the event loop, unless the loop is closed or the caller was
-        cancelled."""
+        """Deliver the result or the error to the event loop, unless the loop is closed or the
+        caller was cancelled."""
 
         def deliver() -> None:
             if self.answer.done():
@@ -177,7 +177,7 @@ class NodeRecords:
         return await self.ask(ask)
 
     async def ask(self, ask: Callable[[RecordsFile], _T]) -> _T:
-        """Return the result of `ask`, which runs in the thread. Raises RecordsUnavailable."""
+        """Return the result of `ask`, run in the records thread. Raises RecordsUnavailable."""
         loop = asyncio.get_running_loop()
         question = _Question(loop, loop.create_future(), ask)
         return await self._waited(question, self._questions, MOST_QUESTIONS, ANSWER_S)
@@ -189,7 +189,7 @@ class NodeRecords:
         return await self.write_made(lambda: statements)
 
     async def write_made(self, make: Make) -> list[int]:
-        """Run the statements that `make` makes in the thread, as `write` does."""
+        """Run the statements that `make` makes in the records thread, as `write` does."""
         loop = asyncio.get_running_loop()
         write = _Write(loop, loop.create_future(), make)
         return await self._waited(write, self._writes, MOST_WRITES, WRITTEN_S)
@@ -297,7 +297,7 @@ class NodeRecords:
         return True
 
     def _write(self, file: RecordsFile) -> None:
-        """Write waiting rows, delete rows beyond the bounds, and check the file if that is due.
+        """Write waiting rows, delete rows beyond the limits, and check the file if that is due.
         Failed writes are retried later."""
         at = now()
         looks = self.condition.is_ailing or at >= self._looked_at + IDLE_LOOK_S
@@ -323,7 +323,7 @@ class NodeRecords:
             self.condition.worked(self._dropped.count)
 
     def _write_some(self, file: RecordsFile) -> int:
-        """Write and delete some rows; return how many were taken. Raises RecordsUnavailable."""
+        """Write and delete some rows; return how many were written. Raises RecordsUnavailable."""
         with self._wake:
             rows = list(islice(self._rows, BATCH_ROWS))
         try:
@@ -392,7 +392,7 @@ def open_records(options: Options, log: Log) -> NodeRecords:
     )
 
     def upkeep(now_s: float) -> Sequence[Statement]:
-        """Return the deletion of answers and traces beyond their bounds."""
+        """Return the statements that delete answers and traces beyond their limits."""
         return (*kept_answers.pruned(answers, now_s), *traces.pruned(of_traces, now_s))
 
     return NodeRecords(path, bounds, log, upkeep=upkeep)

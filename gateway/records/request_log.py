@@ -26,7 +26,8 @@ MOST_GROUPS = 100
 """Statistics have at most this many models and clients: those with the most requests."""
 
 Kind = Literal["generate", "embed", "ask"]
-"""The product of a request: text, vectors, or a fact about a prompt, such as its token count."""
+"""The product of a request: text (`generate`), vectors (`embed`), or a fact about a prompt (`ask`),
+such as its token count."""
 Group = Literal["model", "client"]
 
 
@@ -227,8 +228,8 @@ def stats(window_s: float, now_s: float) -> StatsQuestion:
 
 
 def _in_top_groups(group: Group) -> str:
-    """Return the SQL condition that a row's model or client is among those with the most
-    requests."""
+    """Return the SQL condition that a row's model (or client) is among the models (or clients) with
+    the most requests."""
     name = f"coalesce({group}, '')"  # null matches no list
     return (
         f"{name} IN (SELECT {name} FROM request WHERE {_IN_WINDOW} GROUP BY {group} "

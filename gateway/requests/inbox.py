@@ -29,8 +29,8 @@ from bus.wire.messages.tokens import (
 from gateway.dialects.faults import HttpFault, of_failed
 
 GATHERED = CREDIT_WINDOW // 4
-"""Entries that `take` may wait for, if the client gets the answer in one piece. The runner still
-has credit then."""
+"""If the client gets the answer in one piece, `take` waits until this many entries have come. The
+runner still has credit at that point."""
 _COSTS = frozenset((TokenDelta, PromptTokens, ToolCallDelta, Vectors))
 OnSent = Callable[[RequestId, int, int], None]
 

@@ -23,8 +23,8 @@ ANSWER_S = 10.0
 
 
 def is_final(refusal: Refusal) -> bool:
-    """Return whether waiting is hopeless. Examples: the model is unknown, pinned models fill the
-    memory, or no node with enough memory can start a runner now."""
+    """Return whether it is useless to wait after this refusal. Examples: the model is unknown,
+    pinned models fill the memory, or no node with enough memory can start a runner now."""
     if refusal.facts.get("given_up"):
         return True
     in_vain = refusal.reason == "no_capacity" and refusal.retry_after_s is None

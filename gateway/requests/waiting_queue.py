@@ -37,10 +37,10 @@ A runner reports its load at least this often, so the gateway knows the new load
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """One waiting request, or demand that remains after its request was refused. `key`: the request
-    id, or the caller's name for such demand. `sharer`: the client whose fair share the request
-    counts towards. `queued_at`: since when a preempted request has waited for a place; None for
-    other requests."""
+    """One waiting request, or the demand for a model that remains after its request was refused.
+    `key`: the request id, or the caller's name for such demand. `sharer`: the client whose fair
+    share the request counts towards. `queued_at`: since when a preempted request has waited for a
+    place; None for other requests."""
 
     key: str
     model: ModelId
@@ -175,8 +175,8 @@ class WaitingQueue:
 
 @dataclass(slots=True)
 class _Held:
-    """The requests of one body that are held back. Until `full_until`, the runners count as full: a
-    request is submitted only when another request of the body ends."""
+    """The requests of one body that are held back. Until `full_until`, the runners count as full.
+    While they do, a request is submitted only when another request of the body ends."""
 
     requests: deque[ClientRequest]
     full_until: float = 0.0
@@ -245,12 +245,12 @@ class OwnTurns:
             self._fill(body, now)
 
     def remove(self, request: ClientRequest) -> bool:
-        """Remove a request; return whether it was held back."""
+        """Remove a request. Return whether it was held back."""
         held = self._held.get(_body_of(request))
         return held is not None and self._remove(request, held)
 
     def begun(self, request: ClientRequest) -> bool:
-        """Return whether another request of the same body has ended."""
+        """Return whether any other request of the same body has already ended."""
         return any(wire.request_id not in self._open for wire in request.inbox.requests)
 
     def take(self, request: ClientRequest) -> Sequence[ClientRequest]:

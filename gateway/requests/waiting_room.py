@@ -249,8 +249,9 @@ class WaitingRoom:
                 yield request
 
     def _give_out(self, model: ModelId) -> None:
-        """Submit requests in order while there are free places. Each second, one preempted request
-        is submitted even if there is none. Just after a refusal, the instances count as full."""
+        """Submit a model's waiting requests in order while there are free places. Each second, one
+        preempted request is submitted even if there is none. Just after a refusal, the instances
+        count as full."""
         now, given, asks = self._bus.reactor.now(), False, None
         if now >= self._asks_at.get(model, 0.0):
             asks = self._queue.asks_first(model, now)

@@ -4,9 +4,9 @@ answers), watches whether the runner is alive.
 Each `RequestObserver` receives entries in order and without a gap; a gap ends the request with
 `internal`. Every observer receives exactly one last call: a terminal entry, `refused`, `displaced`
 or `lost_unaccepted`. If a request is resumed, its observer does not receive the answer so far
-again. Accepted requests end with `runner_lost` if the socket stays lost for 1 s, or if the runner
-makes no progress for 12 s with a request that could advance. A request that was never accepted is
-returned, since no work was done.
+again. Accepted requests end with `runner_lost` if the socket stays disconnected for 1 s, or if the
+runner makes no progress for 12 s with a request that could advance. A request that was never
+accepted is returned to the dispatcher, since no work was done.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from gateway.runners.liveness import Liveness, Verdict
 from gateway.runners.versions import RECALL_PROTOCOL, submit_for
 
 BACK_S = 1.0
-"""Time within which a lost socket must reconnect."""
+"""Time in seconds within which a disconnected socket must reconnect."""
 ANSWER_S = 1.0
 """Time within which a runner must answer a submit."""
 BUSY_ANSWER_S = 8.0
@@ -66,7 +66,7 @@ BUSY_ANSWER_S = 8.0
 
 
 class RequestObserver(Protocol):
-    """The sender of a request. All calls come in the loop's thread; `now` is the time."""
+    """The sender of a request. It learns of the request's progress, in the loop's thread."""
 
     def accepted(self, prompt_tokens: int, unheeded: tuple[str, ...], now: float) -> None:
         """The runner has accepted the request. `unheeded` names fields that have no effect at this
@@ -98,7 +98,7 @@ class RequestObserver(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    """A request at this runner. `next_seq` is the sequence number of its next entry."""
+    """An open request at this runner. `next_seq` is the sequence number of its next entry."""
 
     request_id: RequestId
     choices: int
@@ -193,7 +193,7 @@ class RunnerConnection:
             self._send(Credit(request_id, choice, grant))
 
     def tick(self, now: float) -> None:
-        """Ping the runner and judge its liveness; called every second."""
+        """Ping the runner and check whether it is alive. Call this every second."""
         self._send(Ping(self._boot))
         owed = any(request.credit.may_move for request in self._open.values())
         verdict = self._life.tick(owed=owed, now=now)
@@ -348,7 +348,7 @@ class RunnerConnection:
 
     def _send_in_protocol(self, message: Submit | Cancel | Recall) -> bool:
         """Send a message in the version of the data plane that the runner has chosen. Until the
-        runner has chosen, hold the message."""
+        runner has chosen a version, store the message."""
         if self._protocol is None:
             self._unsent.append(message)
             return not self._dead
@@ -370,7 +370,7 @@ class RunnerConnection:
 
 
 def _overdue(request: _Open, life: Liveness, now: float) -> bool:
-    """Return whether a submit has waited too long for an answer."""
+    """Return whether the runner should have answered the submit of a request by now."""
     is_answering = now - life.heard_at < 2 * ANSWER_S + 0.5
     return now - max(request.submitted_at, life.woke_at) >= (
         BUSY_ANSWER_S if is_answering else ANSWER_S
@@ -378,8 +378,8 @@ def _overdue(request: _Open, life: Liveness, now: float) -> bool:
 
 
 def _fits(entry: Entry, request: _Open) -> bool:
-    """Count an entry against its choice; return False if the choice does not exist or has no
-    credit."""
+    """Count an entry of an answer against the credit of its choice. Return False if the choice does
+    not exist or has no credit left."""
     if type(entry) is TokenDelta:  # the hot path
         return 0 <= entry.choice < request.choices and request.credit.received(entry.choice)
     if isinstance(entry, Finished | Failed | PrefillProgress):

@@ -2,8 +2,8 @@
 
 Pure. An entry with text, prompt tokens or a part of a tool call takes one credit; other entries are
 free. Once entries were sent to the client, the same credit is granted again, half a window at a
-time. So for a slow reader at most one window of entries is held in memory, and other readers are
-not slowed. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
+time. So if a client reads slowly, at most one window of entries is held in memory, and other
+clients are not slowed down. (HTTP/2 and ZeroMQ's guide describe the same flow control.)
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class CreditBook:
 
     @property
     def may_move(self) -> bool:
-        """Return whether the runner could send: a choice has credit, or the terminal entry is
-        due."""
+        """Return whether the runner is able to send: a choice has credit, or only the terminal
+        entry is missing."""
         return all(self._ended) or any(
             left > 0 and not ended for left, ended in zip(self._left, self._ended, strict=True)
         )

@@ -1,5 +1,5 @@
-"""Passes a runner's times for a request on to the request's observer. Ranks report their times only
-after the request's end.
+"""Passes a runner's times for a request on to the object that observes the request. Ranks report
+their times only after the request's end.
 
 Pure: time arrives as `now`.
 """
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from gateway.runners.connection import RequestObserver
 
 RANKS_S = 2.0
-"""How long after a request's end reports of ranks are accepted. Later reports are ignored."""
+"""Reports of ranks are accepted for this many seconds after a request's end; later ones are
+ignored."""
 
 
 class LateTraces:

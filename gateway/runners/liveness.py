@@ -1,10 +1,10 @@
-"""Is a runner still working? A runner that owes progress is suspect after 4 s without any, and lost
-after 12 s.
+"""Decides whether a runner still works. A runner that owes progress is suspect after 4 s without
+any, and lost after 12 s.
 
 Pure: time arrives as `now`. A runner owes progress while one of its requests could advance.
 Progress is an arrived entry or a new step number of the *engine*. A runner that owes no progress is
-judged only by its silence. If a tick of this process itself is late, the time limits start again,
-because this process could not read the runner's messages meanwhile.
+judged only by whether it answers pings. If a tick of this process itself is late, the time limits
+start again, because this process could not read the runner's messages meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Liveness:
         self.heard_at = self.moved_at = now
 
     def tick(self, *, owed: bool, now: float) -> Verdict:
-        """Return the verdict on the runner; called every second. `owed`: some open request could
+        """Return the verdict on the runner. Call this every second. `owed`: some open request could
         make progress."""
         late = now - self.ticked_at > LATE_S
         self.ticked_at = now

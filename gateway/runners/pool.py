@@ -26,7 +26,8 @@ from gateway.runners.connection import RequestObserver, RunnerConnection
 
 TICK_S = 1.0
 GONE_S = 0.5
-"""Time from an instance's removal, or the end of its drain, to the end of its connection."""
+"""Time in seconds from an instance's removal, or the end of its drain, to the end of its
+connection."""
 _GONE: tuple[FailReason, str] = ("model_unavailable", "the model's instance was removed")
 _REPLACED: tuple[FailReason, str] = ("runner_lost", "the runner ended and is being replaced")
 
@@ -38,7 +39,7 @@ class RunnerClients:
     def __init__(self, bus: BusClient, process: str) -> None:
         speaker = bus.speaker
         self.hosts: dict[NodeId, str] = {}
-        """The host at which this node's switchboard reached each peer."""
+        """The host (address) at which this node's switchboard reached each peer."""
         self._bus = bus
         self._identity = f"gw:{speaker.node}:{process}:{speaker.boot}"
         self._connections: dict[InstanceId, RunnerConnection] = {}

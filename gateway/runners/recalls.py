@@ -20,7 +20,7 @@ URGENT = 1
 BATCH = 50
 """Requests of this priority or a greater number are recalled even while they run."""
 RECALL_S = 1.0
-"""How long an evicted instance may continue before its requests are recalled."""
+"""How long, in seconds, an evicted instance may continue before its requests are recalled."""
 
 
 class Recalls:
@@ -40,8 +40,8 @@ class Recalls:
     def due(
         self, instance: InstanceId | None, request: GenerationRequest, now: float
     ) -> Recall | None:
-        """Return the message that recalls a request from an instance; None if the request stays
-        there for now."""
+        """Return the message that recalls a request from an instance; None if the request stays at
+        the instance for now."""
         since_at = None if instance is None else self._since.get(instance)
         if since_at is None or request.priority <= URGENT or now - since_at < RECALL_S:
             return None

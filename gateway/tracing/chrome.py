@@ -1,7 +1,7 @@
 """Converts a stored trace to Chrome trace events (JSON), which Perfetto (ui.perfetto.dev) opens.
 
-Pure. In the picture, the gateway is one process, the runner of rank 0 is another with a thread per
-choice, and each further rank is another. Times are in microseconds from the request's first byte,
+Pure. Perfetto shows the gateway as one process, the runner of rank 0 as another with a thread per
+choice, and each further rank as another. Times are in microseconds from the request's first byte,
 on the gateway's clock. One arrow goes from the gateway's stage that sent the request to the runner.
 One arrow goes from the runner's end back to the gateway. Each transfer between ranks is an arrow,
 too.
@@ -69,8 +69,8 @@ def _lead_events(trace: JsonObject, lead: JsonObject) -> list[dict[str, Any]]:
 
 
 def _rank_events(rank: JsonObject) -> list[dict[str, Any]]:
-    """Return the nested events of a rank: the whole time, its turns, and the parts of each turn. A
-    rank without timings has only its name and the reason."""
+    """Return the events of a rank, which Perfetto nests: its whole time, its turns, and the parts
+    of each turn. A rank without timings has only its name and the reason."""
     process, of = RANKS + rank["rank"], f"rank {rank['rank']} on node {rank['node']}"
     if not rank["told"]:
         return _named(process, f"{of}: {rank['why']}", {})

@@ -32,13 +32,15 @@ instance is chosen. `wait_model`, `wait_place`: until a model is loaded, until a
 `route`: until a runner has accepted the request. `first_entry`: until the first entry of the
 answer. `entries`: until the last entry. `answer`: until the last byte is sent."""
 MOST_STAGES = 64
-"""Most stages in a trace. A request that is preempted again and again would have more."""
+"""Maximum number of stages in a trace. A request that is preempted again and again would have
+more."""
 DRIFT = 1e-4
 """The assumed maximum drift between two clocks: 100 parts per million."""
 
 
 class StageSpan(NamedTuple):
-    """A stage, in monotonic seconds of the gateway."""
+    """One stage of a request: its name, and its beginning and end in monotonic seconds of the
+    gateway."""
 
     name: Stage
     began_at: float

@@ -1,7 +1,7 @@
 """Computes how long each part of a stored trace took, over all spans of that part.
 
 Pure. Parts have the names of the trace's `sums`: `gateway.read`, `lead.prefill` (of the first
-choice), `rank0.compute`. Their seconds add up to the same sums.
+choice), `rank0.compute`. Their seconds equal those sums.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ JsonObject = Mapping[str, Any]
 
 
 def trace_parts(trace: JsonObject) -> dict[str, dict[str, Any]]:
-    """Return the figures of each part of a trace: number of spans, seconds in all, shortest,
-    longest and mean. `share` is its share of the request's seconds, null if the request took
-    none."""
+    """Return the statistics of each part of a trace: number of spans, seconds in all, shortest,
+    longest and mean. `share` is the part's share of the request's seconds; null if the request took
+    no time."""
     spans: dict[str, list[float]] = {}
     for name, seconds in _spans(trace):
         spans.setdefault(name, []).append(seconds)

@@ -1,4 +1,4 @@
-"""The precision of times in a trace.
+"""The precision of the times in a trace.
 
 Pure.
 """
@@ -9,5 +9,5 @@ _UNITS = 10.0**DIGITS
 
 
 def rounded(seconds: float) -> float:
-    """Return seconds in a trace's precision."""
+    """Return `seconds` rounded to the precision of a trace."""
     return round(seconds * _UNITS) / _UNITS  # twice as fast as round(seconds, DIGITS)

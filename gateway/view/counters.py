@@ -1,7 +1,9 @@
-"""Counts of requests and tokens, kept as plain numbers so that a token costs next to nothing.
+"""Counts of requests and tokens, stored as plain numbers so that counting a token costs next to
+nothing.
 
 Pure. Tokens are counted per model as they arrive. `drain` returns the counts since the last drain;
-the shell adds them to the Prometheus totals. `RecentMinute` computes figures from those totals.
+the caller adds them to the Prometheus totals. `RecentMinute` computes the figures of the last
+minute from those totals.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ class TotalsTold(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class HistogramTotals:
-    """A histogram. `counts[i]` values were at most `bounds[i]` and above the bound before it."""
+    """A histogram. `counts[i]` is the number of values that were at most `bounds[i]` and above the
+    bound before it."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -160,8 +163,8 @@ class RecentMinute:
         self._samples: deque[_Sample] = deque()
 
     def noted(self, totals: NodeTotals, now: float) -> RecentFigures:
-        """Add a sample; return the figures of the minute that ends with it. Totals that fell (their
-        files were removed) restart the minute."""
+        """Add a sample. Return the figures of the minute that ends with it. If totals have become
+        smaller (their files were removed), the minute starts again."""
         latest = _Sample(now, totals.generation_tokens, sum(totals.e2e_s.counts), totals.e2e_s.sum)
         samples = self._samples
         if samples and (latest.tokens < samples[-1].tokens or latest.ended < samples[-1].ended):

@@ -26,8 +26,8 @@ _KINDS = ("counter", "histogram")
 
 
 def go_on(folder: Path, version: str) -> None:
-    """Keep the counts of this process and its forks in a folder, and continue the counts already
-    there. The folder is created if it is missing. Unreadable files are deleted."""
+    """Store the counts of this process and its forks in `folder`, and continue the counts that are
+    already in the folder. The folder is created if it is missing. Unreadable files are deleted."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
     # the library chose its class at import, perhaps before the folder was set
     values.ValueClass = values.get_value_class()

@@ -40,8 +40,8 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 
 
 
 class BulkHistogram(Histogram):
-    """A histogram to which finished bucket counts are added. It is for values that are observed for
-    every token."""
+    """A histogram to which the counts of whole buckets can be added. It is for values that are
+    observed for every token."""
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Add `counts`, one for each bucket (the last is infinity), and their sum."""
@@ -130,7 +130,7 @@ class Metrics:
             self._ignored.labels(dialect, field).inc(count)
 
     def flush(self) -> None:
-        """Add the counts per token to the files that a scrape of any process reads."""
+        """Add the tokens counted since the last flush to the files that a scrape reads."""
         for model, counters in self._counters.drain().items():
             self._generated.labels(model).inc(counters.tokens)
             self._itl.labels(model).add(counters.itl_counts, counters.itl_sum_s)
@@ -146,8 +146,8 @@ class Metrics:
         links: LinkReading | None = None,
         traffic: NodeTraffic | None = None,
     ) -> bytes:
-        """Return this node's metrics text: HTTP processes, runners, demand, event loops by process,
-        sensors, measured links and traffic over links."""
+        """Return the text of this node's metrics for Prometheus: HTTP processes, runners, demand,
+        event loops by process, sensors, measured links and traffic over links."""
         self.flush()
         scraped = CollectorRegistry()
         MultiProcessCollector(scraped)
@@ -163,8 +163,8 @@ class Metrics:
 
 
 def read_totals() -> NodeTotals:
-    """Return the totals of all HTTP processes, from their files. Counts per token are those of each
-    last flush. Reads files: call it in a thread."""
+    """Return the totals of all HTTP processes, from their files. Counts of tokens are as of each
+    process's last flush. Reads files: call it in a thread."""
     scraped = CollectorRegistry()
     MultiProcessCollector(scraped)
     values: defaultdict[str, float] = defaultdict(float)
@@ -217,12 +217,12 @@ class _Loops(Collector):
 
 @dataclass(frozen=True, eq=False)
 class _Sensors(Collector):
-    """Readings of this node's sensors. A figure without a reading has no sample."""
+    """Readings of this node's sensors. A quantity that no sensor reports has no sample."""
 
     reading: HardwareReading
 
     def collect(self) -> Iterator[Metric]:
-        """Yield a gauge of each figure, with a sample for each accelerator that has it."""
+        """Yield a gauge of each quantity, with a sample for each accelerator that reports it."""
         names = ("node", "device", "vendor", "name")
         gauge = partial(GaugeMetricFamily, labels=names)
         busy = gauge("shoal_accelerator_utilisation_ratio", "Share of time in use, 0 to 1.")
@@ -280,7 +280,7 @@ class _Links(Collector):
     reading: LinkReading
 
     def collect(self) -> Iterator[Metric]:
-        """Yield a gauge of each figure, with a sample for each address of a peer."""
+        """Yield a gauge of each measured quantity, with a sample for each address of a peer."""
         gauge = partial(GaugeMetricFamily, labels=("node", "peer", "host"))
         latency = gauge("shoal_link_latency_seconds", "One-way latency of a small message.")
         trip = gauge("shoal_link_round_trip_seconds", "Round trip of an echo over the bus.")

@@ -1,6 +1,7 @@
 """Settings of a gateway before it starts: addresses, limits and who may connect.
 
-Pure. The program's start builds the options once from `conf`. All other modules only read them.
+Pure. The program builds the options once at its start from `conf`. All other modules only read
+them.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SettingRow(TypedDict):
 
 
 class SettingsFound(TypedDict):
-    """The settings of a node. `trouble` says what is wrong with their file."""
+    """The settings of a node. `trouble` says what is wrong with the settings file."""
 
     file: str
     trouble: str

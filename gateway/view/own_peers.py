@@ -1,4 +1,4 @@
-"""Talks to the system: which user of this machine owns the other end of a connection.
+"""Talks to the system: finds out which user of this machine owns the other end of a connection.
 
 HTTP on loopback needs no key, so every user of the machine can connect. Actions that are reserved
 for the node's owner are checked with this module first. Linux reports the user of each socket, by a
@@ -93,7 +93,8 @@ def _in_tables(client: End, server: End) -> int | None:
 
 
 def _is_held(state: int, inode: int) -> bool:
-    """Return whether a process has the socket. For a closed socket, the system reports user 0."""
+    """Return whether a process has the socket in the table. For a closed socket, the system reports
+    user 0."""
     return inode != 0 and state != _LISTENS
 
 

@@ -90,7 +90,8 @@ class ClusterReadings:
         self._left: set[NodeId] = set()
         self._models: dict[ModelId, ModelCard] = {}
         self._models_until = -math.inf
-        """Until then `_models` is what the cards say; a new card ends that."""
+        """The time until which `_models` equals what the node cards say. A new card sets it to the
+        past."""
         self._readings: defaultdict[type[Message], dict[Any, tuple[Any, float]]] = defaultdict(dict)
 
     def heard(self, message: Message, now: float) -> None:
@@ -227,15 +228,14 @@ def storage_of(readings: ClusterReadings, now: float) -> list[StorageReading]:
 
 
 def wait_of(readings: ClusterReadings, model: ModelId, now: float) -> PoolWait | None:
-    """Return why a model waits to be loaded, as the leader reports; None if the model does not
-    wait."""
+    """Return why the loading of a model waits, as the leader reports; None if it does not wait."""
     pool = pool_of(readings, now)
     return next((wait for wait in pool.waits if wait.model == model), None) if pool else None
 
 
 def left_in(readings: Collection[PeersReading]) -> set[NodeId]:
-    """Return the nodes that left the cluster. A node counts as left if another node reports so, no
-    node is linked with it, and it reports nothing."""
+    """Return the nodes that left the cluster. A node counts as left if another node reports that it
+    left, no node is linked with it, and it reports nothing itself."""
     statuses = [(peer.node, peer.status) for reading in readings for peer in reading.peers]
     alive = {reading.node for reading in readings} | {
         node for node, status in statuses if status == "linked"

@@ -16,8 +16,8 @@ Level = Literal["ok", "warn", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check. `found` describes the result for people. `remedy` is empty if and only
-    if `level` is ok."""
+    """The result of a check. `found` tells the user the result. `remedy` is empty if and only if
+    `level` is ok."""
 
     name: str
     level: Level

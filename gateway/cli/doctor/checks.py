@@ -45,7 +45,7 @@ MIN_FILES = 1024
 
 
 def run_checks(settings: Settings) -> Iterable[Finding]:
-    """Yield the finding of every check. Checks of causes come before checks of their effects."""
+    """Yield the finding of every check. A check of a cause comes before checks of its effects."""
     running = Supervisor(settings.endpoints.supervisor).is_up()
     for check in CHECKS:
         name = check.__name__.strip("_").replace("_", " ")

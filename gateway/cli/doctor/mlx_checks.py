@@ -1,4 +1,4 @@
-"""Talks to MLX and to the BLAS measurements: the checks of computation.
+"""Talks to MLX and to the BLAS measurements: checks that models can be computed, and how fast.
 
 MLX runs in a separate process, because a broken MLX may crash and because only runners import MLX.
 The BLAS library matters only if MLX computes on the CPU.
@@ -60,8 +60,8 @@ def mlx(_settings: Settings, _running: bool) -> Finding:
 
 
 def blas(settings: Settings, _running: bool) -> Finding:
-    """Check the BLAS library in use. Report its gain in speed, and the gain that the other value of
-    `runner.parity` would bring."""
+    """Check the BLAS library in use. Report how much faster it is, and how much faster or slower
+    the other value of `runner.parity` would be."""
     if sys.platform != "linux":
         return Finding("BLAS", "ok", "not needed here")
     here = mlx_here()

@@ -1,7 +1,8 @@
 """Talks to the network: the checks between this node and other nodes.
 
-A running node reports its peers. This command itself dials an address only if the node has no link
-to it. It hangs up after ZMTP's greeting; the node at that address may log the attempt once.
+A running node reports its peers. This command connects to an address itself only if the node has no
+link to it. It closes the connection after ZMTP's greeting; the node at that address may log the
+attempt once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ UNREACHABLE = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENE
 
 
 def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Finding]:
-    """Yield the findings between nodes, causes before effects.
+    """Yield the findings about this node's connections to other nodes. Findings about causes come
+    before findings about their effects.
 
     `state` is the running node's; None if no node answers.
     """
@@ -72,8 +74,9 @@ def network_checks(settings: Settings, state: NodeState | None) -> Iterator[Find
 
 
 def addresses_to_dial(peers: tuple[str, ...], reading: PeersReading | None) -> list[str]:
-    """Return the addresses to check: the settings' peers, strangers, and silent peers. Addresses of
-    nodes known to be of another cluster or version are left out."""
+    """Return the addresses to check: those in the setting `peers`, and according to `reading`,
+    addresses at which no member answered and addresses of silent peers. Addresses of nodes known to
+    be of another cluster or version are left out."""
     reasons = {peer.why for peer in refused_peers(reading)}
     strangers = [stranger.partition(": ") for stranger in (reading.strangers if reading else ())]
     apart = {address for address, _, why in strangers if why in reasons}
@@ -132,7 +135,8 @@ def _peer_at(address: str, reading: PeersReading | None) -> PeerReading | None:
 
 
 def dial(address: str) -> PeerLook:
-    """Connect to `host:port` and read the greeting. Waits up to DIAL_S and GREETING_S seconds."""
+    """Connect to `host:port` and read the greeting of ZMTP. Waits up to DIAL_S and GREETING_S
+    seconds."""
     where, _, port = address.rpartition(":")
     try:
         with socket.create_connection((where.strip("[]"), int(port)), timeout=DIAL_S) as line:

@@ -18,7 +18,8 @@ from bus.wire.topology import NodeAddress, ranked
 from gateway.cli.doctor.check import Finding
 
 CLOCK_S = 1.0
-"""Largest clock difference of a peer: logs of several nodes are merged by time."""
+"""The largest difference between a peer's clock and ours, in seconds, that is no finding. Logs of
+several nodes are merged by time, so clocks must agree."""
 GREETING_BYTES = 64
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f" + b"\x03"
 """The first bytes of a ZMTP greeting: the signature and the major version. A ZMTP 3 socket that

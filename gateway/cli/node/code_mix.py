@@ -24,13 +24,14 @@ def running_codes(paths: Paths) -> dict[str, str]:
 
 
 def mix(paths: Paths) -> str:
-    """Return which processes run other code than this command; empty if none does."""
+    """Return a text that names the processes of the node whose code differs from this command's;
+    empty if none does."""
     return describe_mix(running_codes(paths), installed_code())
 
 
 def describe_mix(running: Mapping[str, str], installed: str) -> str:
-    """Return which processes run other code than the installed one, for people; empty if none
-    does."""
+    """Return a text that names the processes whose code differs from the installed code; empty if
+    none does."""
     others: dict[str, list[str]] = {}
     for name, code in running.items():
         if code != installed:

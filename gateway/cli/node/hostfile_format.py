@@ -4,7 +4,7 @@ Pure. A hostfile is a JSON list of `{"ssh", "ips", "rdma"}` in rank order, or an
 list as `hosts`. `rdma` is the rank's row of the device matrix: the RDMA device to each rank, null
 to itself, a list if several cables join the two. A device has one cable, and an address belongs to
 one machine. shoal does not need hostfiles, because its workers exchange these facts over the bus.
-They are for MLX's own tools, and for comparison.
+Hostfiles are for MLX's own tools, and for comparison.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class BadHostfile(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The machine of one rank. `rdma` has the devices to each rank, none to itself; empty if the
-    hostfile has no RDMA devices."""
+    """The machine of one rank. `rdma` has the RDMA devices to each rank (none to itself); empty if
+    the hostfile has no RDMA devices."""
 
     ssh: str
     ips: tuple[str, ...]
@@ -61,8 +61,8 @@ def cables(size: int) -> int:
 
 
 def pairs(hosts: Sequence[Host]) -> list[tuple[str, str, str, str]]:
-    """Return (ssh, device, ssh, device) of each cable. Several cables between two machines pair up
-    in the order of both lists."""
+    """Return (ssh, device, ssh, device) of each cable. If two machines have several cables between
+    them, the first devices of both lists form a pair, then the second ones, and so on."""
     return [
         (host.ssh, here, other.ssh, there)
         for near, host in enumerate(hosts)

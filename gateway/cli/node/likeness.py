@@ -25,8 +25,8 @@ Weight = Literal["required", "noted"]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A rank of a model that a node runs or will run. `ranks` is the number of ranks of its
-    instance."""
+    """A rank that a node runs or will run. `model` is its model; `ranks` is the number of ranks of
+    its instance."""
 
     model: str
     instance: str
@@ -168,7 +168,8 @@ def facts_of(card: NodeCard) -> dict[str, str]:
 
 
 def fingerprint(facts: Mapping[str, str]) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of the compared facts, without `launch`."""
+    """Return the first 12 hexadecimal digits of the SHA-256 of the compared facts, without
+    `launch`."""
     compared = {field.name: field.compared for field in FACTS}
     text = "\n".join(
         f"{name}={compared[name](value)}"

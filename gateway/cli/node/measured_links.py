@@ -30,7 +30,7 @@ RESTS = {
 
 
 def measurements(state: NodeState, node: str, now_s: float) -> list[dict[str, Any]]:
-    """Return the measurements of the link to `node`, one for each of its addresses."""
+    """Return the measurements of the link to `node`, one for each of that node's addresses."""
     reading = state.links.get(state.node)
     if reading is None:
         return []
@@ -69,8 +69,8 @@ def kind_of(state: NodeState, node: str, host: str) -> str:
 
 
 def best_way(ways: list[dict[str, Any]], host: str) -> dict[str, Any] | None:
-    """Return the measurement of the address in use. If no address in use was measured, return the
-    fastest measurement; None without measurements."""
+    """Return the measurement of the address in use (`host`). If that address was not measured,
+    return the fastest measurement; None if there are no measurements."""
     return max(ways, key=lambda way: (way["host"] == host, way["bytes_per_s"]), default=None)
 
 
@@ -98,7 +98,7 @@ def links_of(state: NodeState, now_s: float) -> list[dict[str, Any]]:
 
 
 def in_a_line(link: dict[str, Any]) -> str:
-    """Format a link of `links_of` for people."""
+    """Return the text of one line about a link of `links_of`."""
     to = f"link to {link['name']}"
     if link["status"] != "linked":
         silent_s = link["silent_s"] if link["status"] == "silent" else 0.0

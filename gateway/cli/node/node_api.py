@@ -107,8 +107,8 @@ class NodeApi:
         return None
 
     def no_room(self, model: str) -> str:
-        """Return why no node has enough free memory for a model, with the figures. Empty if a node
-        has enough, or if the node does not know."""
+        """Return why no node has enough free memory for a model, with the numbers. Empty if a node
+        has enough, or if the answering node does not know."""
         with contextlib.suppress(CliError), self._translated():
             query = {"model": model}
             response = self.http.get("/instance/placement", params=query, timeout=NO_ROOM_S)
@@ -177,8 +177,8 @@ class NodeApi:
 
     @contextlib.contextmanager
     def json_lines(self, path: str, body: Mapping[str, Any]) -> Generator[Iterator[dict[str, Any]]]:
-        """Open an answer that is a sequence of JSON lines. Leaving the block closes the connection,
-        which stops the node's work. Raises CliError for a line with an error."""
+        """Open an answer that is a sequence of JSON lines. Leaving the `with` block closes the
+        connection, which stops the node's work. Raises CliError for a line with an error."""
         with self._lines(path, body) as lines:
             yield _lines_of(lines)
 

@@ -169,8 +169,8 @@ class NodeState:
         return self.lies_here(name) or self.find_model(name)
 
     def lies_here(self, name: str) -> ModelCard | PartialModel | None:
-        """Return the model with that name on this node's disk, complete or in part; None if this
-        node has no such model."""
+        """Return the model with that name on this node's disk, complete or in part; None if the
+        disk has no such model."""
         names, here = (name, name.removesuffix(":latest")), self.here
         lying = (*(m for c in here for m in c.models), *(p for c in here for p in c.parts))
         return next((model for model in lying if model.model in names), None)

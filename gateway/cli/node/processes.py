@@ -45,7 +45,7 @@ class Leftover:
         return self.process.pid
 
     def __str__(self) -> str:
-        """Return the role and the pid."""
+        """Return the role and the pid as text."""
         return f"{self.role} (pid {self.pid})"
 
 
@@ -161,7 +161,7 @@ def alive(leftover: Leftover) -> bool:
 
 
 def signal_all(leftovers: Iterable[Leftover], number: int) -> None:
-    """Send a signal to each process that still runs."""
+    """Send the signal `number` to each process that still runs."""
     for leftover in leftovers:
         with contextlib.suppress(psutil.NoSuchProcess):
             leftover.process.send_signal(number)
@@ -200,7 +200,7 @@ def alone(paths: Paths) -> Generator[None]:
 
 
 def litter(paths: Paths) -> list[str]:
-    """Return the lock files in the runtime folder that no live process holds."""
+    """Return the names of the lock files in the runtime folder that no live process holds."""
     locks = sorted((*paths.runtime.glob("*.role"), *paths.runtime.glob("*.lock")))
     return [path.name for path in locks if not _locked(path)]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bus.process.supervisor import SupervisedProcess
 
 MAX_LIVES = 3
-"""A service that starts this often during one start of the node counts as stuck."""
+"""A service that was started this many times during one start of the node counts as stuck."""
 OLD_LOOKS = 20
 """Checks (about 5 s) for which a model may stay failed if the first check already found it failed:
 it may have failed before this start. The leader places such a model again when the node joins."""
@@ -24,8 +24,8 @@ it may have failed before this start. The leader places such a model again when 
 
 NO_ROOM = "no memory"
 NO_ROOM_LOOKS = 4
-"""Consecutive checks (1 s each) that find no node with enough memory for a model, before `up` stops
-waiting."""
+"""The number of consecutive checks (one per second) that find no node with enough memory for a
+model, after which `up` stops waiting."""
 NO_ROOM_REMEDY = (
     "the node runs without it; free memory, or choose a smaller model with `shoal up --model` "
     "after `shoal down`"
@@ -34,7 +34,8 @@ NO_ROOM_REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class ModelLook:
-    """A model to load. `status`: waiting, loading, ready, failed or `NO_ROOM`."""
+    """The status of a model that the node loads at its start: waiting, loading, ready, failed or
+    `NO_ROOM`."""
 
     model: str
     status: str

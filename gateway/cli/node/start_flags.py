@@ -1,4 +1,4 @@
-"""Settings that are flags of `shoal up`, and the flag for a setting."""
+"""The flags of `shoal up` that stand for settings, and the flag of a given setting."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SETTINGS = {
     "namespace": "cluster.namespace",
     "max_rows": "runner.max_rows",
 }
-"""Flag to setting, for flags whose name differs from the name of their setting."""
+"""The settings of the flags whose names differ from the names of their settings."""
 
 
 def flag_of(key: str, value: Any) -> str:

@@ -1,8 +1,8 @@
-"""Talks to the disk: the certificates that the command line trusts.
+"""Talks to the disk: the TLS certificates that the command line trusts.
 
-For this home's own node: exactly the certificates on its disk; their names and dates are not
-checked. For another address: the certificates of `--ca`, else those of this system (SSL_CERT_FILE,
-SSL_CERT_DIR); names and dates must be valid.
+For this home's own node, it trusts exactly the certificates on the node's disk; their names and
+dates are not checked. For another address, it trusts the certificates of `--ca`, else those of this
+system (SSL_CERT_FILE, SSL_CERT_DIR); names and dates must be valid.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ NO_CHECK_TIME = 0x200000
 
 
 def own_trust(settings: Settings) -> ssl.SSLContext | None:
-    """Return trust in the certificates of this home's node; None if it serves plain HTTP. Never
-    raises: without a readable certificate nothing is trusted."""
+    """Return a TLS context that trusts the certificates of this home's node; None if the node
+    serves plain HTTP. Never raises: without a readable certificate the context trusts nothing."""
     if settings.tls is None:
         return None
     certificates = list(read_served(settings.endpoints.folder).certificates)
@@ -42,8 +42,8 @@ def own_trust(settings: Settings) -> ssl.SSLContext | None:
 
 
 def trust(authorities: str | None) -> ssl.SSLContext:
-    """Return trust in the certificates of a PEM file, else in those of this system. Raises
-    CliError."""
+    """Return a TLS context that trusts the certificates of the PEM file `authorities`, else those
+    of this system. Raises CliError."""
     context = _context()
     if authorities is not None:
         try:

@@ -20,10 +20,10 @@ System = Literal["linux", "darwin"]
 Scope = Literal["system", "user"]
 MARK = "written by `shoal service install`; `shoal service uninstall` removes it"
 STOP_S = 90
-"""Seconds from SIGTERM to SIGKILL. supervisord's processes get 60 of them."""
+"""Seconds from SIGTERM to SIGKILL. supervisord's processes get 60 of these seconds to end."""
 AGAIN_S = 5
 OPEN_FILES = 65_536
-"""launchd's own limit is 256."""
+"""The limit of open files in launchd's property list. launchd's own default is 256."""
 
 
 class NotAUnit(ValueError):
@@ -58,9 +58,9 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The file of a service, and commands for the system. `start` runs after the file is written,
-    and `stop` before the file is deleted. `before` runs before `start`; it may fail if no service
-    runs that it could stop."""
+    """The plan to install or remove a service: its file, and commands for the system. `start` runs
+    after the file is written, and `stop` before the file is deleted. `before` runs before `start`;
+    it may fail if no service runs that it could stop."""
 
     service: Service
     path: str
@@ -146,14 +146,14 @@ def _user_folder(service: Service) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return a double-quoted word. `%` is doubled, because it begins a specifier in every
+    """Return a text in double quotes. `%` is doubled, because it begins a specifier in every
     setting."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%") + '"'
 
 
 def _argument(text: str) -> str:
-    """Return a quoted word of a command line. `$` is doubled, because in a command line it begins a
-    variable."""
+    """Return a quoted argument of a command line. `$` is doubled, because it begins a variable in a
+    command line."""
     return _quoted(text.replace("$", "$$"))
 
 

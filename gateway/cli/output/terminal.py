@@ -44,7 +44,8 @@ class Output:
 
     @property
     def live(self) -> bool:
-        """Return whether progress may be drawn: a terminal, neither quiet nor JSON."""
+        """Return whether progress may be drawn: standard error is a terminal, and the output is
+        neither quiet nor JSON."""
         return self.err.is_terminal and not self.as_json and self.verbosity >= NORMAL
 
     def say(self, text: str) -> None:
@@ -70,7 +71,7 @@ class Output:
             self.err.print(escape(text), style="dim")
 
     def document(self, value: Any) -> None:
-        """Write the result as JSON, only with `--json`."""
+        """Write the result as JSON. Without `--json` this writes nothing."""
         if self.as_json:
             sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
             sys.stdout.flush()
@@ -91,7 +92,7 @@ class Output:
         sys.stdout.flush()
 
     def think(self, text: str) -> None:
-        """Write a model's reasoning as it arrives, to standard error."""
+        """Write a piece of a model's reasoning as it arrives, to standard error."""
         if self.verbosity >= NORMAL:
             self.err.print(escape(text), end="", style="dim")
 
@@ -185,8 +186,8 @@ def escape(text: str) -> str:
 
 
 def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the lines of a table. Trailing blanks are stripped; line breaks in cells become
-    blanks."""
+    """Yield the lines of a table. Trailing spaces are removed; line breaks in cells become
+    spaces."""
     head = [column.lstrip(">") for column in columns]
     flat = [[" ".join(cell.splitlines()) for cell in row] for row in (head, *rows)]
     widths = [max(map(cell_len, cells)) for cells in zip(*flat, strict=True)]

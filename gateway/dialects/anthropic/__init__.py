@@ -1,4 +1,4 @@
-"""Anthropic's messages API: bodies, turns of a conversation, rendering.
+"""Anthropic's messages API: bodies of requests, turns of a conversation, rendering of answers.
 
 Pure. Other packages import only its table of routes.
 """

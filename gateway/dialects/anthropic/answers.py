@@ -1,4 +1,4 @@
-"""Types of the answers to messages and token counts, whole and as events.
+"""Types of Anthropic's answers to messages and token counts: whole answers, and events of a stream.
 
 Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
@@ -104,7 +104,7 @@ class ThoughtDelta(TypedDict):
 
 
 class SignatureDelta(TypedDict):
-    """The end of a thinking block."""
+    """The signature of a thinking block, sent at the block's end."""
 
     type: Literal["signature_delta"]
     signature: str

@@ -1,6 +1,7 @@
-"""Anthropic's API as a table.
+"""Anthropic's API as a table of endpoints.
 
-Pure. A client whose base URL ends with `/v1` sends `/v1/v1/...`; those paths answer, too.
+Pure. A client whose base URL ends with `/v1` sends its requests to `/v1/v1/...`; those paths work,
+too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages from Anthropic's clients: the closed types of blocks and of turns.
+"""Types of the messages that Anthropic's clients send: blocks and turns, with fixed fields.
 
-Pure. This module has only shapes. Clients send shoal's own answers back with extra fields. A field
+Pure. This module has only types. Clients send shoal's own answers back with extra fields. A field
 that means nothing in a prompt has the type `Unused`, with the reason. Blocks and documents that
 text models cannot read have types too, so that the parser can refuse them with a message.
 """

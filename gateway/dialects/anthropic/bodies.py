@@ -1,6 +1,6 @@
-"""Bodies of Anthropic's clients that create a message or count its tokens, as closed types.
+"""Types of the bodies that Anthropic's clients send to create a message or to count its tokens.
 
-Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parser
+Pure. This module has only types and ranges, which also appear in the OpenAPI document. The parser
 decides what a combination of fields means. The types of messages are in `blocks`. A field of the
 type `Unused` is accepted in a body but has no effect; the field's description says why.
 """
@@ -96,8 +96,8 @@ class AnthropicClientToolBody(AnthropicOfferedBody):
 
 
 class AnthropicServerToolBody(Closed):
-    """A tool that the provider would run. It is skipped and reported; all other tools are
-    offered."""
+    """A tool that the provider would run. It is not offered to the model and is reported as
+    ignored; all other tools are offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
@@ -134,7 +134,7 @@ class AnthropicNoChoiceBody(Closed):
 
 
 class AnthropicNamedChoiceBody(Closed):
-    """This tool and no other may be called."""
+    """The named tool must be called, and no other."""
 
     type: Literal["tool"]
     name: str
@@ -156,7 +156,7 @@ LEAST_BUDGET = 1024
 
 
 class AnthropicThinkingBody(Closed):
-    """Whether to think. With `adaptive`, the model card decides."""
+    """Whether the model should think. With `adaptive`, the model card decides."""
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Annotated[int, Field(ge=LEAST_BUDGET)] | None = honoured(
@@ -183,7 +183,7 @@ class AnthropicOutputBody(Closed):
 
 
 class AnthropicMetadataBody(Closed):
-    """The client's user; other labels are for the provider's own storage."""
+    """The client's own id of its user. Other labels are for the provider's own storage."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "labels for the provider's own storage"

@@ -14,8 +14,8 @@ from typing import Any
 
 KIND = re.compile(r"(bash|text_editor|memory)_(\d{8})")
 NEW_TEXT_FROM, UNDO_UNTIL = 20250728, 20250124
-"""Versions of the editor. From the first version on, inserted text is named `insert_text`. Until
-the second version, edits could be undone."""
+"""Two versions of the file editor. From the first version on, inserted text is named `insert_text`.
+Up to the second version, edits could be undone."""
 
 _TEXT, _LINE = {"type": "string"}, {"type": "integer", "minimum": 0}
 _AFTER = {**_LINE, "description": "For insert: the line after which to add; 0: at the top."}

@@ -48,7 +48,7 @@ NO_SUCH_TOOL = "only client tools are supported"
 
 
 class AnthropicMessages:
-    """`POST /v1/messages`."""
+    """The endpoint `POST /v1/messages`."""
 
     name = "anthropic_messages"
     stream_content_type = sse.CONTENT_TYPE
@@ -77,7 +77,7 @@ class AnthropicMessages:
 
 
 class AnthropicCount:
-    """`POST /v1/messages/count_tokens`."""
+    """The endpoint `POST /v1/messages/count_tokens`."""
 
     name = "anthropic_count_tokens"
 
@@ -91,7 +91,7 @@ class AnthropicCount:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the number of prompt tokens, cached or not."""
+        """Return the number of prompt tokens as JSON; tokens in the prefix cache count, too."""
         return json_bytes({"input_tokens": collected[0].usage.prompt_tokens})
 
 
@@ -155,7 +155,8 @@ def _turns_of(body: bodies.AnthropicPromptBody, limits: Limits) -> tuple[ChatMes
 
 
 def _tool_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return a client tool; None for a server tool."""
+    """Return a tool that the client runs, as the model gets it; None for a tool that the provider
+    would run."""
     if isinstance(tool, bodies.AnthropicServerToolBody):
         return None
     if isinstance(tool, bodies.AnthropicClientToolBody):
@@ -242,7 +243,7 @@ def _check_budget(body: bodies.AnthropicMessagesBody) -> None:
 
 
 def _thinking_of(body: bodies.AnthropicPromptBody) -> ThinkingAsked:
-    """Return the amount of thinking. If the body does not say, the model does not think."""
+    """Return how much the model should think. If the body does not say, it does not think."""
     settings = body.thinking or bodies.AnthropicThinkingBody(type="disabled")
     config = body.output_config
     asks = thinking_asked(

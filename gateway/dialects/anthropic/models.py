@@ -1,4 +1,4 @@
-"""Models as Anthropic's clients list them: one, or a page.
+"""Renders models as Anthropic's clients list them: one model, or a page of models.
 
 Pure. Unknown properties of a model are omitted, never invented.
 """

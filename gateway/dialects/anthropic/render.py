@@ -78,7 +78,8 @@ class MessagesStream:
         self._closed = False
         self._index = -1
         self._block: Channel | int | None = None
-        """A channel, or the number of a call; None while no block is open."""
+        """The content of the open block: a channel (text or thinking), or the number of a tool
+        call. None while no block is open."""
         self._head = b""
 
     @property
@@ -192,6 +193,6 @@ def _event(kind: str, fields: dict[str, Any]) -> bytes:
 
 
 def _block_of(call: CollectedCall) -> dict[str, Any]:
-    """Return a call as the client of a stream has it at the end of the stream. A truncated call
-    keeps the complete members of its input."""
+    """Return the block of a call, as the client of a stream has it at the end of the stream. A
+    truncated call has only the members of its input that are complete."""
     return call_object(call.call_id, call.name, partial_object(call.arguments))

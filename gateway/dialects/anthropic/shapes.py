@@ -1,4 +1,5 @@
-"""Shapes shared by Anthropic's whole and streamed answers: errors, usage, stop reasons, the head.
+"""Parts that Anthropic's whole and streamed answers share: errors, usage, stop reasons, and the
+message's first fields.
 
 Pure. As in Anthropic's API, `input_tokens` excludes the prompt tokens from the prefix cache, which
 are counted separately.
@@ -23,7 +24,7 @@ _OUR_CALL, _CALL = "call_", "toolu_"
 """Prefixes of call ids: inside shoal, and in Anthropic's API."""
 
 ID_KEY = "request_id"
-"""The key of the request's id in the body of a failure."""
+"""The key of the request's id in the body of an error."""
 
 STOP_REASONS: Mapping[FinishReason, str] = {
     "stop": "end_turn",
@@ -114,8 +115,8 @@ def message_object(
 
 
 def _message_of(fault: HttpFault) -> str:
-    """Return the message of a failure. For a prompt that does not fit, the message has the wording
-    that clients parse."""
+    """Return the text of an error. For a prompt that does not fit, it has the wording that clients
+    parse."""
     overflow = overflow_of(fault)
     if overflow is not None:
         prompt, limit = overflow

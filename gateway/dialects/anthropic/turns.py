@@ -25,7 +25,7 @@ line is removed. It changes with each prompt, so with it no cached prefix would 
 PROVIDED = "about server tools of the provider; no model reads it"
 """Why blocks of server tools are dropped."""
 FAILED = "Error:"
-"""Precedes the result of a failed tool call."""
+"""The text that precedes the result of a failed tool call."""
 
 
 def turns_of(
@@ -114,7 +114,7 @@ _Held = (
 
 
 def _read(block: _Held) -> TextPart | None:
-    """Return the text that the model reads for a block that is not a text block; None if the model
+    """Return the text that the model reads for a block other than a text block; None if the model
     cannot read the block."""
     match block:
         case blocks.AnthropicSearchResultBlockBody():
@@ -150,7 +150,7 @@ def unseen_of(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
 
 
 def provided_in(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
-    """Return the paths of the blocks of server tools."""
+    """Return the paths of the blocks that belong to the provider's server tools."""
     return [
         f"messages[{number}].content[{place}]"
         for number, message in enumerate(messages)
@@ -162,7 +162,7 @@ def provided_in(messages: Sequence[blocks.AnthropicMessageBody]) -> list[str]:
 def _results_of(
     message: blocks.AnthropicMessageBody,
 ) -> Iterator[tuple[int, Sequence[blocks.ResultBlock]]]:
-    """Yield the place and the blocks of each tool result that consists of blocks."""
+    """Yield the index and the blocks of each tool result that consists of blocks."""
     if not isinstance(message, blocks.AnthropicUserMessageBody):
         return
     for place, block in enumerate(() if isinstance(message.content, str) else message.content):

@@ -1,1 +1,1 @@
-"""Ollama's API: bodies, parsers, rendering."""
+"""Ollama's API: bodies of requests, parsers, rendering of answers."""

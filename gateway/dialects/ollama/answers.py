@@ -12,7 +12,8 @@ from typing_extensions import TypedDict
 
 
 class OllamaLikelyToken(TypedDict):
-    """A token and its log-probability. A part of a character has no `bytes`."""
+    """A token and its log-probability. `bytes` is missing if the token is only part of a
+    character."""
 
     token: str
     logprob: float
@@ -26,7 +27,7 @@ class OllamaScoredToken(OllamaLikelyToken):
 
 
 class OllamaAnsweredFunction(TypedDict):
-    """A called function; its arguments are an object."""
+    """A function that the model called; its arguments are an object."""
 
     index: int
     name: str
@@ -34,7 +35,7 @@ class OllamaAnsweredFunction(TypedDict):
 
 
 class OllamaAnsweredCall(TypedDict):
-    """A call."""
+    """A tool call."""
 
     id: str
     function: OllamaAnsweredFunction
@@ -152,7 +153,7 @@ class OllamaProcesses(TypedDict):
 
 
 class OllamaTurn(TypedDict):
-    """A turn that begins every chat of a derived model."""
+    """A turn of a derived model, with which every chat begins."""
 
     role: str
     content: str

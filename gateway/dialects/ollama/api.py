@@ -1,6 +1,7 @@
-"""Ollama's API as a table, and its listings of models.
+"""Ollama's API as a table of endpoints, and its lists of models.
 
-Pure. Unknown properties of a model are omitted or 0, never invented. A date is always a date.
+Pure. Unknown properties of a model are omitted or 0, never invented. A field for a date always has
+a date.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ _MAKING: tuple[answers.OllamaStatus, ...] = (
     {"status": "success"},
 )
 CREATED = tuple(map(json_bytes, _MAKING))
-"""The lines of a stream that makes a model. The last is also the whole answer."""
+"""The lines of the stream that reports the making of a derived model. The last line is also the
+whole answer without a stream."""
 _SPOKEN: answers.OllamaVersion = {"version": VERSION}
 FOREVER_S = 100 * 365 * 86_400.0
-"""How far in the future the expiry date is that a model without expiry gets, since the API requires
-a date."""
+"""A model that never expires gets an expiry date this many seconds in the future, since the API
+requires a date."""
 
 
 def render_tags(listings: Sequence[api_table.ModelListing], _now_s: float) -> bytes:
@@ -118,7 +120,7 @@ def render_show(listing: api_table.ModelListing) -> bytes:
 
 
 def _parameters(listing: api_table.ModelListing) -> list[str]:
-    """Return one line for each parameter. A parameter with a list has one line for each value."""
+    """Return the parameters as lines of text: one line for each value of a parameter."""
     parameters = {} if listing.derived is None else dict(listing.derived.parameters)
     if listing.max_tokens:
         # Ollama's name for an answer's limit unless its request sets one
@@ -177,7 +179,7 @@ def parse_pull(body: bytes, limits: dialect.Limits) -> api_table.AskedModel:
 
 
 def _named(body: bodies.NamedModelBody) -> str:
-    """Return the name of the model in a body, without `:latest`."""
+    """Return the name of the model in a body, without the tag `:latest`."""
     return model_of(_name(body))
 
 

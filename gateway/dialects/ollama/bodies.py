@@ -1,6 +1,6 @@
-"""Bodies of Ollama's clients, as closed types.
+"""Types of the bodies that Ollama's clients send.
 
-Pure. This module has only shapes. Options that change the text are honoured. Options about a
+Pure. This module has only types. Options that change the text have an effect. Options about a
 llama.cpp process, and options that Ollama's own engine ignores, are accepted without effect, each
 with the reason.
 """
@@ -119,7 +119,7 @@ class OllamaOptionsBody(Closed):
 
 
 class OllamaCalledFunctionBody(Closed):
-    """A called function; its arguments are an object."""
+    """A function that the model called; its arguments are an object."""
 
     name: str = Field(min_length=1)
     arguments: dict[str, Any] = Field(default_factory=dict[str, Any])
@@ -192,7 +192,7 @@ DurationBody = Annotated[
 
 
 class ModelBody(Closed):
-    """Fields of all bodies for a model's work."""
+    """Fields of all bodies that let a model compute."""
 
     apart: ClassVar[Mapping[str, type[BaseModel]]] = {"options": OllamaOptionsBody}
     model: str

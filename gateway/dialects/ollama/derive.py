@@ -1,8 +1,8 @@
-"""Ollama's `create` and `copy`: the bodies that make derived models, and the derived models.
+"""Ollama's `create` and `copy`: parses their bodies and makes the derived models.
 
 Pure. A model made from a derived model inherits that model's defaults. The body may replace each of
-them, but it replaces turns only all together. Parameters that have no effect in a request have no
-effect in a derived model either, but listings show them.
+them, but it replaces the turns only all together. Parameters that have no effect in a request have
+no effect in a derived model either, but the lists of models show them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ NO_FILE = (
 
 
 class OllamaMadeTurnBody(Closed):
-    """A turn that begins every conversation."""
+    """A turn of the new model, with which every conversation begins."""
 
     role: str
     content: str | None = None
@@ -95,7 +95,7 @@ class OllamaCopyBody(Closed):
 
 
 def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
-    """Return the derivation in a body of `POST /api/create`. Raises BadRequest."""
+    """Return the derived model that a body of `POST /api/create` describes. Raises BadRequest."""
     parsed_body, extras = read_body(OllamaCreateBody, body, limits)
     if parsed_body.modelfile:
         parsed_body = _with_modelfile(parsed_body, limits)
@@ -123,7 +123,7 @@ def parse_create(body: bytes, limits: Limits) -> AskedDerivation:
 
 
 def parse_copy(body: bytes, limits: Limits) -> AskedDerivation:
-    """Return the derivation in a body of `POST /api/copy`. Raises BadRequest."""
+    """Return the derived model that a body of `POST /api/copy` describes. Raises BadRequest."""
     parsed_body, extras = read_body(OllamaCopyBody, body, limits)
     for field, name in (("source", parsed_body.source), ("destination", parsed_body.destination)):
         if not name:
@@ -163,8 +163,8 @@ def derived_of(
 
 
 def _adapter(name: str | None) -> str:
-    """Return the name of an adapter. Raises BadRequest for a path, since a client may not have
-    files read."""
+    """Return the name of an adapter. Raises BadRequest for a path, since a client must not make
+    shoal read files."""
     if name and not is_adapter_name(name):
         text = "must be the name of a folder in the model's adapters/, not a path"
         raise bad_field("adapter", text)

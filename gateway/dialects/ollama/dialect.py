@@ -33,7 +33,7 @@ from gateway.dialects.shared_fields import stops_of, tools_of, top_logprobs_of
 
 
 class _Rendered:
-    """Rendering for chat and generate: lines with a `message` or a `response`."""
+    """The rendering that chat and generate share: lines with a `message` or a `response`."""
 
     stream_content_type = render.CONTENT_TYPE
     shape: render.Shape
@@ -51,7 +51,7 @@ class _Rendered:
 
 
 class OllamaChat(_Rendered):
-    """`POST /api/chat`."""
+    """The endpoint `POST /api/chat`."""
 
     name = "ollama_chat"
     shape = "chat"
@@ -71,7 +71,7 @@ class OllamaChat(_Rendered):
 
 
 class OllamaGenerate(_Rendered):
-    """`POST /api/generate`."""
+    """The endpoint `POST /api/generate`."""
 
     name = "ollama_generate"
     shape = "generate"
@@ -193,8 +193,8 @@ def _turn_of(message: bodies.OllamaMessageBody, index: int) -> ChatMessage:
 def _answering(
     turn: ChatMessage, message: bodies.OllamaMessageBody, unanswered: list[ToolCall]
 ) -> ChatMessage:
-    """Return the tool's turn with the id and name of its call; removes that call from
-    `unanswered`."""
+    """Return the turn of a tool with the id and name of the call that it answers. Removes that call
+    from `unanswered`."""
     name = message.tool_name or message.name or None
     own_id = message.tool_call_id or None
     fitting = (

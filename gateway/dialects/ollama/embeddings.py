@@ -43,12 +43,12 @@ class OllamaEmbeddingsBody(ModelBody):
 
 
 class OllamaEmbed:
-    """`POST /api/embed`."""
+    """The endpoint `POST /api/embed`."""
 
     name = "ollama_embed"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none without a text. Raises BadRequest."""
+        """Return one request; no request if the body has no text. Raises BadRequest."""
         parsed_body, extras = read_body(OllamaEmbedBody, body, context.limits)
         texts = parsed_body.input or ()
         inputs = (texts,) if isinstance(texts, str) else tuple(texts)
@@ -75,12 +75,12 @@ class OllamaEmbed:
 
 
 class OllamaEmbeddings:
-    """`POST /api/embeddings`."""
+    """The endpoint `POST /api/embeddings`."""
 
     name = "ollama_embeddings"
 
     def parse(self, body: bytes, context: ParseContext) -> Parsed:
-        """Return one request, or none without a text. Raises BadRequest."""
+        """Return one request; no request if the body has no text. Raises BadRequest."""
         parsed_body, extras = read_body(OllamaEmbeddingsBody, body, context.limits)
         inputs = (parsed_body.prompt,) if parsed_body.prompt else ()
         return _parsed(parsed_body, InputsPrompt(inputs=inputs, cut=True), extras, context)
@@ -88,7 +88,7 @@ class OllamaEmbeddings:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the vector; an empty vector without a text."""
+        """Return the vector of the text as JSON; an empty vector if the body has no text."""
         vectors = [vector_list(vector) for whole in collected for vector in whole.vectors]
         empty: list[float] = []
         return json_bytes({"embedding": vectors[0] if vectors else empty})

@@ -1,4 +1,4 @@
-"""Ollama's fields with the same meaning in chat and generate.
+"""Parses Ollama's fields that mean the same in chat and generate.
 
 Pure. Missing options get Ollama's documented defaults (temperature 0.8, top_k 40, top_p 0.9).
 `repeat_penalty` is an exception: its default is 1.0, since shoal applies the penalty to the whole
@@ -37,11 +37,12 @@ from gateway.dialects.shared_fields import (
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 MOST_NAME = 200
 HOTTEST, MOST_REPETITION, LARGEST = 5.0, 10.0, 2**31 - 1
-"""Highest temperature, repetition penalty and integer; higher values count as these."""
+"""The highest temperature, repetition penalty and integer of an option; higher values are lowered
+to these."""
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
 _REGISTRYS = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)*(?::[\w.-]{1,80})?", re.ASCII)
-"""Names of a registry's models, with host and tag."""
+"""Matches the name of a model in a registry, with host and tag."""
 _IMAGE_STARTS = {"/9j/": "jpeg", "iVBORw0KGgo": "png", "R0lGOD": "gif", "UklGR": "webp"}
 """First base64 characters of each image format's magic bytes."""
 
@@ -63,8 +64,8 @@ def model_of(name: str) -> ModelId:
 def options_of(
     body: ModelBody, *, strict: bool = False
 ) -> tuple[OllamaOptionsBody, tuple[str, ...]]:
-    """Return the options with an effect, and the paths of unknown ones. Raises BadRequest for an
-    unsupported or misspelt option; with `strict`, for any unknown one."""
+    """Return the options that have an effect, and the paths of unknown options. Raises BadRequest
+    for an unsupported or misspelt option; with `strict`, for any unknown one."""
     options = {name: value for name, value in (body.options or {}).items() if value is not None}
     for name, neutral in NEUTRAL_OPTIONS.items():
         if name in options and options.pop(name) not in neutral:
@@ -92,7 +93,8 @@ def sampling_of(options: OllamaOptionsBody) -> Sampling:
 
 
 def _repetition_of(options: OllamaOptionsBody) -> float | None:
-    """Return the repetition penalty: 1.0, which is off, if it covers no tokens; None if not set."""
+    """Return the repetition penalty; 1.0 (no penalty) if it applies to no tokens; None if it is not
+    set."""
     if options.repeat_last_n is not None and int(options.repeat_last_n) == 0:
         return 1.0
     penalty = options.repeat_penalty
@@ -118,7 +120,7 @@ def max_tokens_of(options: OllamaOptionsBody) -> int | None:
 
 
 def output_of(body: SharedBody) -> OutputFormat:
-    """Return the format of the text; it is enforced."""
+    """Return the required format of the text, which a grammar enforces."""
     match body.format:
         case None | "":
             return OutputFormat()
@@ -129,7 +131,7 @@ def output_of(body: SharedBody) -> OutputFormat:
 
 
 def thinking_of(body: SharedBody) -> ThinkingAsked:
-    """Return the amount of thinking. A level also switches it on."""
+    """Return how much the model should think. A level of effort also switches thinking on."""
     level = body.think if isinstance(body.think, str) else None
     return thinking_asked(
         switches={"think": None if body.think is None else body.think is not False},
@@ -138,7 +140,7 @@ def thinking_of(body: SharedBody) -> ThinkingAsked:
 
 
 def check_offered(body: SharedBody) -> None:
-    """Refuse `shift`, which would drop part of the context while the answer is made."""
+    """Raise BadRequest for `shift`, which would drop part of the context during the answer."""
     if body.shift:
         raise bad_field("shift", "an answer ends when the context is full; omit it")
 

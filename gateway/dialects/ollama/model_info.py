@@ -24,7 +24,8 @@ FIGURES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attention.layer_norm_epsilon", ("layer_norm_epsilon", "layer_norm_eps")),
     ("rope.freq_base", ("rope_theta",)),
 )
-"""Names after `<architecture>.`, with names in the configuration; the first present one counts."""
+"""Names of numbers in `model_info` after `<architecture>.`, each with its possible names in the
+configuration. The first name that is present counts."""
 # fmt: on
 TOKENS = ("bos_token_id", "eos_token_id")
 

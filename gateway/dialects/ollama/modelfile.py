@@ -23,7 +23,7 @@ Word = Literal["from", "parameter", "system", "template", "message", "license"]
 
 
 class Instruction(NamedTuple):
-    """A word in lower case, and its text."""
+    """An instruction of a Modelfile: its word in lower case, and its text."""
 
     word: str
     text: str

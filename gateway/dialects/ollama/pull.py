@@ -20,12 +20,12 @@ STATUSES = {
 
 
 def pull_line(state: PullState) -> bytes:
-    """Return the line for a state other than a failure."""
+    """Return the line that reports the progress or the success of a pull."""
     return json_bytes(_status_of(state)) + b"\n"
 
 
 def pull_answer() -> bytes:
-    """Return the final answer without a stream."""
+    """Return the final answer to a client that does not stream."""
     return json_bytes(SUCCESS)
 
 

@@ -86,7 +86,7 @@ class OllamaStream:
     @property
     def ended(self) -> bool:
         """Return whether the end of the stream or an error has been rendered. A stream without
-        requests has ended from the start."""
+        requests has ended from its start."""
         return self._closed or self._usage is not None or not self._parsed.requests
 
     def at(self, now_s: float) -> None:
@@ -113,7 +113,7 @@ class OllamaStream:
         return b"".join(out)
 
     def _line_start(self) -> bytes:
-        """Return the start of a line, up to the `Z` of its date, in the form of `date`."""
+        """Return the beginning of a line, up to and including the `Z` that ends its date."""
         second = int(self._now_s)
         if second != self._second:
             self._second = second
@@ -253,7 +253,8 @@ def end_object(usage: Usage, reason: str, load_s: float) -> dict[str, Any]:
 
 
 def is_cut(reason: FinishReason, stop: str | None) -> bool:
-    """Return whether an answer was truncated, or ended by a stop string."""
+    """Return whether an answer ended early: at its length limit, by cancellation, for lack of
+    memory, or at a stop string."""
     return reason in ("length", "cancelled", "memory_pressure") or stop is not None
 
 

@@ -1,1 +1,1 @@
-"""OpenAI's APIs: bodies, parsers, rendering."""
+"""OpenAI's APIs: bodies of requests, parsers, rendering of answers."""

@@ -48,7 +48,7 @@ class AnswerTiming(TypedDict):
 
 
 class LikelyToken(TypedDict):
-    """A token and its log-probability. `bytes` is null if the token is part of a character."""
+    """A token and its log-probability. `bytes` is null if the token is only part of a character."""
 
     token: str
     logprob: float
@@ -69,14 +69,14 @@ class ChatScores(TypedDict):
 
 
 class AnsweredFunction(TypedDict):
-    """A called function; `arguments` is JSON text."""
+    """A function that the model called; `arguments` is JSON text."""
 
     name: str
     arguments: str
 
 
 class AnsweredCall(TypedDict):
-    """A call."""
+    """A tool call."""
 
     id: str
     type: Literal["function"]
@@ -84,7 +84,7 @@ class AnsweredCall(TypedDict):
 
 
 class AnsweredCustom(TypedDict):
-    """A called custom tool and its text input."""
+    """A custom tool that the model called, and its text input."""
 
     name: str
     input: str
@@ -250,7 +250,7 @@ class CompletionChoice(TypedDict):
 
 
 class CompletionHead(TypedDict):
-    """Fields of a completion and of each of its pieces."""
+    """Fields that a whole completion and each piece of a streamed one have."""
 
     id: str
     object: Literal["text_completion"]

@@ -1,4 +1,4 @@
-"""OpenAI's API as a table, and its list of models.
+"""OpenAI's API as a table of endpoints, and its list of models.
 
 Pure. Unknown properties of a model are omitted or 0, never invented.
 """

@@ -94,7 +94,7 @@ class FunctionToolBody(Closed):
 
 
 class ForeignToolBody(Closed):
-    """A tool of another kind. It is skipped and reported; functions are still offered."""
+    """A tool of another kind. It is reported and not offered; functions are still offered."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the tool is skipped"
@@ -116,7 +116,7 @@ class NamedFunctionBody(Closed):
 
 
 class NamedChoiceBody(Closed):
-    """This function and no other must be called."""
+    """The named function must be called, and no other."""
 
     type: Literal["function"]
     function: NamedFunctionBody
@@ -179,7 +179,7 @@ class TextFormatBody(Closed):
 
 
 class JsonObjectFormatBody(Closed):
-    """Any JSON object. With llama.cpp's `schema`, it obeys that schema. Both are enforced."""
+    """Any JSON object; with llama.cpp's `schema`, an object that obeys it. Both are enforced."""
 
     type: Literal["json_object"]
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
@@ -309,7 +309,7 @@ class TemplateArgumentsBody(Closed):
 
 
 class ChatReasoningBody(Closed):
-    """The amount of thinking, as in OpenRouter's API."""
+    """How much the model should think, as in OpenRouter's API."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("as thinking_budget")

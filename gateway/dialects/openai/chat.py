@@ -47,7 +47,7 @@ from gateway.dialects.shared_fields import (
 )
 
 MOST_VARIABLES, LONGEST_NAME, LONGEST_VALUE = 16, 64, 4096
-"""Most variables of a template, and most characters of their names and texts."""
+"""Maximum number of template variables, and maximum characters of their names and texts."""
 OURS = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
      "chat_template", "tokenize")
@@ -62,7 +62,7 @@ SETS_THINKING = frozenset(
 
 
 class OpenAIChat:
-    """`POST /v1/chat/completions`."""
+    """The endpoint `POST /v1/chat/completions`."""
 
     name = "openai_chat"
     stream_content_type = sse.CONTENT_TYPE
@@ -265,7 +265,7 @@ def _tools_of(
 def _functions_of(
     body: bodies.ChatCompletionsBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the tools and the tool choice of a body in the older form."""
+    """Return the tools and the choice of a body with the older `functions` and `function_call`."""
     for field in ("tools", "tool_choice"):
         if getattr(body, field):
             raise bad_field(field, "replaces functions and function_call; send only one form")
@@ -283,8 +283,8 @@ def _functions_of(
 
 
 def function_of(tool: bodies.ToolBody) -> ToolSpec | None:
-    """Return the function that the model gets for a tool, also for a custom tool. None for a tool
-    of another kind."""
+    """Return the function that the model gets for a tool or a custom tool; None for a tool of
+    another kind."""
     if isinstance(tool, bodies.ForeignToolBody):
         return None
     return custom_function(tool) if isinstance(tool, CustomToolBody) else tool_of(tool.function)
@@ -336,7 +336,7 @@ def _max_tokens_of(body: bodies.ChatCompletionsBody) -> int | None:
 
 
 def _thinking_of(body: bodies.ChatCompletionsBody) -> ThinkingAsked:
-    """Return the amount of thinking, by whichever server's field names the body uses."""
+    """Return how much the model should think. Bodies may use the field names of several servers."""
     reasoning = body.reasoning or bodies.ChatReasoningBody()
     if reasoning.exclude:
         raise bad_field("reasoning.exclude", "thinking has its own field in the answer")

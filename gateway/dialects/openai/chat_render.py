@@ -122,14 +122,15 @@ class ChatStream(OpenAIStream):
 
 
 class _CustomInputs:
-    """The calls of a stream; calls of custom tools have text input."""
+    """The tool calls of a stream, which converts the calls of custom tools: their input is text."""
 
     def __init__(self, parsed: Parsed) -> None:
         self._parsed = parsed
         self._open: dict[tuple[int, int], InputText] = {}
 
     def delta(self, entry: ToolCallDelta) -> CallDelta | CustomCallDelta | None:
-        """Return a fragment of a call; None if this fragment completes no further input text."""
+        """Return a fragment of a call as the client gets it; None if it completes no further text
+        of a custom tool's input."""
         place = (entry.choice, entry.call)
         if entry.name and is_custom(self._parsed, entry.name):
             self._open[place] = text = InputText()

@@ -27,7 +27,7 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class OpenAICompletions:
-    """`POST /v1/completions`."""
+    """The endpoint `POST /v1/completions`."""
 
     name = "openai_completions"
     stream_content_type = sse.CONTENT_TYPE

@@ -35,7 +35,7 @@ OBJECT = "text_completion"
 FINISHES = {**shapes.FINISHES, "tool_calls": shapes.FINISHES["stop"]}
 _DELTA_TAIL = b',"logprobs":null,"finish_reason":null}]}\n\n'
 PART = "\ufffd"
-"""Marks part of a character in a token's text."""
+"""The replacement character, which stands for a part of a character in a token's text."""
 
 
 class CompletionsStream(OpenAIStream):
@@ -106,8 +106,8 @@ class CompletionsStream(OpenAIStream):
         )
 
     def _prompt(self, entry: PromptTokens) -> bytes:
-        """Return the frame of the prompt tokens. The frame has their text too, unless `open` has
-        sent the text."""
+        """Return the frame (event) of the prompt's tokens. It also has their text, unless `open`
+        has sent that."""
         index = self._first[entry.request_id] + entry.choice
         text = entry.text if self._echoes.get(entry.request_id) is None else ""
         if self._wants_logprobs:
@@ -185,8 +185,8 @@ def _text_offsets(tokens: Sequence[str], text: str, offset: int) -> tuple[list[i
 
 
 def _likeliest(token: TokenLogprob) -> dict[str, float]:
-    """Return the likeliest tokens by their text, and the token itself. If two tokens have the same
-    text, the likelier one counts."""
+    """Return the log-probabilities of the likeliest tokens and of the token itself, by text. If two
+    tokens have the same text, the likelier one counts."""
     logprobs = {text: finite_logprob(logprob) for _, text, logprob in reversed(token.top)}
     logprobs.setdefault(token.text, finite_logprob(token.logprob))
     return logprobs

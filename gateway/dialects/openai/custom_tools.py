@@ -1,4 +1,5 @@
-"""Custom tools, whose input is text instead of a JSON object: their shapes and their calls.
+"""Custom tools, whose input is text instead of a JSON object: the types of their fields, and their
+calls.
 
 Pure. The model gets a custom tool as a function with one text argument, `input`. A call of that
 function is rendered as a call of the custom tool. If the tool has a grammar, the model reads the
@@ -27,7 +28,7 @@ PARAMETERS: dict[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""Parameters of the function that a model gets."""
+"""JSON schema of the parameters of the function that a model gets for a custom tool."""
 _PREFIX = "custom:"
 _GRAMMAR_EFFECT = (
     "the model sees a grammar, but it is not enforced; the format is reported as ignored"
@@ -45,20 +46,20 @@ _LOOSE = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
 
 
 class CustomTextFormatBody(Closed):
-    """Any text."""
+    """The input of a custom tool may be any text."""
 
     type: Literal["text"]
 
 
 class CustomRuleBody(Closed):
-    """A grammar, which the model reads."""
+    """A grammar. The model reads it, but it is not enforced."""
 
     syntax: Literal["lark", "regex"]
     definition: str = Field(min_length=1)
 
 
 class CustomGrammarBody(Closed):
-    """Text that follows a grammar."""
+    """The input of a custom tool should follow a grammar."""
 
     type: Literal["grammar"]
     grammar: CustomRuleBody
@@ -101,7 +102,7 @@ class CustomChoiceBody(Closed):
 
 
 class ResponsesCustomGrammarBody(CustomRuleBody):
-    """Text that follows a grammar."""
+    """The input of a custom tool should follow a grammar."""
 
     type: Literal["grammar"]
 
@@ -140,13 +141,13 @@ def custom_function(tool: CustomToolBody | ResponsesCustomToolBody) -> ToolSpec:
 
 
 def custom_tells(tools: Sequence[object] | None) -> frozenset[str]:
-    """Return the entries of `Parsed.tells` for the custom tools among `tools`, by which `is_custom`
-    recognises them."""
+    """Return the marks in `Parsed.tells` for the custom tools among `tools`. `is_custom` reads
+    them."""
     return frozenset(f"{_PREFIX}{name}" for name in _names(tools))
 
 
 def is_custom(parsed: Parsed, name: str) -> bool:
-    """Return whether a call of this name is a custom tool's."""
+    """Return whether a call of the tool `name` is a call of a custom tool."""
     return f"{_PREFIX}{name}" in parsed.tells
 
 
@@ -173,14 +174,15 @@ def _names(tools: Sequence[object] | None) -> Iterator[str]:
 
 
 class InputText:
-    """The text in a call's arguments `{"input": "..."}`, while they arrive."""
+    """Extracts the text in a call's arguments `{"input": "..."}` while pieces of the arguments
+    arrive."""
 
     def __init__(self) -> None:
         self._rest = ""
         self._state: Literal["before", "inside", "after"] = "before"
 
     def add(self, arguments: str) -> str:
-        """Return the additional text that a piece of the arguments completes."""
+        """Add a piece of the arguments. Return the additional text that it completes."""
         self._rest += arguments
         if self._state == "before":
             match = _BEGIN.match(self._rest)

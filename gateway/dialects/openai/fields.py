@@ -1,4 +1,4 @@
-"""OpenAI's fields with the same meaning in chat completions and completions.
+"""Parses OpenAI's fields that mean the same in chat completions and completions.
 
 Pure. Each function reads one setting of a body, or raises `BadRequest` naming the field.
 """
@@ -29,12 +29,12 @@ from gateway.dialects.shared_fields import (
 MAX_BIASED = 1024
 AS_MANY_AS_FIT = -1
 TIERS: Mapping[str, str] = {"flex": "low", "priority": "high"}
-"""Service tiers with their words for `x_priority`."""
+"""OpenAI's service tiers, each with the value of `x_priority` that it stands for."""
 MANNERS: Mapping[str, str] = {
     "low": "Keep your answers short.",
     "high": "Answer at length, in detail.",
 }
-"""The sentence that ends the system prompt for each `verbosity`."""
+"""The sentence that is added to the end of the system prompt, for each value of `verbosity`."""
 
 
 def model_of(body: SharedBody) -> ModelId:
@@ -43,7 +43,7 @@ def model_of(body: SharedBody) -> ModelId:
 
 
 def check_offered(body: SharedBody) -> None:
-    """Refuse combinations of shared fields that are not supported."""
+    """Raise BadRequest for combinations of shared fields that are not supported."""
     if body.stream_options is not None and not body.stream:
         raise BadRequest(
             "stream_options is only allowed when stream is true", field="stream_options"
@@ -73,7 +73,8 @@ def sampling_of(body: SharedBody) -> Sampling:
 
 
 def priority_of(tier: str | None, extras: Extras) -> int:
-    """Return a request's priority: `x_priority`, or the tier's if that is normal."""
+    """Return a request's priority: `x_priority`, or if that is the normal priority, the one of the
+    service tier."""
     normal = PRIORITIES["normal"]
     return (
         PRIORITIES[TIERS.get(tier or "", "normal")]
@@ -88,13 +89,13 @@ def tier_of(tier: str | None) -> str:
 
 
 def manner_of(verbosity: str | None) -> str:
-    """Return the sentence about length that ends the system prompt; empty if the body has no
-    `verbosity`."""
+    """Return the sentence about the answer's length that is added to the end of the system prompt;
+    empty if the body has no `verbosity`."""
     return MANNERS.get(verbosity or "", "")
 
 
 def most_of(tokens: int | None, field: str) -> int | None:
-    """Return the most tokens of an answer; None for as many as fit. Raises BadRequest for 0."""
+    """Return the maximum tokens of an answer; None: as many as fit. Raises BadRequest for 0."""
     if tokens == 0:
         raise bad_field(field, "must be at least 1, or -1 for as many as fit")
     return None if tokens == AS_MANY_AS_FIT else tokens
@@ -125,8 +126,8 @@ def _biases_of(biases: dict[str, float]) -> dict[int, float]:
 
 
 def report_tools(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits: Limits) -> Extras:
-    """Return the extras with the paths of tools that are not offered and of formats not
-    enforced."""
+    """Return `extras` with two more kinds of ignored fields: tools that are not offered to the
+    model, and formats that are not enforced."""
     foreign = foreign_in(tools, bodies.ForeignToolBody)
     extras = ignoring(extras, foreign, NO_SUCH_TOOL, limits)
     return ignoring(extras, unheld_in(tools), NOT_HELD, limits)
@@ -135,7 +136,7 @@ def report_tools(tools: Sequence[bodies.ToolBody] | None, extras: Extras, limits
 def tool_named(
     choice: bodies.NamedChoiceBody | bodies.AllowedToolBody | CustomChoiceBody,
 ) -> tuple[str, str]:
-    """Return the kind and the name of the tool that a choice names."""
+    """Return the kind and the name of the tool that a tool choice names."""
     if isinstance(choice, CustomChoiceBody):
         return "custom", choice.custom.name
     return "function", choice.function.name

@@ -1,8 +1,8 @@
-"""The form of an answer's text, under any of the field names that clients use.
+"""The required form of an answer's text, under any of the field names that clients use.
 
 Pure. OpenAI has `response_format`; vLLM has `structured_outputs` and, before it, `guided_json` and
 others; llama.cpp's server has `json_schema`, `grammar` and a schema in `response_format`; SGLang
-has `regex` and `ebnf`. Each field becomes an `OutputFormat`, which remembers the field's name. A
+has `regex` and `ebnf`. Each field becomes an `OutputFormat`, which contains the field's name. A
 body with two such fields is refused.
 """
 
@@ -38,7 +38,8 @@ def output_of(body: bodies.SharedBody, limits: Limits) -> OutputFormat:
 
 
 def _formats_of(body: bodies.SharedBody, limits: Limits) -> Iterator[OutputFormat]:
-    """Yield the format of each field that sets one."""
+    """Yield the format that each field of the body requires; nothing for a field that requires
+    none."""
     match body.response_format:
         case bodies.JsonObjectFormatBody(schema_=None):
             yield OutputFormat(kind="json_object")

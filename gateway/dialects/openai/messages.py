@@ -1,6 +1,6 @@
-"""Messages from OpenAI's clients: the closed types of content and of turns.
+"""Types of the messages that OpenAI's clients send: content and turns, with fixed fields.
 
-Pure. This module has only shapes. Clients send shoal's own answers back with extra fields. A field
+Pure. This module has only types. Clients send shoal's own answers back with extra fields. A field
 that means nothing in a prompt has the type `Unused`, with the reason.
 """
 
@@ -92,7 +92,7 @@ class UserMessageBody(Closed):
 
 
 class CalledFunctionBody(Closed):
-    """A called function. `arguments` is JSON text, as received."""
+    """A function that the model called. `arguments` is JSON text, as received."""
 
     name: str = Field(min_length=1)
     arguments: str
@@ -108,14 +108,15 @@ class ToolCallBody(Closed):
 
 
 class CalledToolBody(Closed):
-    """A called custom tool and its text input."""
+    """A custom tool that the model called, and its text input."""
 
     name: str = Field(min_length=1)
     input: str
 
 
 class CustomCallBody(Closed):
-    """A call of a custom tool, read as a call with that text as its only argument."""
+    """A call of a custom tool. It is treated as a function call whose only argument is the tool's
+    text input."""
 
     id: str = Field(min_length=1)
     type: Literal["custom"]

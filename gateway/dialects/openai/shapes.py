@@ -1,4 +1,4 @@
-"""Shapes shared by OpenAI's two text APIs: errors, usage, timing, finish reasons, framing.
+"""Parts that chat completions and completions share: errors, usage, timing, finish reasons, events.
 
 Pure. `timing` is shoal's own object, next to `usage`. `seconds` is the time from entering the queue
 to the last token; the other times are parts of it. `tokens_per_sec` divides all completion tokens
@@ -36,7 +36,7 @@ FINISHES: Mapping[FinishReason, Mapping[str, str]] = {
     # nor for memory pressure: the text is truncated, as at a limit
     "memory_pressure": {"finish_reason": "length", "stop_reason": "memory_pressure"},
 }
-"""The members that each finish reason adds to a choice."""
+"""The fields that each finish reason adds to a choice."""
 
 MOST_LISTED, LISTED = 100, 20
 FIELD_WORDS = {"thinking": "reasoning_effort"}
@@ -85,7 +85,7 @@ def _message_of(fault: HttpFault) -> str:
 
 
 def error_frames(fault: HttpFault) -> bytes:
-    """Return the frames of a failure within a stream, and the stream's end."""
+    """Return the events that report a failure within a stream and end the stream."""
     return sse.frame(json_bytes(error_object(fault))) + sse.DONE
 
 
@@ -100,8 +100,8 @@ def usage_object(usage: Usage) -> TokenUsage:
 
 
 def timing_object(usage: Usage) -> AnswerTiming:
-    """Return the seconds from entering the queue to the last token and their parts, and the tokens
-    per second in all and of decoding."""
+    """Return the times of an answer in seconds: from entering the queue to the last token, and the
+    parts of that time. Also the tokens per second, over that time and over decoding alone."""
     seconds = usage.queue_s + usage.prefill_s + usage.decode_s
     after_first = max(usage.completion_tokens - 1, 0)
     return {
@@ -132,8 +132,8 @@ def generation_stats(
 def page_of(
     objects: Sequence[Mapping[str, Any]], query: Mapping[str, str], *, order: str = "asc"
 ) -> Page:
-    """Return a page of objects, which come oldest first. `query` may have `limit`, `order` and
-    `after`; `order` is the default. Raises BadRequest naming an invalid field."""
+    """Return one page of `objects`, which are given oldest first. `query` may have `limit`, `order`
+    and `after`; `order` is the default order. Raises BadRequest naming an invalid field."""
     limit, order = page_query(query, order)
     rest = objects if order == "asc" else objects[::-1]
     after = query.get("after")
@@ -147,8 +147,8 @@ def page_of(
 
 
 def page_query(query: Mapping[str, str], order: str) -> tuple[int, str]:
-    """Return the `limit` and `order` of a query; `order` is the default. Raises BadRequest naming
-    an invalid field."""
+    """Return the `limit` and the order of a query; the parameter `order` is the default order.
+    Raises BadRequest naming an invalid field."""
     limit, order = query.get("limit", str(LISTED)), query.get("order", order)
     digits = limit.isascii() and limit.isdigit() and len(limit) <= 3
     if not (digits and 1 <= int(limit) <= MOST_LISTED):
@@ -159,7 +159,7 @@ def page_query(query: Mapping[str, str], order: str) -> tuple[int, str]:
 
 
 def nothing_after(after: str) -> BadRequest:
-    """Return the refusal of an `after` that no object of the list has as its id."""
+    """Return the refusal of a query whose `after` is not the id of any object in the list."""
     return BadRequest(f"after: the list has no object with the id '{after[:80]}'", field="after")
 
 
@@ -179,12 +179,12 @@ def _per_second(tokens: int, seconds: float) -> float:
 
 
 def finish_bytes(finish: Mapping[str, str]) -> bytes:
-    """Return one of `FINISHES` as members of an object, without braces, for a stream."""
+    """Return one of `FINISHES` as JSON for a stream: the fields of an object, without braces."""
     return json_bytes(finish)[1:-1]
 
 
 def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
-    """Return the members that begin every answer and each of its chunks."""
+    """Return the first fields of every answer and of each of its chunks."""
     return {
         "id": parsed.answer_id,
         "object": object_name,
@@ -198,8 +198,8 @@ def answer_head(parsed: Parsed, object_name: str) -> dict[str, Any]:
 def whole_answer(
     parsed: Parsed, object_name: str, choices: Sequence[dict[str, Any]], usage: Usage
 ) -> bytes:
-    """Return an answer in one piece. Without choices, the result is the chunk of a stream that has
-    the usage."""
+    """Return an answer in one piece. If `choices` is empty, the result is the chunk of a stream
+    that has the usage."""
     return json_bytes(
         {
             **answer_head(parsed, object_name),
@@ -227,7 +227,7 @@ class OpenAIStream:
 
     @property
     def ended(self) -> bool:
-        """Return whether every request's terminal, or an error, has been rendered."""
+        """Return whether the end of every request, or an error, has been rendered."""
         return self._closed or len(self._usages) == len(self._parsed.requests)
 
     def comment(self, text: str) -> bytes:
@@ -253,12 +253,12 @@ class OpenAIStream:
         return sse.DONE
 
     def _start(self) -> bytes:
-        """Return the start of a chunk, up to its choices."""
+        """Return the first bytes of a chunk, up to its choices."""
         return sse.frame(json_bytes(answer_head(self._parsed, self._kind)))[: -len(_CHUNK_TAIL)]
 
     def _end_of_choice(self, end: ChoiceEnd, chunk: bytes) -> bytes:
-        """Return the chunk that ends a choice; `chunk` has its start, up to the end of its choices.
-        The very last chunk is held back."""
+        """Return the chunk that ends a choice. `chunk` has its bytes up to the end of its choices.
+        The very last chunk of the stream is held back and not returned."""
         self._open_choices.discard((end.request_id, end.choice))
         if self._open_choices or self._parsed.include_usage:
             return chunk + _CHUNK_TAIL
@@ -266,7 +266,7 @@ class OpenAIStream:
         return before
 
     def _ended_chunk(self, members: bytes = b"") -> bytes:
-        """Return the chunk that was held back, with more members; empty if no chunk was held
+        """Return the chunk that was held back, with more fields; empty if no chunk was held
         back."""
         chunk, self._last_chunk = self._last_chunk, b""
         return chunk + members + _CHUNK_TAIL if chunk else b""

@@ -1,4 +1,4 @@
-"""Routes about tokens: tokenise texts and conversations, detokenise tokens, render chat templates.
+"""The API for tokens: tokenise texts and conversations, detokenise tokens, render chat templates.
 
 Pure. Other packages import only its table of routes.
 """

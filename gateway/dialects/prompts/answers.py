@@ -19,7 +19,7 @@ class TokenizeAnswer(TypedDict):
 
 
 class DetokenizeAnswer(TypedDict):
-    """The text of tokens, under the names that both servers use."""
+    """The text of tokens, under the field names of both vLLM's and llama.cpp's servers."""
 
     prompt: str
     content: str

@@ -1,6 +1,7 @@
-"""The API of prompts as a table, with paths and fields of vLLM's and llama.cpp's servers.
+"""The API of prompts as a table of endpoints, with paths and fields of vLLM's and llama.cpp's
+servers.
 
-Pure. Failures have OpenAI's shape.
+Pure. Errors have the form of OpenAI's errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Bodies of questions about a prompt, as three closed types.
+"""Types of the bodies that ask about a prompt. There are three.
 
-Pure. Fields are those of vLLM's and llama.cpp's servers; some have the same meaning.
+Pure. The fields are those of vLLM's and llama.cpp's servers; some fields of the two mean the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class AskedModelBody(Closed):
 
 
 class ConversationBody(AskedModelBody):
-    """A conversation with the fields of a chat completion that a template uses."""
+    """A conversation, with those fields of a chat completion that a chat template uses."""
 
     table: ClassVar[FieldTable] = FieldTable(refused=REFUSED_CHAT, empty_asks_nothing=True)
     messages: Annotated[list[MessageBody], Field(min_length=1, fail_fast=True)] | None = None

@@ -1,4 +1,5 @@
-"""Questions about prompts: a body becomes one request with a question, and the result becomes JSON.
+"""Answers questions about prompts: a body becomes one request with a question to the runner, and
+the runner's reply becomes JSON.
 
 Pure. Both vLLM's and llama.cpp's servers have these paths, so answers have the fields of both. As
 in those servers, a text gets the special tokens that begin and end a prompt, unless the text came
@@ -37,7 +38,7 @@ from gateway.dialects.shared_fields import (
 
 
 class Tokenize:
-    """`POST /tokenize`."""
+    """The endpoint `POST /tokenize`."""
 
     name = "tokenize"
 
@@ -51,7 +52,8 @@ class Tokenize:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the tokens, their number, and the context of an instance."""
+        """Return the tokens, their number, and the maximum context of an instance in tokens, as
+        JSON."""
         answer = _answer_of(collected)
         tokens = answer.token_ids
         fields = {"tokens": tokens, "count": len(tokens), "max_model_len": answer.context_tokens}
@@ -59,7 +61,7 @@ class Tokenize:
 
 
 class Detokenize:
-    """`POST /detokenize`."""
+    """The endpoint `POST /detokenize`."""
 
     name = "detokenize"
 
@@ -72,13 +74,13 @@ class Detokenize:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the text, under the names that both servers use."""
+        """Return the text as JSON, under the field names of both vLLM's and llama.cpp's servers."""
         text = _answer_of(collected).text
         return json_bytes({"prompt": text, "content": text})
 
 
 class ApplyTemplate:
-    """`POST /apply-template`."""
+    """The endpoint `POST /apply-template`."""
 
     name = "apply_template"
 
@@ -157,7 +159,7 @@ def _conversing(
     extras: Extras,
     context: ParseContext,
 ) -> Parsed:
-    """Return the request with the arguments of its template."""
+    """Return the request for a conversation, with the arguments of the model's chat template."""
     arguments = body.chat_template_kwargs
     thinking = _thinking_of(arguments or TemplateArgumentsBody())
     extras = thinking.report_in(extras, context.limits)

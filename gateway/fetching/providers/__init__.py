@@ -1,9 +1,10 @@
 """Talks to providers, the remote APIs that the operator configured: sends them a client's request.
 
-The request's body is the client's own or a translated one. `asking` sends a request and `hearing`
-reads the answer. The operator chooses the base URL, so `gateway.fetching.policy` does not apply to
-it, and it can be on loopback. Redirects are not followed, and no proxy is used. Only two of the
-client's headers are passed on (`PASSED_HEADERS`). The HTTP client is imported at the first call.
+The request's body is the client's own or a translated one. The modules named `asking` translate
+requests, those named `hearing` translate answers. The operator chooses the base URL, so
+`gateway.fetching.policy` does not apply to it, and it can be on loopback. Redirects are not
+followed, and no proxy is used. Only two of the client's headers are passed on (`PASSED_HEADERS`).
+The HTTP client is imported at the first call.
 """
 
 from gateway.fetching.providers.answer import ProviderAnswer

@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 
 
 class ProviderAnswer:
-    """An answer as it arrives. `status` and `headers` (names in lower case) are the provider's."""
+    """A provider's answer as it arrives. `status` and `headers` (names in lower case) are the
+    provider's."""
 
     def __init__(self, call: ProviderCall) -> None:
         self.status = 0
@@ -51,7 +52,7 @@ class ProviderAnswer:
         self._pieces = response.aiter_stream()
 
     async def piece(self, within_s: float | None) -> bytes:
-        """Return the next bytes, or b"" at the end. Raises ProviderFailed."""
+        """Return the next bytes of the answer; b"" at its end. Raises ProviderFailed."""
         return await self._bounded(self._next(), within_s, "sent nothing more")
 
     async def close(self) -> None:

@@ -21,8 +21,8 @@ from bus.wire.messages.requests import (
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 
 REASONING = "messages.reasoning"
-"""The name of earlier thinking in the list of ignored fields. A provider accepts only thinking that
-it signed itself, or no thinking at all."""
+"""How the list of ignored fields names earlier thinking. A provider accepts only thinking that it
+signed itself, or no thinking at all."""
 _NAMES = {"variables": "chat_template_kwargs"}
 OUR_FIELDS = ("ignore_eos", "min_tokens", "variables")
 """Fields that only models of the cluster support."""
@@ -58,8 +58,8 @@ def conversation_of(request: GenerationRequest) -> ChatPrompt:
 def unheeded_of(
     request: GenerationRequest, prompt: ChatPrompt, supported: Collection[str]
 ) -> list[str]:
-    """Return the paths of ignored fields. `supported`: the sampling fields that the provider
-    supports."""
+    """Return the paths of the request's fields that the provider ignores. `supported`: the sampling
+    fields that the provider supports."""
     sampling, plain = request.sampling, Sampling()
     unheeded = [
         name

@@ -100,7 +100,8 @@ def _messages(prompt: ChatPrompt) -> list[dict[str, Any]]:
 
 
 def _blocks(turn: ChatMessage) -> list[dict[str, Any]]:
-    """Return the text and the images of a turn. This API refuses empty text."""
+    """Return the content blocks of a turn, for its text and images. Empty texts are left out,
+    because this API refuses them."""
     return [_block(part) for part in turn.parts if isinstance(part, ImagePart) or part.text]
 
 
@@ -133,7 +134,7 @@ def _use(call: ToolCall) -> dict[str, Any]:
 
 
 def _id(call_id: str) -> str:
-    """Return a call's id with only the characters that this API accepts."""
+    """Return the id of a call with only the characters that this API accepts."""
     return _NO_ID.sub("_", call_id)
 
 
@@ -158,7 +159,8 @@ def _choice(request: GenerationRequest) -> dict[str, Any]:
 
 
 def _thinking(request: GenerationRequest, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields for thinking. A budget counts towards the limit of the answer."""
+    """Return the fields of the body about thinking. A budget counts towards the limit of the
+    answer."""
     if request.thinking is False:
         return {"thinking": {"type": "disabled"}}
     if (budget := request.thinking_budget) is not None:

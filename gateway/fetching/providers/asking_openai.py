@@ -1,4 +1,4 @@
-"""Translates a request into a body for chat completions.
+"""Translates a request into a body for OpenAI's chat completions.
 
 Pure. The answer is always streamed, with its usage. Other servers with this API know the field
 `max_tokens`; OpenAI's own API accepts only the newer name of that field.

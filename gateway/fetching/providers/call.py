@@ -16,12 +16,12 @@ from bus.wire.errors import ShoalError
 from gateway.dialects.faults import HttpFault
 
 ASKS: Mapping[str, ProviderKind] = {"openai_chat": "openai", "anthropic_messages": "anthropic"}
-"""Dialects of clients, each with the kind of provider that speaks the same dialect. A body in that
-dialect is passed on to the provider unchanged."""
+"""Dialects in which clients may use a provider directly, each with the kind of provider that has
+the same dialect. A body in that dialect is passed on to the provider unchanged."""
 ANTHROPIC_VERSION = "2023-06-01"
 PASSED_HEADERS = ("anthropic-version", "anthropic-beta")
-"""Headers of clients of Anthropic's API that are passed on, because they say how to read the
-body."""
+"""Headers that clients of Anthropic's API send and that are passed on, because they say how to read
+the body."""
 ERROR_CHARS = 500
 RETRY_S = 5.0
 MOST_RETRY_S = 24 * 3600.0
@@ -52,8 +52,8 @@ class ProviderFailed(ShoalError):
 
 @dataclass(frozen=True, slots=True)
 class ProviderCall:
-    """One call. `headers` contain `key`, so neither of the two is shown. `key` is empty if the
-    provider needs none."""
+    """One call of a provider. `headers` contain `key`, so the `repr` shows neither of the two.
+    `key` is empty if the provider needs none."""
 
     provider: str
     url: str
@@ -65,8 +65,8 @@ class ProviderCall:
 def call_of(
     target: ProviderModel, body: bytes, environment: Mapping[str, str], client: Mapping[str, str]
 ) -> ProviderCall | HttpFault:
-    """Return the call for a body. If the provider's key is not set, return an error. `client` has
-    the client's headers, with names in lower case."""
+    """Return the call that sends a body to a provider. If the provider's key is not set in
+    `environment`, return an error. `client` has the client's headers, with names in lower case."""
     settings = target.settings
     key = environment.get(settings.key_env, "").strip() if settings.key_env else ""
     if settings.key_env and not (key and key.isascii() and key.isprintable()):
@@ -131,7 +131,7 @@ def failure_within(call: ProviderCall, event: Mapping[str, Any]) -> HttpFault | 
 
 
 def _detail_of(body: bytes, call: ProviderCall) -> str:
-    """Return a colon and the provider's own message, from which the key is removed. Empty if there
+    """Return the provider's own message, without the key and with a colon before it; empty if there
     is no message."""
     try:
         return _error_text(json.loads(body), call)

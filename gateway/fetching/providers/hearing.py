@@ -41,7 +41,7 @@ _REASONS: Mapping[str, FinishReason] = {
 
 
 class Hearing(Protocol):
-    """Translates one answer while its events arrive."""
+    """Translates one answer of a provider while its events arrive."""
 
     def take(self, event: Mapping[str, Any]) -> list[Entry]:
         """Return the entries of an event. Raises ProviderFailed, or HttpFaultRaised if the provider
@@ -49,8 +49,8 @@ class Hearing(Protocol):
         ...
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the entries that remain at the end: the ends of choices, then the terminal
-        entry."""
+        """Return the entries that remain at the end: the ends of choices, then the last entry,
+        `Finished`."""
         ...
 
 
@@ -73,8 +73,8 @@ def events_in(lines: bytes, provider: str) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The state of one choice. `place` is the provider's index of the open tool call; `seen` has
-    the indexes and ids of all tool calls."""
+    """The state of one choice of the answer. `place` is the provider's index of the open tool call;
+    `seen` has the indexes and ids of all tool calls."""
 
     calls: int = 0
     place: object = None
@@ -152,7 +152,7 @@ class _Entries:
         yield ChoiceEnd(self._request_id, self._next(), choice, finish, stop)
 
     def last(self, usage: Usage) -> Iterator[Entry]:
-        """Yield the missing ends of choices and the terminal entry."""
+        """Yield the missing ends of choices and the last entry, `Finished`."""
         for number in sorted(self._choices or {0: _Choice()}):
             yield from self.ended(number, "stop")
         yield Finished(self._request_id, self._next(), usage)
@@ -179,7 +179,7 @@ class OpenAIHearing:
         return [entry for choice in objects_in(event.get("choices")) for entry in self._of(choice)]
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the remaining ends of choices and the terminal entry."""
+        """Return the remaining ends of choices and the last entry, `Finished`."""
         return list(self._entries.last(usage))
 
     def _of(self, choice: dict[str, Any]) -> Iterator[Entry]:
@@ -197,8 +197,8 @@ class OpenAIHearing:
             yield from entries.ended(number, reason)
 
     def _part_of_call(self, number: int, call: dict[str, Any]) -> Iterator[Entry]:
-        """Yield a part of a call. Some servers give all calls the same index, and other servers
-        give calls no index. So a part with another id begins another call."""
+        """Yield the entries for a part of a tool call. Some servers give all calls the same index,
+        and other servers give calls no index. So a part with another id begins another call."""
         state, function = self._entries.choice(number), _object(call.get("function"))
         call_id, index = call.get("id"), call.get("index")
         is_other = bool(call_id) and call_id != state.call_id
@@ -225,7 +225,7 @@ class AnthropicHearing:
         return [] if act is None else list(act(event))
 
     def end(self, usage: Usage) -> list[Entry]:
-        """Return the remaining ends of choices and the terminal entry."""
+        """Return the remaining ends of choices and the last entry, `Finished`."""
         return list(self._entries.last(usage))
 
     def _begun(self, event: Mapping[str, Any]) -> Iterator[Entry]:

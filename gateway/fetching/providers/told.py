@@ -28,14 +28,14 @@ class ToldInPassing:
         self.whole = False
         self.finish: str | None = None
         self.in_event = False
-        """Whether a stream's last event was passed on without the blank line that ends it."""
+        """Whether the last event that was passed on still lacks the blank line that ends it."""
         self._is_stream = is_stream
         self._rest = b""
         self._events = 0
         self._has_usage = False
 
     def spent(self) -> int:
-        """Return the tokens used, as far as they are known."""
+        """Return the tokens that the answer has used, as far as they are known."""
         return self.usage.prompt_tokens + self.usage.completion_tokens
 
     def passed(self, piece: bytes) -> bytes:
@@ -61,7 +61,7 @@ class ToldInPassing:
         return held
 
     def read_whole(self, body: bytes) -> None:
-        """Read an answer that arrived in one piece."""
+        """Read the token counts and the end of an answer that arrived in one piece."""
         self._object(body)
         self.whole = True
 

@@ -1,5 +1,5 @@
-"""Talks to one process per page: sends HTML to that process, and gets the page's title, text and
-links from it.
+"""Talks to one process per page: sends the page's HTML to that process, and gets the page's title,
+text and links from it.
 
 This package fetches nothing. It knows only the URL to which the page's links are relative.
 """

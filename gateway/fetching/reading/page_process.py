@@ -37,8 +37,8 @@ def main() -> None:
 
 
 def _limit(memory_bytes: int, processor_s: int, wall_s: float) -> None:
-    """Limit this process: its processor time, its wall time, and its memory if the system can. It
-    may write no files."""
+    """Limit this process's processor time and wall time, and its memory if the system supports
+    that. The process may write no files."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (processor_s, processor_s))

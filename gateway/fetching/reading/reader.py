@@ -102,7 +102,7 @@ class PageReader:
             await asyncio.gather(sending, watching, receiving, return_exceptions=True)
 
     async def _receive(self, process: Process) -> bytes:
-        """Return the whole output."""
+        """Return all that the process writes to its standard output."""
         assert process.stdout is not None
         output = bytearray()
         while piece := await process.stdout.read(1 << 16):
@@ -112,8 +112,8 @@ class PageReader:
         return bytes(output)
 
     async def _watch(self, process: Process) -> None:
-        """Raise FetchRefused if the process uses too much memory. Does nothing if the system does
-        not report the memory."""
+        """Watch the memory of the process, and raise FetchRefused if it uses too much. Does nothing
+        if the system does not report the memory."""
         try:
             usage = psutil.Process(process.pid)
             while process.returncode is None:

@@ -52,7 +52,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class FewItems:
-    """Some consecutive items of a conversation, and whether more items follow."""
+    """Some consecutive items of a conversation, and whether more items follow after them."""
 
     items: tuple[bytes, ...]
     has_more: bool

@@ -58,7 +58,8 @@ class ConversationsHere:
         return ItemsFound(items=tuple(content for (content,) in rows) if there else None)
 
     async def page(self, call: ReadPage) -> ItemsFound:
-        """Return some items, and one more than the limit if the conversation has more."""
+        """Return at most `limit` items, and one item more if the conversation has more than
+        that."""
         which = _which(call)
         there, at, rows = await self._read(
             table.find(which),
@@ -103,7 +104,7 @@ class ConversationsHere:
         return ItemsAdded(added="added" if done.done else "gone")
 
     async def end(self, call: EndTurn) -> Done:
-        """Add the items of an ended answer."""
+        """Add the items of a complete answer to its conversation."""
         return await self._change(
             *table.added(_which(call), call.items, wall(), run=call.run, job=call.job)
         )

@@ -23,9 +23,10 @@ ROW_BYTES = 200
 """Estimated bytes of a conversation without its labels and items."""
 MOST_ITEMS = 4096
 MOST_BYTES = 8 << 20
-"""Limits of one conversation, because each request that continues it reads all its items."""
+"""The maximum size of one conversation in bytes. It is limited because each request that continues
+the conversation reads all its items."""
 FAR_BYTES = CALL_REQUEST_BYTES - (64 << 10)
-"""Limit of one addition to a conversation of another node."""
+"""The maximum bytes of one addition to a conversation that another node stores."""
 
 _MINE = "(SELECT id FROM conversation WHERE request = :request AND owner = :owner)"
 _OF_JOB = "(run = :job OR substr(run, 1, length(:job) + 1) = :job || '.')"
@@ -39,7 +40,7 @@ class OfOwner:
     request: RequestId
 
     def values(self, **more: object) -> dict[str, object]:
-        """Return the fields as values of a statement."""
+        """Return the fields as values of a statement, together with the values `more`."""
         return {"owner": self.owner, "request": self.request, **more}
 
 

@@ -1,8 +1,8 @@
 """Talks to the gateways of other nodes: finds, reads and stops the jobs of all nodes.
 
-A job stays on the node that accepted it, and its name contains that node. So its owner can ask any
-gateway for it, with the same calls as for a local job. A new job is always stored on this node. A
-list has the jobs of all nodes.
+A job stays on the node that accepted it, and its name contains that node. So the job's owner can
+ask any gateway for it, with the same calls as for a local job. A new job is always stored on the
+node whose gateway accepts it. A list has the jobs of all nodes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class JobsAnywhere:
         return ListedJobs(tuple(jobs[:limit]), gathered.missing)
 
     async def stop(self, request: RequestId, owner: str) -> None:
-        """Request the end of this owner's job."""
+        """Ask for this owner's job to be stopped."""
         stop = StopJob(owner=owner, request=request)
         await self._calls.ask_owner(job_of_run(request), table.STOP_JOB, stop)
 

@@ -35,7 +35,7 @@ class EventCutter:
         return self._end is not None
 
     def cut(self, piece: bytes) -> list[bytes]:
-        """Return the events that this piece completes."""
+        """Add the next bytes of the answer. Return the events that they complete."""
         self._rest += piece
         if self._end is None or self._end not in self._rest:
             return []
@@ -43,7 +43,7 @@ class EventCutter:
         return [event + self._end for event in whole if event and not event.startswith(b":")]
 
     def close(self) -> bytes:
-        """Return the body of a non-streamed answer; else empty."""
+        """Return the whole body if the answer is not a stream; empty for a stream."""
         rest, self._rest = self._rest, b""
         return rest if self._end is None else b""
 
@@ -67,7 +67,7 @@ def is_end_mark(event: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a run. `retry`: the job is allowed to run again."""
+    """How a run ended. `retry`: the job may run again."""
 
     signal: Signal
     error: str | None = None
@@ -79,10 +79,9 @@ class Ending:
 def ending_of(
     status: int | None, content_type: str, last: bytes, *, stopped: bool, lost: bool = False
 ) -> Ending:
-    """Return how a run ended. `status` is the HTTP status, or None if the run sent no answer.
-    `last` is the last event that is no end mark. `stopped`: the owner requested the stop. `lost`:
-    the model's runner ended before the run did.
-    """
+    """Return how a run of a job ended. `status` is the HTTP status, or None if the run sent no
+    answer. `last` is the last event other than the mark that ends a stream. `stopped`: the owner
+    requested the stop. `lost`: the model's runner ended before the run did."""
     ending = _ending_of(status, content_type, last, stopped=stopped)
     cut = lost and not stopped and ending.signal == "fail"
     return replace(ending, retry=True) if cut else ending

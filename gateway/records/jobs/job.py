@@ -1,8 +1,9 @@
 """A job (a request that runs without a connection to its client), its states and their transitions.
 
 Pure. A job is in one state at a time, and ends exactly once. Each run of a job has its own request
-id, so that runs are never confused. If the process of a run dies, the run counts as cut; a job with
-`MOST_CUTS` cut runs fails. The numbers of a job's events continue from one run to the next.
+id, so that runs are never confused. If the process that runs a job dies, the run counts as cut; a
+job with `MOST_CUTS` cut runs fails. The numbers of a job's events continue from one run to the
+next.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NEXT: Mapping[State, Mapping[Signal, State]] = {
 """The next state for each signal. The signal `again` means that the job will be run again."""
 OPEN: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if signals)
 HELD: tuple[State, ...] = tuple(state for state, signals in NEXT.items() if "again" in signals)
-"""States in which a process runs the job."""
+"""The states in which a process runs the job."""
 MOST_CUTS = 3
 JOB_PREFIX = "job_"
 

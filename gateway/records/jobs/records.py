@@ -145,8 +145,9 @@ class JobRecords:
     async def advance(
         self, runner: str, runs: Sequence[RunProgress]
     ) -> dict[tuple[RequestId, int], bool]:
-        """Write the progress of runs, and increment the beat of their runner. Return the runs that
-        still belong to this runner, by job and attempt, each with whether it must be stopped."""
+        """Write the progress of runs, and increment the beat of their runner (the HTTP process that
+        runs the jobs). Return the runs that still belong to this runner, as (request of the job,
+        number of the attempt), each with whether it must be stopped."""
         statements = [table.beaten(runner)]
         for run in runs:
             statements += table.progressed(

@@ -22,8 +22,8 @@ LOST: tuple[FailReason, ...] = ("model_unavailable", "runner_lost")
 
 
 class Computed(Protocol):
-    """A request of a run: its tokens, whether a runner has begun it, and the reason if it
-    failed."""
+    """A request that a run has sent to a model: its tokens, whether a model runner has begun it,
+    and the reason if it failed."""
 
     begun: bool
     failed: FailReason | None
@@ -63,7 +63,7 @@ class JobRun:
         return any(request.failed in LOST for request in self.computed)
 
     def context(self, context: ParseContext) -> ParseContext:
-        """Return a copy of a parse context that gives the request the id of this run and the time
+        """Return a copy of a parse context in which the request has the id of this run and the time
         of the job."""
         ids = itertools.chain((self.run,), context.ids)
         return replace(context, ids=ids, now_s=self.created_at_s)

@@ -43,7 +43,7 @@ STOPPED_S = 3.0
 """At shutdown, this process waits at most this long until its jobs are queued again."""
 
 Application = Callable[[dict[str, Any], Any, Any, JobRun], Awaitable[None]]
-"""An ASGI application that also takes the run of a job that sends the request."""
+"""An ASGI application whose last argument is the job's run that sends the request."""
 
 
 class OpenRequests(Protocol):
@@ -76,7 +76,7 @@ class RunUnderWay:
         self._cutter = EventCutter("")
         self._waiting: list[bytes] = []
         self._whole = b""
-        """The body of an answer that is no stream."""
+        """The bytes of an answer that is no stream, so far."""
         self._waiting_bytes = self._output_bytes = 0
         self._written = job.events
         self._drained = asyncio.Event()

@@ -95,8 +95,8 @@ def added(new: NewJob, bounds: JobBounds) -> Statement:
 
 
 def room(new: NewJob) -> Statement:
-    """Return the query for the counts that are limited: open jobs of the client, all jobs, all
-    bytes."""
+    """Return the query for the three counts that are limited: the client's open jobs, all jobs, and
+    the bytes of all jobs."""
     return Statement(
         f"SELECT (SELECT count(*) FROM job WHERE {_OF_CLIENT}), count(*), "
         "coalesce(sum(bytes), 0) FROM job",
@@ -105,7 +105,7 @@ def room(new: NewJob) -> Statement:
 
 
 def find(request: RequestId, owner: str | None) -> Statement:
-    """Return the query for a job of this owner; None: of any owner."""
+    """Return the query for a job of this owner; owner None: of any owner."""
     return Statement(
         f"{_SELECT} WHERE request = :request AND {_OWNED}", {"request": request, "owner": owner}
     )
@@ -204,7 +204,7 @@ def claimed(runner: str, running: int, now_s: float) -> Statement:
 
 
 def jobs_of(runner: str) -> Statement:
-    """Return the query for all jobs that a process runs. The last column has the body."""
+    """Return the query for all jobs that a process runs, each with its body in the last column."""
     return Statement(
         f"SELECT {', '.join(COLUMNS)}, body FROM job WHERE runner = ? AND {_HELD}",
         (runner,),
@@ -298,8 +298,8 @@ def ended(
 
 
 def again(run: RunName, ready_at_s: float, now_s: float) -> tuple[Statement, ...]:
-    """Return the statements that queue the job of a run again at the request of its own process.
-    Such a run does not count as cut."""
+    """Return the statements that queue the job of a run again because its own process requested
+    that. Such a run does not count as cut (ended by the death of its process)."""
     values = run.values(ready_at_s=ready_at_s, now=now_s, told=INTERRUPTED_TOLD)
     return (
         *_begun_anew(_MINE, values, "ended_at_s = :now"),

@@ -1,6 +1,7 @@
 """Encodes spans as OTLP bytes, and decodes the reply of a collector.
 
-Pure. The only module that imports `opentelemetry` (the extra `otlp`): loaded only to export traces.
+Pure. No other module imports `opentelemetry` (the extra `otlp`), and this one is loaded only to
+export traces.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _SAMPLED = 1
 
 
 class SpanEncoder:
-    """Encodes the traces of one request to a collector; `resource` identifies their source."""
+    """Encodes the traces of one HTTP request to a collector; `resource` identifies the gateway that
+    sends them."""
 
     def __init__(self, resource: Mapping[str, Value]) -> None:
         self._request = ExportTraceServiceRequest()
@@ -33,7 +35,7 @@ class SpanEncoder:
         self._scope.scope.name = SCOPE
 
     def add(self, trace_id: str, spans: Iterable[OtlpSpan]) -> int:
-        """Add the spans of a trace; return how many."""
+        """Add the spans of a trace. Return how many spans there were."""
         of, before = bytes.fromhex(trace_id), len(self._scope.spans)
         for span in spans:
             _fill(self._scope.spans.add(), of, span)
@@ -68,8 +70,8 @@ def _fill(span: Span, trace_id: bytes, source: OtlpSpan) -> None:
 
 
 def _add(pairs: Any, attributes: Mapping[str, Value]) -> None:
-    """Add attributes to a repeated field, each made in place: building messages from keywords and
-    copying them takes several times as long."""
+    """Add attributes to a repeated field of a message. Each attribute is made in place, because
+    building messages from keywords and copying them takes several times as long."""
     for name, value in attributes.items():
         pair = pairs.add()
         pair.key = name

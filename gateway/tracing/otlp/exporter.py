@@ -27,14 +27,15 @@ from gateway.tracing.otlp.spans import Value, spans_of
 
 MOST_WAITING_BYTES = 4 << 20
 TOGETHER = 64
-"""Traces in one request to the collector."""
+"""Maximum number of traces in one HTTP request to the collector."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportTiming:
-    """Seconds. Traces that end within `gather_s` are sent together. The first retry comes after
-    `again_s`; the pause doubles up to `rest_s`, for `keep_s` in all. A problem is logged once in
-    `say_s`. A closing process has `close_s` more."""
+    """Times of the export, in seconds. Traces that end within `gather_s` are sent together. The
+    first retry comes after `again_s`; the pause doubles up to `rest_s`, for `keep_s` in all. A
+    problem is logged at most once in `say_s`. When the process closes, sending may take `close_s`
+    more."""
 
     gather_s: float = 1.0
     again_s: float = 1.0
@@ -46,7 +47,7 @@ class ExportTiming:
 
 class TraceExporter:
     """Sends the traces of one HTTP process. `count` is called once for every span, from any thread;
-    `resource` identifies their source."""
+    `resource` identifies this process as their source."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class TraceExporter:
 
 
 def _encoded(resource: Mapping[str, Value], batch: list[EndedTrace]) -> tuple[bytes, int]:
-    """Return the body with these traces, and its number of spans."""
+    """Return the body of the HTTP request that sends these traces, and the number of its spans."""
     encoder, count = SpanEncoder(resource), 0
     for ended in batch:
         trace: Mapping[str, Any] = orjson.loads(ended.trace)

@@ -39,7 +39,8 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
 
 
 def trace_collector(endpoint: str, headers: Mapping[str, str], timeout_s: float) -> HttpCollector:
-    """Return the collector at `endpoint`; `PATH` is added to an address without it."""
+    """Return the collector at `endpoint`. If the address has no path, OTLP's standard path `PATH`
+    is added."""
     url = endpoint.rstrip("/")
     url = url if url.endswith(PATH) else url + PATH
     return HttpCollector(url, {**headers, "content-type": "application/x-protobuf"}, timeout_s)

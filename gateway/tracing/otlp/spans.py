@@ -20,8 +20,8 @@ _OF_SPAN = ("choice", "tokens", "steps", "longest_s", "computed_s")
 
 
 class OtlpSpan(NamedTuple):
-    """One span; ids in hex digits, times in nanoseconds since 1970. `error`: the error code, or "".
-    `serves`: the span is that of a whole request."""
+    """One span. Its ids are in hex digits, its times in nanoseconds since 1970. `error`: the error
+    code, or "". `serves`: the span is that of a whole request."""
 
     name: str
     span_id: str

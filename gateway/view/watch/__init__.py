@@ -1,5 +1,5 @@
-"""Talks to the loop and the disk: streams snapshots of the cluster, and events, to clients. It also
-reads log files and the history file.
+"""Talks to the event loop and the disk: streams snapshots of the cluster, and events, to clients.
+It also reads log files and the history file.
 
 Pure modules compute a snapshot, a node's health and the ring of recent events.
 """

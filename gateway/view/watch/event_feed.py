@@ -1,4 +1,5 @@
-"""Talks to the loop and to readers: the log's events, as a list and as a stream.
+"""Talks to the event loop and to readers (clients): the events of the cluster's log, as a list and
+as a stream.
 
 A reader moves through the ring of events at its own pace, so a slow reader takes no memory. If it
 missed events, it receives a gap in their place. A reader that takes nothing for `slow_s` is
@@ -26,7 +27,7 @@ COUNTS_LOADS = "gateway:0"
 """The HTTP process that counts the loads of its node. The node's other HTTP processes do not count
 them."""
 BATCH = 64
-"""Most events that are sent to a reader in one batch."""
+"""Maximum number of events that are sent to a reader at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,9 @@ class EventBounds:
     """Limits of the stream of events.
 
     `quiet_s`: after this time without an event, a reader receives a message that shows that the
-    stream is open. `slow_s`: how long a reader may take nothing. `readers`: the most readers.
-    `behind_s`: how long a reader waits for a process that has not yet applied the newest events.
+    stream is open. `slow_s`: a reader that takes nothing for this long is dropped. `readers`: the
+    maximum number of readers. `behind_s`: how long a reader waits for a process that has not yet
+    applied the newest events.
     """
 
     quiet_s: float = 5.0
@@ -45,7 +47,7 @@ class EventBounds:
 
 
 class EventFeed:
-    """The events of a ring, for the readers of one process."""
+    """Delivers the events of a ring to the readers of one process."""
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class EventFeed:
         self._readers.check_room()
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Add the latest changes of the replica's state and wake the readers. `now_s` is wall
+        """Add the latest changes of the mirrored state and wake the readers. `now_s` is wall
         time."""
         self._ring.moved(moves, now_s)
         self._wake()
@@ -133,8 +135,8 @@ class EventFeed:
         return True
 
     async def _caught_up(self, place: LogPlace) -> None:
-        """Wait until this process has applied the log up to a place that another process named.
-        Gives up after `behind_s`."""
+        """Wait until this process has applied the log up to a place that a client got from another
+        process. Gives up after `behind_s`."""
         try:
             async with asyncio.timeout(self._bounds.behind_s):
                 while not self._is_closed and (
@@ -153,15 +155,15 @@ class EventFeed:
 def follow_log(
     bus: BusClient, reactor: Reactor, speaker: Speaker, counters: Counters
 ) -> tuple[LoadTimeline, EventFeed]:
-    """Return a record of loads and a feed of events, which follow the bus's replica of the
-    cluster's state from now on. Only the first HTTP process of a node counts its loads, so each
+    """Return a record of loads and a feed of events. From now on both follow the state of the
+    cluster that the bus mirrors. Only the first HTTP process of a node counts its loads, so each
     load is counted once."""
     timeline, feed, moves = LoadTimeline(), EventFeed(reactor), list[Move]()
     times = LoadTimes(speaker.node)
     bus.mirror.moves = moves
 
     def moved(_state: ClusterState) -> None:
-        """Pass on the new changes of the replica, then drop them."""
+        """Pass on the new changes of the mirrored state, then drop them."""
         new = timeline.moved(moves, wall())
         if speaker.process == COUNTS_LOADS:
             for model, seconds in times.record(new):

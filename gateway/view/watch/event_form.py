@@ -1,4 +1,4 @@
-"""An event of the log as plain values: its place, its subject and its reason.
+"""Converts an event of the cluster's log to plain values: its place, its subject and its reason.
 
 Pure. Everyone who may see the cluster may see the result. So it names an API key only by id and
 name, and leaves out the prompt and parameters of a derived model. Texts are truncated.

@@ -21,7 +21,7 @@ from gateway.view.watch.event_form import GAP, EventTold, event_told, gap_told
 MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
 BESIDE_BYTES = 200
-"""Memory of an entry in addition to its text, in bytes."""
+"""Estimated memory of an entry in addition to its text, in bytes."""
 BEGAN = "this process starts to follow the log here"
 SKIPPED = "a snapshot replaced events that this process did not receive"
 REPLACED = "another log replaced the log that this process followed"
@@ -76,7 +76,7 @@ class EventRing:
         return None if self._last is None else self._last[0]
 
     def moved(self, moves: Iterable[Move], now_s: float) -> None:
-        """Add the latest changes of the replica's state. `now_s` is wall time."""
+        """Add the latest changes of the mirrored state. `now_s` is wall time."""
         for event, state in moves:
             place = LogPlace(state.term, state.index)
             if event is None:
@@ -110,7 +110,7 @@ class EventRing:
 
     def _anew(self, after: int, why: str, limit: int) -> list[Entry]:
         """Return a gap, then the entries from the oldest on. If the place before the oldest entry
-        is unknown, the oldest entry is already a gap, so no other gap is added."""
+        is unknown, the oldest entry itself is a gap, so no other gap is added."""
         gap = [] if self._before is None else [_gap(self._before, after, why)]
         return [*gap, *self._from(0, limit - len(gap))][:limit]
 

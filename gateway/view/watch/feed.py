@@ -1,8 +1,9 @@
-"""Talks to the loop and to readers: one snapshot per second for all readers of a process.
+"""Talks to the event loop and to readers (clients): one snapshot per second for all readers of a
+process.
 
 The first reader has a snapshot built, and all readers share it for a second. Without readers, no
-snapshot is built. A reader always receives the latest snapshot, so a slow reader
-misses some. A reader that takes no snapshot for `slow_s` is dropped, and its connection is closed.
+snapshot is built. A reader always receives the latest snapshot, so a slow reader misses some. A
+reader that takes no snapshot for `slow_s` is dropped, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from bus.links.reactor import Reactor
 from gateway.view.watch.readers import Readers
 
 FRESH_RATIO = 0.95
-"""The share of its period after which a new snapshot is due. It is below 1, because a loop may wake
-slightly early."""
+"""The share of the snapshots' period after which a new snapshot is due. It is below 1, because a
+loop may wake slightly early."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedBounds:
-    """Limits of the stream of snapshots. `every_s`: the period of snapshots. `slow_s`: how long a
-    reader may take none. `readers`: the most readers."""
+    """Limits of the stream of snapshots. `every_s`: the period of snapshots. `slow_s`: a reader
+    that takes none for this long is dropped. `readers`: the maximum number of readers."""
 
     every_s: float = 1.0
     slow_s: float = 10.0
@@ -30,7 +31,7 @@ class FeedBounds:
 
 
 class SnapshotFeed:
-    """Snapshots for the readers of one process. `build` makes a snapshot, as bytes."""
+    """Delivers snapshots to the readers of one process. `build` makes a snapshot, as bytes."""
 
     def __init__(
         self,

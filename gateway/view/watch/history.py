@@ -2,8 +2,8 @@
 that outlives the gateway.
 
 Each line of the file is one point, as JSON. When the file has twice `most` lines, it is rewritten
-with the last `most`. A truncated line is skipped. A point has the figures that the page draws.
-Means cover the time since the previous point. If a counter became smaller, its process was
+with the last `most`. A truncated line is skipped. A point has the figures that the dashboard page
+draws. Means cover the time since the previous point. If a counter became smaller, its process was
 restarted, and the point has no mean of that counter. A missing value is None.
 """
 
@@ -30,7 +30,7 @@ RATES = {
     "waiting": "waiting",
     "kv": "kv_bytes",
 }
-"""Figures of a point, each with the field of a snapshot that has its value."""
+"""The figures of a point, each with the field of a snapshot from which it comes."""
 
 
 class NodePoint(TypedDict):
@@ -110,7 +110,7 @@ class HistoryKeeper:
         self._noting = False
 
     async def note(self) -> None:
-        """Add a point made from the latest snapshot. If another call is doing so, do nothing.
+        """Add a point made from the latest snapshot. If another call is adding one, do nothing.
         Raises OSError."""
         if self._noting:
             return
@@ -125,7 +125,7 @@ class HistoryKeeper:
 
 
 def point_of(snapshot: Mapping[str, Any], before: Mapping[str, Any] | None) -> HistoryPoint:
-    """Return the point of a snapshot. `before` is the snapshot of the previous point."""
+    """Return the point for a snapshot. `before` is the snapshot of the previous point."""
     now = snapshot["counters"]
     then = None if before is None else before["counters"]
     point: dict[str, Any] = {

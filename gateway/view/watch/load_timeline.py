@@ -1,4 +1,4 @@
-"""Loads and unloads of the last hour, from the log as this process's replica applied it.
+"""Loads and unloads of the last hour, from the events of the log that this process has applied.
 
 Pure. Times are wall times of the leaders that wrote the events, for people only. At the start, or
 after a gap, a snapshot may replace events. The record is complete only after that snapshot;
@@ -47,7 +47,7 @@ class LoadsTold(TypedDict):
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of an instance, made by the event at `index`. `why` is the event's reason. If an
-    instance is `lost`, its model is loaded again."""
+    instance is `lost`, its model will be loaded again."""
 
     index: int
     at_s: float
@@ -82,7 +82,7 @@ class LoadTimeline:
         self._since_s: float | None = None
 
     def moved(self, moves: Iterable[Move], now_s: float) -> list[Change]:
-        """Add the latest changes of the replica's state. Return the new changes of instances.
+        """Add the latest changes of the mirrored state. Return the new changes of instances.
         `now_s` is wall time."""
         new: list[Change] = []
         for event, state in moves:
@@ -114,8 +114,8 @@ class LoadTimeline:
 
 
 class LoadTimes:
-    """Load times of the instances that `node` leads. Loads that began before this process started
-    are left out."""
+    """Load times of the instances whose rank 0 is on `node`. Loads that began before this process
+    started are left out."""
 
     def __init__(self, node: str) -> None:
         self._node = node

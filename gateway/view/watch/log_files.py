@@ -1,7 +1,7 @@
-"""Talks to the disk: the last lines of the log files of this node's processes.
+"""Talks to the disk: reads the last lines of the log files of this node's processes.
 
-A caller names a process; only its file in the log folder is read. At most `TAIL_BYTES` of a file
-are read, and each line is truncated.
+A caller names a process; only the file of that process in the log folder is read. At most
+`TAIL_BYTES` of a file are read, and each line is truncated.
 """
 
 from __future__ import annotations

@@ -44,8 +44,9 @@ class NodeHealth(HealthReason):
 def node_health(
     reading: NodeReading | None, age_s: float, of_records: Sequence[str] = ()
 ) -> NodeHealth:
-    """Return the worst reason, and all reasons in `reasons`, worst first. A healthy node has status
-    `ok` and no reasons. `of_records`: problems of its records."""
+    """Return the health of a node: the worst reason, and all reasons in `reasons`, worst first. A
+    healthy node has status `ok` and no reasons. `age_s`: the age of the reading. `of_records`:
+    problems of the node's records."""
     reasons = _reasons(reading, age_s, of_records)
     return {**(reasons[0] if reasons else _reason("ok", "ok", "", "")), "reasons": reasons}
 

@@ -50,7 +50,7 @@ def _at_gateways(demands: Iterable[DemandReading]) -> Iterable[QueueRow]:
 
 
 def _unclassed(model: ModelDemand) -> ClassDemand:
-    """Return a model's demand at a gateway that does not report demand by priority. All its
+    """Return the demand for a model at a gateway that does not report demand by priority. All its
     requests get the most urgent priority."""
     return ClassDemand(priority=model.best_priority, waiting=model.waiting, oldest_s=model.oldest_s)
 

@@ -1,4 +1,4 @@
-"""Talks to the loop: counts, limits and drops the readers of one stream of a process.
+"""Talks to the event loop: counts, limits and drops the readers of one stream of a process.
 
 A reader that takes nothing for a while is dropped, and its connection is closed. While there is no
 reader, no timer runs.
@@ -75,7 +75,7 @@ class Readers:
             self._rest()
 
     def _rest(self) -> None:
-        """Stop the timer if no reader is left."""
+        """Stop the timer if there are no more readers."""
         if not self._readers and self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -119,8 +119,8 @@ class ClusterSeen:
     """The inputs of a snapshot: the state and readings of one process.
 
     `now` is on the monotonic clock; `at_s` is wall time. `node` is this node. `amiss` are the
-    problems of this node's records. `queue_max` is the most requests that may wait at this node's
-    gateway. `recent` has that gateway's figures of the last minute.
+    problems of this node's records. `queue_max` is the maximum number of requests that may wait at
+    this node's gateway. `recent` has that gateway's figures of the last minute.
     """
 
     node: NodeId
@@ -212,7 +212,7 @@ def _bridge_loops(readings: ClusterReadings, now: float) -> list[list[str]]:
 
 
 def _hardware(reading: HardwareReading | None) -> dict[str, Any] | None:
-    """Return the readings of a node's sensors; None without a fresh one."""
+    """Return the readings of a node's sensors; None without a recent reading."""
     return None if reading is None else reading.model_dump(mode="json", include=set(SENSED))
 
 

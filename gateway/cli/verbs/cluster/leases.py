@@ -193,8 +193,8 @@ class _HeldLease:
                 self._api.delete(f"/leases/{self.lease}", timeout_s=RENEW_S)
 
     def _lost(self) -> None:
-        """If this lease expired, request a new one. If a user ended it, continue without a
-        lease."""
+        """Request a new lease, because this one no longer exists. If a user ended it, continue
+        without a lease."""
         if time.monotonic() - self._renewed_at < TTL_S:
             self._say(f"another user ended {self.lease}; the program continues without it")
             self.lease = ""

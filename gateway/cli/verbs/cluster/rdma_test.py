@@ -17,7 +17,7 @@ from gateway.cli.output.terminal import Output
 
 LOOK_S = 0.25
 LEARN_S = 5.0
-"""How long the HTTP process that answers may take to learn of a new test, in seconds."""
+"""The HTTP process that answers may not know of a new test for this many seconds."""
 Quick = Annotated[bool, typer.Option("--quick", help="5 rounds of each size.")]
 Stress = Annotated[bool, typer.Option("--stress", help="100 rounds of each size, up to 512 MB.")]
 Memory = Annotated[

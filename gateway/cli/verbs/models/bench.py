@@ -44,7 +44,8 @@ class BenchSettings:
     name: str
 
     def prompt(self, number: int) -> str:
-        """Return a prompt that differs from every other prompt from its first words on."""
+        """Return prompt number `number`. It differs from every other prompt from its first words
+        on."""
         chosen = [
             WORDS[(number * 7 + n * (number + 3)) % len(WORDS)] for n in range(self.prompt_words)
         ]
@@ -53,7 +54,8 @@ class BenchSettings:
 
 @dataclass(slots=True)
 class Rounds:
-    """The measured rounds, and the failures of all rounds, warm-up included."""
+    """The answers of the measured rounds, and the failed requests of all rounds, warm-up
+    included."""
 
     runs: list[Run] = field(default_factory=list[Run])
     problems: list[CliError] = field(default_factory=list[CliError])

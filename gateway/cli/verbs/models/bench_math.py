@@ -17,8 +17,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TimedAnswer:
-    """One answer. Instants are in seconds on one clock. `token_at` has an instant for each piece of
-    text; a piece may hold several tokens. Token counts are the node's."""
+    """One answer with its times. Instants are in seconds on one clock. `token_at` has an instant
+    for each piece of text; a piece may hold several tokens. The node reported the token counts."""
 
     sent_at: float
     token_at: tuple[float, ...]
@@ -35,12 +35,13 @@ class TimedAnswer:
 
     @property
     def gaps_s(self) -> list[float]:
-        """Return the seconds between consecutive pieces."""
+        """Return the seconds between consecutive pieces of text."""
         return [b - a for a, b in zip(self.token_at, self.token_at[1:], strict=False)]
 
     @property
     def decode_per_s(self) -> float:
-        """Return the tokens after the first per second; 0 if there are no such tokens."""
+        """Return the decode speed in tokens per second, without the answer's first token; 0 if
+        there are no further tokens."""
         if self.tokens < 2 or not self.token_at:
             return 0.0
         span_s = self.token_at[-1] - self.token_at[0]
@@ -48,7 +49,8 @@ class TimedAnswer:
 
     @property
     def prefill_per_s(self) -> float:
-        """Return the computed prompt tokens over the time to the first token."""
+        """Return the prefill speed in tokens per second: the computed prompt tokens over the time
+        to the first token."""
         computed = self.prompt_tokens - self.cached_tokens
         return computed / self.ttft_s if self.ttft_s > 0 else 0.0
 
@@ -66,12 +68,13 @@ class Run:
 
     @property
     def per_s(self) -> float:
-        """Return all tokens over the wall time."""
+        """Return the tokens of all answers per second of wall time."""
         return sum(a.tokens for a in self.answers) / self.wall_s if self.wall_s > 0 else 0.0
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return mean and sample standard deviation over runs, percentiles over answers and gaps."""
+    """Return the figures of a bench: mean and sample standard deviation over runs, percentiles over
+    answers and gaps between tokens."""
     answers = [answer for run in runs for answer in run.answers]
     gaps_ms = [gap * 1000 for answer in answers for gap in answer.gaps_s]
     return {

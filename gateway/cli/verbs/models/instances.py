@@ -46,8 +46,8 @@ Wait = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait.")
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPlacement:
-    """A placement that the leader acknowledged: the instance, and the position of the placement in
-    the cluster's log."""
+    """A placement that the leader acknowledged: the instance, and the index of the placement in the
+    cluster's log."""
 
     instance: str
     term: int = 0
@@ -55,7 +55,7 @@ class AcknowledgedPlacement:
 
     @classmethod
     def of(cls, answer: Mapping[str, Any]) -> AcknowledgedPlacement:
-        """Parse a node's answer to a placement."""
+        """Return the placement in a node's answer."""
         return cls(str(answer["instance"]), answer.get("term", 0), answer.get("index", 0))
 
 
@@ -284,7 +284,7 @@ def _rank_lines(state: NodeState, instance: Instance) -> list[str]:
 
 
 def kv_kind(word: str | None) -> str | None:
-    """Check the value of `--kv` and return the value. Raises CliError if it is not a valid kind."""
+    """Return the value of `--kv`. Raises CliError if it is not a valid KV format."""
     if word is not None and (wrong := not_a_kind(word)) is not None:
         raise CliError(f"--kv {word!r}", remedy=wrong, code=2)
     return word
@@ -346,7 +346,7 @@ def _fields(state: NodeState, instance: Instance) -> dict[str, Any]:
 
 
 def _word(key: str, value: Any) -> str:
-    """Return a figure of a plan for people; empty for None. Objects in lists are left out: `place
+    """Return a value of a plan as text; empty for None. Objects in lists are left out: `place
     --dry-run` shows them as tables, and `--json` in full."""
     if key.endswith("_bytes") and isinstance(value, int | float):
         return size(value)

@@ -133,8 +133,8 @@ def show(invocation: Invocation, model: ModelName) -> None:
 
 
 def _runner_facts(state: NodeState, loaded: Sequence[Instance]) -> dict[str, str]:
-    """Return what a runner learned from the model's files, for people; empty before the model's
-    first load."""
+    """Return what a runner learned from the model's files, as texts by name; empty before the
+    model's first load."""
     readings = map(state.reading_of, loaded)
     facts = [reading.found for reading in readings if reading is not None and reading.found]
     return facts[0] if facts else {}
@@ -185,7 +185,7 @@ def part_row(node: str, part: PartialModel) -> tuple[Any, ...]:
 
 
 def loads_in(model: str, state: NodeState) -> str:
-    """Return how long the last load took on each node, for people; "-" if unknown."""
+    """Return how long the last load took on each node, as text; "-" if unknown."""
     times = [
         (node.name, card.load_s)
         for node in state.cards
@@ -196,7 +196,7 @@ def loads_in(model: str, state: NodeState) -> str:
 
 
 def came_from(card: ModelCard, names: Mapping[str, str]) -> str:
-    """Return where a model's folder came from, for people. `names` maps node id to node name."""
+    """Return the origin of a model's folder as text. `names` maps node id to node name."""
     whence = ", ".join(names.get(source, source) for source in card.sources)
     match card.origin:
         case "bundled":
@@ -221,8 +221,7 @@ def _fields(card: ModelCard, state: NodeState) -> dict[str, Any]:
 
 
 def _kv(card: ModelCard) -> str:
-    """Return the KV bytes per token, and the precision of the KV cache if it is below full
-    precision."""
+    """Return the KV cache's bytes per token, and its format if that is not full width."""
     grows = card.kv_bytes_per_token
     if window_of(card.kv):
         row = window_bytes(grows, card.kv, card.context_tokens)

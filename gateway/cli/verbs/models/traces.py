@@ -18,7 +18,7 @@ from gateway.cli.output.terminal import Output
 
 NONE = "-"
 BAR = 40
-"""Width of the bar of a whole request, in characters."""
+"""Width of the bar that stands for a whole request, in characters."""
 Row = Mapping[str, Any]
 TraceName = Annotated[
     str, typer.Argument(metavar="ID", help="The id of the request or of its answer, or `latest`.")

@@ -37,8 +37,8 @@ class LatencySpread:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """Latencies and counts of the last `seconds`; if `seconds` is None, since the gateway's start.
-    `ttft` and `itl` are None if nothing was measured."""
+    """Latencies and counts of the last `seconds` seconds, or if `seconds` is None, of the time
+    since the gateway's start. `ttft` and `itl` are None if nothing was measured."""
 
     seconds: float | None
     ttft: LatencySpread | None
@@ -79,8 +79,9 @@ class LastMinute:
 
 
 def percentile(bounds: Sequence[float | None], counts: Sequence[int], ratio: float) -> float:
-    """Return the value below which `ratio` of the values lie. `bounds` are upper bounds of the
-    buckets; the last is None, infinity. NaN without values."""
+    """Return the value below which the share `ratio` of all values lies. `counts` has the number of
+    values in each bucket; `bounds` has the upper bounds of the buckets, the last of which is None
+    (infinity). NaN if there are no values."""
     total = sum(counts)
     if not total:
         return math.nan

@@ -150,7 +150,7 @@ def _node_row(node: Fields, blocks: str, width: int) -> TableRow:
 
 
 def bar(node: Fields, blocks: str = BLOCKS, cells: int = BAR_CELLS) -> str:
-    """Return a bar of a node's memory; blanks if the memory is unknown."""
+    """Return a bar that shows a node's memory; spaces if the memory is unknown."""
     total, free = node["memory_total_bytes"], node["memory_available_bytes"]
     if not total:
         return " " * cells
@@ -309,8 +309,8 @@ def _why(wait: Fields | None) -> Sequence[Line]:
 
 
 def _of_queue(pool: Fields) -> str:
-    """Return the waiting requests by model and priority, and the models that wait for memory, in
-    parentheses; empty if nothing waits."""
+    """Return the waiting requests by model and priority as text, and in parentheses the models that
+    wait for memory; empty if nothing waits."""
     queue = [f"{row['model']} {row['waiting']} at {row['priority']}" for row in pool["queue"]]
     whys = [f"{wait['model']}: {wait['why']}" for wait in pool["waits"]]
     return f" ({', '.join([*queue, *whys])})" if queue or whys else ""

@@ -1,4 +1,4 @@
-"""Figures of a cluster, for people.
+"""Formats figures of a cluster as text.
 
 Pure. Unknown values are "-", never 0.
 """

@@ -21,7 +21,7 @@ from gateway.cli.output.own_editor import asker, open_editor
 
 NOTHING = "nothing was written"
 EVERYWHERE_S = 90.0
-"""Deadline of a change on all nodes."""
+"""Deadline in seconds of a change on all nodes."""
 OF_ALL = typer.Option(
     "--all", help="Change every node of the cluster; this home's node must be running."
 )

@@ -30,7 +30,7 @@ from gateway.cli.node.units import Account, NotAUnit, Plan, Service
 from gateway.cli.output.errors import FAILED, NO_NODE, NOT_FOUND, USAGE, CliError
 
 SYSTEM_S = 120.0
-"""Deadline for systemd or launchd to start or stop a node."""
+"""Deadline in seconds for systemd or launchd to start or stop a node."""
 XDG = ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 PATH_VARIABLES = (*XDG, "HF_HOME", "HF_HUB_CACHE")
 """Environment variables that contain paths and are passed to the service. Other settings belong in
@@ -171,8 +171,8 @@ def _account(user: str | None, scope: units.Scope) -> Account:
 
 
 def _environment(account: Account, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables with this user's folders. If the service is for another
-    user, return none."""
+    """Return the variables in `given` that contain paths of this user's folders. If the service is
+    for another user, return none."""
     return {name: given[name] for name in PATH_VARIABLES if given.get(name) and _is_mine(account)}
 
 

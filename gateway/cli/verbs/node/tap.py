@@ -55,7 +55,7 @@ def tap(
 
 
 def tapped_text(message: Tapped) -> str:
-    """Return a message in one line: topic, sender and fields."""
+    """Return a message as one line of text: topic, sender and fields."""
     if message.error is not None:
         return f"{message.topic}  not decoded: {message.error}"
     fields = json.dumps(message.fields, default=str, ensure_ascii=False)
@@ -84,7 +84,7 @@ def _show(output: Output, message: Tapped, *, raw: bool) -> None:
 
 
 def _check_pattern(pattern: str) -> None:
-    """Raise CliError for a pattern that no topic of the table can match."""
+    """Raise CliError for a pattern that matches no topic on the bus."""
     fixed = literal_prefix(pattern)
     prefixes = [row.prefix for row in TABLE]
     if fixed and not any(p.startswith(fixed) or fixed.startswith(p) for p in prefixes):

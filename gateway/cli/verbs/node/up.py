@@ -203,8 +203,8 @@ def _bar_fields(waiting: Starting) -> dict[str, Any]:
 
 
 def look_at(settings: Settings, supervisor: Supervisor, api: NodeApi) -> Look:
-    """Check supervisord and the HTTP API, and return the result. A part that does not answer is
-    None."""
+    """Check supervisord and the HTTP API, and return their state. The field of a part that does not
+    answer is None."""
     try:
         services = tuple(supervisor.list_processes())
     except ShoalError:

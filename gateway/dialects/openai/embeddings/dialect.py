@@ -48,7 +48,7 @@ class EmbeddingsBody(Closed):
 
 
 class OpenAIEmbeddings:
-    """`POST /v1/embeddings`."""
+    """The endpoint `POST /v1/embeddings`."""
 
     name = "openai_embeddings"
 

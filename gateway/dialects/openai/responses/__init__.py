@@ -1,7 +1,8 @@
-"""OpenAI's responses API: items in, items out. Responses can be streamed, stored and continued.
+"""OpenAI's responses API: its requests and responses are lists of items. Responses can be streamed,
+stored and continued.
 
-Pure. This room exports the dialect with its bodies and the types of its answers. It also exports
-the parsers and renderers of stored responses and of conversations.
+Pure. This package exports the dialect with the types of its bodies and answers. It also exports the
+parsers and renderers of stored responses and of conversations.
 """
 
 from gateway.dialects.openai.responses.answers import (

@@ -1,4 +1,4 @@
-"""Types of the answers to responses, whole and as events.
+"""Types of the answers of the responses API: whole responses, and events of a stream.
 
 Pure. The OpenAPI document shows them; tests check rendered answers against them.
 """
@@ -33,7 +33,7 @@ class ResponseUsage(TypedDict):
 
 
 class ResponseLikelyToken(TypedDict):
-    """A token and its log-probability. `bytes` is empty if the token is part of a character."""
+    """A token and its log-probability. `bytes` is empty if it is only part of a character."""
 
     token: str
     logprob: float
@@ -92,7 +92,7 @@ class AnsweredReasoningItem(TypedDict):
 
 
 class AnsweredCallItem(TypedDict):
-    """A call, as an item; `arguments` is JSON text."""
+    """A tool call, as an item; `arguments` is JSON text."""
 
     id: str
     type: Literal["function_call"]
@@ -180,7 +180,7 @@ class NumberedEvent(TypedDict):
 
 
 class ResponseTold(NumberedEvent):
-    """The response: its current state in the first two events, complete in the last."""
+    """The response in an event: its current state in the first two, complete in the last."""
 
     type: Literal[
         "response.created",
@@ -193,7 +193,7 @@ class ResponseTold(NumberedEvent):
 
 
 class ItemTold(NumberedEvent):
-    """An item begins, or is complete."""
+    """An event with an item: the item begins, or is complete."""
 
     type: Literal["response.output_item.added", "response.output_item.done"]
     output_index: int
@@ -201,14 +201,14 @@ class ItemTold(NumberedEvent):
 
 
 class PlacedEvent(NumberedEvent):
-    """The fields of an event about an item. The event names the item by its id."""
+    """The fields of every event about an item: the item's id and its index."""
 
     item_id: str
     output_index: int
 
 
 class PartTold(PlacedEvent):
-    """The content of an item begins, or is complete."""
+    """An event with a part of an item's content: the part begins, or is complete."""
 
     type: Literal["response.content_part.added", "response.content_part.done"]
     content_index: int

@@ -1,9 +1,9 @@
 """Responses made in the background: their state while they are made, and the last event of a
 response that failed.
 
-Pure. A complete response equals the response in the last event of its stream. If a job was
-cancelled or cut off before that event, this module makes the last event. Its number follows the
-numbers of the events that the job sent.
+Pure. A complete response equals the response in the last event of its stream. If a background job
+was cancelled or interrupted before that event, this module makes the last event. Its number follows
+the numbers of the events that the job sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gateway.dialects.openai.responses.answers import Status
 
 
 def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
-    """Return a background request for a body with these fields. Its answer is always made as a
+    """Return a background request for a body with these fields. Its answer is always generated as a
     stream."""
     streamed = {**fields, "stream": True}
     shown = json_bytes(shapes.response_object(parsed, "queued"))
@@ -30,8 +30,8 @@ def in_background(parsed: Parsed, fields: Mapping[str, Any]) -> Parsed:
 
 
 def as_it_stands(shown: bytes, state: str, error: Mapping[str, Any] | None) -> bytes:
-    """Return a response with the state of its job. If the job failed, `error` has the code and the
-    message. A complete response is returned unchanged."""
+    """Return a response with the state of its background job. If the job failed, `error` has the
+    code and the message. A complete response is returned unchanged."""
     response = cast(dict[str, Any], orjson.loads(shown))
     if response["status"] != "queued" or state == "queued":
         return shown
@@ -46,7 +46,7 @@ def as_it_stands(shown: bytes, state: str, error: Mapping[str, Any] | None) -> b
 
 
 def last_event(answer: bytes, number: int) -> bytes:
-    """Return the last event, with the number `number`, of a response that was never made."""
+    """Return the last event, with the number `number`, of a response that was never completed."""
     response = cast(dict[str, Any], orjson.loads(answer))
     kind = shapes.LAST_EVENTS[response["status"]]
     event = {"type": kind, "response": response, "sequence_number": number}

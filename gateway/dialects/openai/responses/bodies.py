@@ -1,6 +1,6 @@
-"""Bodies of OpenAI's clients that create a response, as closed types.
+"""Types of the bodies that OpenAI's clients send to create a response.
 
-Pure. This module has only shapes and ranges, which also appear in the OpenAPI document. The parser
+Pure. This module has only types and ranges, which also appear in the OpenAPI document. The parser
 decides what a combination of fields means. The types of items are in `items`. A field of the type
 `Unused` is accepted in a body but has no effect; the field's description says why.
 """
@@ -96,7 +96,7 @@ ResponsesTool = Annotated[
 
 
 class ResponsesNamedChoiceBody(Closed):
-    """This function or custom tool and no other must be called."""
+    """The named function or custom tool must be called, and no other."""
 
     type: Literal["function", "custom"]
     name: str
@@ -150,13 +150,14 @@ class ResponsesTextFormatBody(Closed):
 
 
 class ResponsesJsonFormatBody(Closed):
-    """Any JSON object; enforced."""
+    """The answer must be a JSON object, which a grammar enforces."""
 
     type: Literal["json_object"]
 
 
 class ResponsesSchemaFormatBody(Closed):
-    """JSON that obeys a schema; enforced, whether `strict` or not."""
+    """The answer must be JSON that obeys a schema. A grammar enforces it, whether `strict` or
+    not."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
@@ -186,7 +187,7 @@ SummaryBody = Literal["auto", "concise", "detailed", "none"]
 
 
 class ResponsesEffortBody(Closed):
-    """The amount of thinking, and how the answer shows it."""
+    """How much the model should think, and how the answer shows the thinking."""
 
     effort: EffortBody | None = None
     max_tokens: Budget | None = honoured("most tokens of thinking; -1: no limit")

@@ -71,12 +71,12 @@ from gateway.dialects.shared_fields import (
 
 NONE_NAMED: Mapping[str, bytes] = {}
 LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` that requests log-probabilities. shoal makes none of the other parts that
+"""The value of `include` that requests log-probabilities. shoal has none of the other parts that
 `include` may name."""
 
 
 class OpenAIResponses:
-    """`POST /v1/responses`."""
+    """The endpoint `POST /v1/responses`."""
 
     name = "openai_responses"
     stream_content_type = sse.CONTENT_TYPE
@@ -153,7 +153,7 @@ class OpenAIResponses:
 
 
 class OpenAIInputTokens:
-    """`POST /v1/responses/input_tokens`."""
+    """The endpoint `POST /v1/responses/input_tokens`."""
 
     name = "openai_input_tokens"
 
@@ -205,7 +205,7 @@ class OpenAIInputTokens:
     def render_whole(
         self, parsed: Parsed, collected: Sequence[Collected], *, load_s: float = 0.0
     ) -> bytes:
-        """Return the number of prompt tokens, cached or not."""
+        """Return the number of prompt tokens as JSON; tokens in the prefix cache count, too."""
         tokens = collected[0].usage.prompt_tokens
         return json_bytes({"object": "response.input_tokens", "input_tokens": tokens})
 
@@ -361,7 +361,7 @@ def _top_logprobs_of(body: bodies.ResponsesBody) -> int | None:
 
 
 def _tells_of(body: bodies.ResponsesBody) -> frozenset[str]:
-    """Return the forms of thinking that the answer has in addition to its text."""
+    """Return the forms of thinking that the answer has in addition to its text (`shapes`)."""
     parts = set[str]() if summary_of(body) is None else {SUMMARY}
     return frozenset(parts | {ENCRYPTED} & set(body.include or ()))
 

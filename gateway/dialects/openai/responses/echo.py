@@ -1,7 +1,7 @@
 """The fields of a request's body that its response repeats.
 
-Pure. A missing field is echoed with its default. A field without effect is echoed as shoal acted:
-tools of unsupported kinds are omitted.
+Pure. A missing field is repeated with its default. A field without effect is repeated as shoal
+acted: tools of unsupported kinds are omitted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def echoed_fields(body: bodies.ResponsesBody) -> dict[str, Any]:
 
 
 def echoed_prompt_fields(body: bodies.ResponsesPromptBody) -> dict[str, Any]:
-    """Return the members about the prompt."""
+    """Return the fields of a response that repeat what the body says about the prompt."""
     conversation = conversation_of(body)
     return {
         "previous_response_id": body.previous_response_id,

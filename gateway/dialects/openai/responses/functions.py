@@ -23,8 +23,8 @@ OWN = ("function", "custom")
 def functions_of(
     body: bodies.ResponsesPromptBody, limits: Limits
 ) -> tuple[tuple[ToolSpec, ...], ToolChoice]:
-    """Return the functions and the tool choice. Raises BadRequest for a choice that is not
-    offered."""
+    """Return the functions and the tool choice. Raises BadRequest if the choice names a function
+    that is not offered."""
     specs = tools_of([_tool_of(tool) for tool in body.tools or ()], limits, "name")
     tools = tuple(specs.values())
     match body.tool_choice:
@@ -54,8 +54,8 @@ def foreign_tools_of(body: bodies.ResponsesPromptBody) -> tuple[str, ...]:
 
 
 def _tool_of(tool: bodies.ResponsesTool) -> ToolSpec | None:
-    """Return the function that the model gets for a tool, also for a custom tool. None for a tool
-    of another kind."""
+    """Return the function that the model gets for a tool or a custom tool; None for a tool of
+    another kind."""
     if isinstance(tool, ForeignToolBody):
         return None
     if isinstance(tool, ResponsesCustomToolBody):

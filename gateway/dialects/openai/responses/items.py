@@ -1,6 +1,6 @@
-"""Items from OpenAI's clients: the closed types of a response's input.
+"""Types of the items in a response's input, as OpenAI's clients send them.
 
-Pure. This module has only shapes. Clients send shoal's own items back with extra fields. A field
+Pure. This module has only types. Clients send shoal's own items back with extra fields. A field
 that means nothing in a prompt has the type `Unused`, with the reason. Parts that text models cannot
 read have types too, so that the parser can refuse them with a message.
 """
@@ -158,7 +158,8 @@ class ResponsesReasoningBody(Closed):
 
 
 class ResponsesCustomCallBody(Closed):
-    """A call of a custom tool, read as a call with that text as its only argument."""
+    """A call of a custom tool. It is treated as a function call whose only argument is the tool's
+    text input."""
 
     type: Literal["custom_tool_call"]
     call_id: str = Field(min_length=1)
@@ -183,7 +184,7 @@ class ResponsesCustomOutputBody(Closed):
 
 
 class ResponsesForeignItemBody(Closed):
-    """A call or a result of a tool of another kind; skipped."""
+    """A call of a tool of another kind, or its result. The model does not get it."""
 
     model_config = ConfigDict(extra="ignore")
     others: ClassVar[str] = "the item is skipped"
@@ -198,8 +199,8 @@ class ResponsesReferenceBody(Closed):
 
 
 def _item_tag(value: Any) -> str | None:
-    """Return the tag of an item. An item without a type is a message if it has a role, otherwise a
-    reference."""
+    """Return the tag of an item's type. An item without a type is a message if it has a role,
+    otherwise a reference."""
     if isinstance(value, Mapping):
         fields = cast(Mapping[str, Any], value)
         kind = fields.get("type")

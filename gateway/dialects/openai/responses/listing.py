@@ -1,7 +1,7 @@
 """Items as they are stored with an answer, and how they are rendered.
 
-Pure. Every stored item has an id: the client's, or one made from the request's id. An item is
-stored as one JSON object. Clients get that object, and the next request is parsed from it.
+Pure. Every stored item has an id, from the client or made from the request's id. An item is stored
+as one JSON object. Clients get that object, and the next request is parsed from it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ITEM_ID = re.compile(r"[a-z]+_(.{1,120})-(?:in)?[0-9]{1,6}")
 
 
 def items_of(input_items: str | Sequence[items.AnyItem] | None) -> tuple[items.AnyItem, ...]:
-    """Return a body's input as items; a text becomes the user's turn."""
+    """Return a body's input as items; if the input is a text, it becomes the user's turn."""
     if input_items is None:
         return ()
     if isinstance(input_items, str):
@@ -41,8 +41,8 @@ def items_of(input_items: str | Sequence[items.AnyItem] | None) -> tuple[items.A
 
 
 def kept_items(input_items: Sequence[items.AnyItem], request: RequestId) -> tuple[bytes, ...]:
-    """Return the items as they are stored, without items that are skipped. `request` is the request
-    that brought the items."""
+    """Return the items in the form in which they are stored, without items that the model does not
+    get. `request` is the request that contained the items."""
     return tuple(
         json_bytes(_object(item, index, request))
         for index, item in enumerate(input_items)
@@ -53,8 +53,8 @@ def kept_items(input_items: Sequence[items.AnyItem], request: RequestId) -> tupl
 def references_of(
     input_items: Sequence[items.AnyItem], field: str = "input"
 ) -> tuple[tuple[str, RequestId], ...]:
-    """Return the ids of references, each with the request that made the item. Raises BadRequest for
-    an invalid id."""
+    """Return the ids of the items that the input refers to, each with the request that made the
+    item. Raises BadRequest for an invalid id."""
     references: dict[str, RequestId] = {}
     for index, item in enumerate(input_items):
         if isinstance(item, items.ResponsesReferenceBody):
@@ -75,8 +75,8 @@ def item_named(stored: KeptAnswer, item_id: str) -> bytes | None:
 
 
 def resolved(stored: Sequence[bytes], named: Mapping[str, bytes]) -> tuple[bytes, ...]:
-    """Return the items with references replaced by the items in `named`; other items are
-    unchanged."""
+    """Return stored items. A reference is replaced by the item of that id in `named`; other items
+    are unchanged."""
     if not named:
         return tuple(stored)
     resolved_items: list[bytes] = []
@@ -153,8 +153,8 @@ def _part(
     | items.ResponsesRefusalPartBody
     | items.ResponsesMediaPartBody,
 ) -> dict[str, Any]:
-    """Return a part without meaningless fields. An answer's text has empty lists of annotations and
-    log-probabilities."""
+    """Return a part of an item without fields that mean nothing. If it is an answer's text, it gets
+    empty lists of annotations and log-probabilities."""
     match part:
         case items.ResponsesTextPartBody(type="output_text"):
             return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}

@@ -68,24 +68,27 @@ class ResponsesStream:
         self._output: list[dict[str, Any]] = []
         self._counts = {kind: itertools.count() for kind in ("text", "reasoning", "call")}
         self._item: Channel | int | None = None
-        """A channel, or the number of a call; None while no item is open."""
+        """The content of the open item: a channel (text or thinking), or the number of a tool call.
+        None while no item is open."""
         self._added: dict[str, Any] = {}
         self._head, self._tail = b"", _TAIL
         self._summary_head = b""
-        """The start of a summary's delta, if the open item repeats its thinking as a summary."""
+        """The first bytes of a summary's delta, if the open item repeats its thinking as a
+        summary."""
         self._pieces: list[str] = []
         self._input: InputText | None = None
-        """The input text of the open call, if it is a custom tool's."""
+        """Extracts the input text of the open call, if that is a call of a custom tool."""
         self._logprobs: list[dict[str, Any]] = []
         self._early_logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def ended(self) -> bool:
-        """Return whether the terminal or an error has been rendered."""
+        """Return whether the end of the request or an error has been rendered."""
         return self._closed or self._usage is not None
 
     def open(self) -> bytes:
-        """Return the empty response twice: as created, and as in progress."""
+        """Return the first two events. Both have the response without content: created, then in
+        progress."""
         self._opened = True
         return b"".join(
             self._event(kind, {"response": self._response("in_progress")})
@@ -116,8 +119,8 @@ class ResponsesStream:
         return b"" if self.ended else sse.comment(text)
 
     def error(self, fault: HttpFault) -> bytes:
-        """Return the error and then the failed response, each as an event; empty if the stream is
-        closed. Text up to then stays in the response, as incomplete."""
+        """Return the error and then the failed response, each as an event; empty if the stream has
+        ended. Text that was sent before stays in the response, as an incomplete item."""
         if self._closed:
             return b""
         start = b"" if self._opened else self.open()
@@ -268,7 +271,7 @@ class ResponsesStream:
     # --- bytes ---------------------------------------------------------------------------------
 
     def _place(self, *content: int) -> dict[str, Any]:
-        """Return the place of a delta: the open item and the index of the `content` in it."""
+        """Return where a delta belongs: the open item and the index of the `content` part in it."""
         place = {"item_id": self._added["id"], "output_index": len(self._output)}
         return {**place, "content_index": content[0]} if content else place
 
@@ -300,7 +303,8 @@ class ResponsesStream:
 
 
 def _delta_head(kind: str, place: dict[str, Any]) -> bytes:
-    """Return the start of an event, up to its delta. The caller adds a JSON string and a tail."""
+    """Return the first bytes of an event, up to its delta. The caller adds a JSON string and the
+    last bytes."""
     start = json_bytes({"type": kind, **place})[:-1]
     return b"event: " + kind.encode() + b"\ndata: " + start + b',"delta":'
 
@@ -319,7 +323,7 @@ def render_response(parsed: Parsed, collected: Collected, load_s: float) -> byte
 
 
 def _output_of(parsed: Parsed, choice: CollectedChoice) -> list[dict[str, Any]]:
-    """Return the items of an answer; the last may be incomplete."""
+    """Return the items of an answer; the last item may be incomplete."""
     request = parsed.requests[0].request_id
     output: list[dict[str, Any]] = []
     if choice.reasoning:

@@ -1,7 +1,7 @@
-"""Renders a stored response as a stream again: the same items, each in one piece.
+"""Renders a stored response as a stream again, with the same items. Each text is one delta.
 
 Pure. Events have the order and names of the original stream (`render`), but their own numbers, from
-0 without gaps. They begin after the number `starting_after`.
+0 without gaps. Only events after the number `starting_after` are rendered.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _events_of(item: dict[str, Any], index: int) -> Iterator[_Event]:
 def _part(
     kind: str, place: dict[str, Any], part: dict[str, Any], summary: list[dict[str, Any]]
 ) -> Iterator[_Event]:
-    """Yield the events of a text and of its summary."""
+    """Yield the events of a part with text or thinking, and the events of its summary."""
     here, beside = {**place, "content_index": 0}, {**place, "summary_index": 0}
     scores: dict[str, Any] = {"logprobs": part["logprobs"]} if "logprobs" in part else {}
     empty: dict[str, Any] = {**part, "text": "", **dict.fromkeys(scores, _NO_SCORES)}

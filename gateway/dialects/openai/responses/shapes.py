@@ -1,4 +1,4 @@
-"""Shapes shared by whole and streamed responses: the response, its items, usage, the end.
+"""Parts that whole and streamed responses share: the response, its items, usage, and its end.
 
 Pure. A response always has all its keys; keys that clients rely on are never null. An item's id
 contains the request's id and the item's number within its kind, so it is the same in a stream and
@@ -46,9 +46,9 @@ ENCRYPTED = "reasoning.encrypted_content"
 """Forms of thinking that an answer may have in addition to its text. `include` requests ENCRYPTED;
 the body's `reasoning` requests SUMMARY."""
 PACKED = "shoal-1."
-"""The prefix of thinking that shoal encoded."""
+"""The first characters of thinking that shoal encoded."""
 PREFIX = "resp_"
-"""Precedes a request's id in the id of a response."""
+"""The prefix of a response's id; the id of a request follows."""
 
 _ERROR_CODES = {429: "rate_limit_exceeded", 400: "invalid_prompt"}
 
@@ -99,7 +99,7 @@ def reasoning_part(text: str) -> dict[str, Any]:
 
 
 def summary_part(text: str) -> dict[str, Any]:
-    """Return thinking as its own summary."""
+    """Return thinking as the content of a summary."""
     return {"type": "summary_text", "text": text}
 
 
@@ -158,7 +158,8 @@ def custom_item(
 
 
 def status_of(reason: FinishReason, arguments: str | None = None) -> ItemStatus:
-    """Return the status of an answer's last item. A call is complete if its `arguments` are."""
+    """Return the status of an answer's last item. If the item is a call, it is complete if its
+    `arguments` are complete JSON."""
     if reason in ("stop", "tool_calls"):
         return "completed"
     return "completed" if arguments is not None and _is_object(arguments) else "incomplete"
@@ -177,7 +178,7 @@ def usage_object(usage: Usage) -> ResponseUsage:
 
 
 def error_of(fault: HttpFault) -> ResponseError:
-    """Return a failure as a response's error, with one of the API's codes."""
+    """Return a failure as the error of a response, with one of the error codes of OpenAI's API."""
     if fault.code == "context_length_exceeded":
         return {"code": fault.code, "message": fault.message}
     code = _ERROR_CODES.get(fault.status, "server_error")

@@ -1,4 +1,4 @@
-"""Items as turns: consecutive thinking, text and calls of the assistant are one turn.
+"""Converts items to turns: consecutive thinking, text and calls of the assistant become one turn.
 
 Pure. Images and files are refused, and the error names their path. In a tool's result they are
 accepted, since the client cannot change that result: the model reads a note instead (`unseen_of`).
@@ -74,7 +74,8 @@ def _begins_a_turn(item: items.AnyItem, open_turn: _AssistantTurn) -> bool:
 
 
 def _add(item: items.AnyItem, open_turn: _AssistantTurn, where: str) -> ChatMessage | None:
-    """Add an assistant's item to its turn, or return another role's item as a turn."""
+    """Add an assistant's item to `open_turn`. If the item belongs to another role, return it as a
+    turn; None otherwise."""
     match item:
         case items.ResponsesReasoningBody():
             open_turn.thoughts += _thoughts_of(item)
@@ -120,7 +121,7 @@ def unseen_of(input_items: Sequence[items.AnyItem], field: str = "input") -> lis
 
 
 def skipped_of(input_items: Sequence[items.AnyItem], field: str = "input") -> list[str]:
-    """Return the paths of items of unsupported tools."""
+    """Return the paths of items that belong to tools of unsupported kinds."""
     return [
         f"{field}[{index}]"
         for index, item in enumerate(input_items)
@@ -129,7 +130,7 @@ def skipped_of(input_items: Sequence[items.AnyItem], field: str = "input") -> li
 
 
 def _result_of(content: str | Sequence[_Part]) -> tuple[TextPart, ...]:
-    """Return a tool's result; a note replaces content that is not text."""
+    """Return the text of a tool's result; a note replaces content that is not text."""
     if isinstance(content, str):
         return (TextPart(text=content),)
     texts = [
@@ -146,7 +147,8 @@ def _text_of(part: items.ResponsesTextPartBody | items.ResponsesRefusalPartBody)
 
 
 def _texts_of(content: str | Sequence[_Part], field: str) -> tuple[TextPart, ...]:
-    """Return the texts of a content. If the content has no text, return one empty text."""
+    """Return the texts in the content of an item. If the content has no text, return one empty
+    text."""
     if isinstance(content, str):
         return (TextPart(text=content),)
     texts: list[TextPart] = []

@@ -1,6 +1,6 @@
 """OpenAI's stored chat completions (requests with `store`): renders, lists and labels them.
 
-Pure. Only the dialect and the table of paths import this room.
+Pure. Only the OpenAI dialect and its table of paths import this package.
 """
 
 from gateway.dialects.openai.stored.labels import StoredLabelsBody, labels_of, read_labels

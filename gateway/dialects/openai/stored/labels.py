@@ -27,8 +27,8 @@ def read_labels(body: bytes, limits: Limits) -> bytes:
 
 
 def labels_of(metadata: Any) -> bytes:
-    """Return labels as a JSON object. Raises BadRequest if there are too many labels, or if a label
-    is invalid or too long."""
+    """Return the labels in a body's `metadata` as a JSON object. Raises BadRequest if there are too
+    many labels, or if a label is invalid or too long."""
     if not isinstance(metadata, dict):
         raise bad_field("metadata", "must be an object")
     labels = cast(dict[str, Any], metadata)

@@ -1,6 +1,6 @@
-"""Renders stored chat completions: one, its messages, and lists of them.
+"""Renders stored chat completions: one answer, its messages, and lists of answers.
 
-Pure. An answer is rendered as it was sent first, with its labels as `metadata`.
+Pure. An answer is rendered as it was first sent, with its labels as `metadata`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LABEL = re.compile(r"metadata\[(.+)\]")
 
 
 def render_stored(stored: KeptAnswer) -> bytes:
-    """Return an answer as it was sent first, with its labels."""
+    """Return an answer as it was first sent, with its labels."""
     return stored.answer[:-1] + b',"metadata":' + (stored.labels or b"{}") + b"}"
 
 

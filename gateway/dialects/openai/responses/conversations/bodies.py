@@ -1,6 +1,6 @@
-"""Bodies of OpenAI's clients about conversations, as closed types.
+"""Types of the bodies that OpenAI's clients send about conversations.
 
-Pure. Only shapes and counts; items are those of a response's input.
+Pure. This module has only types and counts; the items are those of a response's input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gateway.dialects.body import Closed, honoured
 from gateway.dialects.openai.responses.items import ResponsesItem
 
 MOST_ADDED = 20
-"""Most items that one body adds."""
+"""The maximum number of items that one body may add."""
 
 
 class ConversationBody(Closed):

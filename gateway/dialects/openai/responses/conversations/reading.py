@@ -35,7 +35,7 @@ def read_conversation(body: bytes, context: ParseContext) -> AskedItems:
 
 
 def read_conversation_items(body: bytes, context: ParseContext) -> AskedItems:
-    """Return the items of a body. Raises BadRequest."""
+    """Return the items that a body adds to a conversation. Raises BadRequest."""
     parsed_body, extras = read_body(ConversationItemsBody, body, context.limits)
     return _parse_items(parsed_body.items, extras, context, b"")
 
@@ -57,14 +57,14 @@ def _report_ignored(items: Sequence[AnyItem], extras: Extras, limits: Limits) ->
 
 
 def with_named(request: AskedItems, named: Mapping[str, bytes]) -> tuple[NamedItem, ...]:
-    """Return the items with references replaced by the items in `named`. Raises BadRequest if an
-    item occurs twice."""
+    """Return the items of a request. A reference is replaced by the item of that id in `named`.
+    Raises BadRequest if an item occurs twice."""
     return named_items(resolved(request.items, named), (), "items")
 
 
 def read_conversation_page(query: Mapping[str, str], includes: Sequence[str]) -> AskedPage:
-    """Return the parsed query: `limit`, `order` (default `desc`), `after`, `include`. Raises
-    BadRequest."""
+    """Return the parsed query: `limit`, `order` (default `desc`), `after`, `include`. `includes`
+    are the known parts of `include`. Raises BadRequest."""
     for name in includes:
         if name not in INCLUDABLE:
             raise bad_field("include", f"unknown value '{name[:80]}'; use {', '.join(INCLUDABLE)}")

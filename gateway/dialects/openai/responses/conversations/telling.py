@@ -19,7 +19,7 @@ from gateway.dialects.openai.responses.shapes import ENCRYPTED, packed_thought
 from gateway.dialects.openai.shapes import list_object
 
 CONVERSATION_PREFIX = "conv_"
-"""Precedes a request's id in the id of a conversation."""
+"""The prefix of a conversation's id; the id of a request follows."""
 LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (
     LOGPROBS,

@@ -17,19 +17,19 @@ from gateway.dialects.dialect import ConversationTurn, NamedItem
 from gateway.dialects.encode import json_bytes
 
 _ADDS = ("completed", "incomplete")
-"""Statuses of responses that add to their conversation."""
+"""The statuses with which a response adds its items to its conversation."""
 
 
 def begun_turn(conversation: str) -> ConversationTurn:
-    """Return the turn of a request, before its conversation has been read."""
+    """Return the turn of a request in its conversation, before the conversation has been read."""
     return ConversationTurn(conversation, output_added)
 
 
 def turn_of(
     turn: ConversationTurn, before: Sequence[bytes], own: Sequence[bytes]
 ) -> ConversationTurn:
-    """Return the turn with the request's own items. Raises BadRequest if the conversation already
-    has an item with the id of one of these items."""
+    """Return `turn` with the request's own items. Raises BadRequest if the conversation (`before`)
+    already has an item with the id of one of them."""
     return replace(turn, items=named_items(own, {_id_of(item) for item in before}, "input"))
 
 
