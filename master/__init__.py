@@ -1,3 +1,1 @@
-"""The master process: each node has one as a candidate for leader. While it leads, it decides for
-the cluster.
-"""
+"""The master: a candidate for leader on each node. The leader decides for the cluster."""

@@ -1,3 +1,3 @@
-"""Connections to lead runners. Each has a DEALER socket, gives the runner credit for the entries
-that it may send, and checks that the runner is alive.
+"""Connections to lead runners: each has a DEALER socket, grants the runner credit for entries, and
+checks that the runner is alive.
 """
