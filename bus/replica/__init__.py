@@ -1,5 +1,5 @@
 """The cluster's log as a follower receives it: the state, the mirror that applies events, and the
-outbox of facts that the leader has not written to the log yet.
+outbox of facts that are not in the log yet.
 
 Pure: time arrives as `now`. Only the master stores the log on disk.
 """
