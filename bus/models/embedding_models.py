@@ -180,7 +180,7 @@ def _modules(
     if listing is None:
         return ("mean",), (), _limits("", read)
     if not isinstance(listing, list) or not 2 <= len(cast(list[object], listing)) <= MOST_MODULES:
-        raise ValueError(f"{MODULES} lists no transformer and pooling")
+        raise ValueError(f"{MODULES} must list a transformer and a pooling module")
     modules = [_module(module) for module in cast(list[object], listing)]
     (first, at), (second, pooled) = modules[:2]
     if (first, second) != ("Transformer", "Pooling"):

@@ -186,7 +186,7 @@ def peer_check(look: PeerLook, *, has_key: bool, macos: bool) -> Finding:
 
 def refused_check(peer: PeerReading) -> Finding:
     """Report why this node and a peer reject each other."""
-    remedy = "see `shoal nodes` there; until it is corrected each node works alone"
+    remedy = "see `shoal nodes` on that node; until they agree, each node works alone"
     return Finding(f"node {peer.name or peer.node}", "error", peer.why, remedy)
 
 

@@ -42,7 +42,7 @@ def marked_calls(*marks: str, end: str = "") -> Parse:
             names = [word for word in words if word not in _UNNAMED]
             if len(names) != 1 or not match["ends"]:
                 if not calls:
-                    raise ValueError("no call has one name and arguments")
+                    raise ValueError("no tool call has exactly one name and its arguments")
                 break
             arguments, left = "{}", left[match.end() :]
             if match["ends"] == "{":
