@@ -58,8 +58,8 @@ def port_of(use: str, base_port: int | None) -> int:
 def _base_port(port: int) -> int:
     if port > HIGHEST_BASE_PORT:
         raise ValueError(
-            f"a node uses {SPAN} ports from this one, and the system may give ports from "
-            f"{HIGHEST_BASE_PORT + SPAN} to outgoing connections; "
+            f"a node uses this port and the {SPAN - 1} after it, and the system may use ports "
+            f"above {HIGHEST_BASE_PORT + SPAN - 1} for outgoing connections; "
             f"choose one from 1024 to {HIGHEST_BASE_PORT}, such as 25000"
         )
     return port

@@ -99,7 +99,9 @@ class JudgedBackend(httpcore.AsyncNetworkBackend):
             reached = stream.get_extra_info("server_addr")[0]
             if ipaddress.ip_address(reached) != address:
                 await stream.aclose()
-                raise FetchRefused("address", "the connection goes to another address")
+                raise FetchRefused(
+                    "address", f"the connection leads to {reached} instead of {address}"
+                )
             return CountedStream(stream, self._most_bytes)
         raise last or httpcore.ConnectError("no address")
 

@@ -58,10 +58,10 @@ class RowTable:
     """`rows` holds every open row, `requests` the same by request. `live` holds the rows in the
     engine; ended ones (`retiring`) stay until their release is planned.
 
-    `issued` are the plans without a result; `step` is the number of the last one, `digest` covers
-    all tokens read. `kv_bytes` limits rows and kept prefixes together. `shares` counts the open
-    rows in the engine by requester. `looked_at` is the last check whether a row must be preempted
-    for another requester.
+    `issued` has the plans whose results have not arrived; `step` is the number of the last plan,
+    `digest` a hash of all tokens in the results so far. `kv_bytes` limits rows and kept prefixes
+    together. `shares` counts the open rows in the engine by requester. `looked_at` is the time of
+    the last check whether a row must be preempted for another requester.
     """
 
     facts: EngineFacts

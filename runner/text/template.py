@@ -92,7 +92,8 @@ def find_shape(template: Template) -> TemplateShape:
     StoppedTemplate if it exceeds its limits for a few marked words."""
 
     def render(prompt: ChatPrompt, shape: TemplateShape, tools: Sequence[ToolSpec]) -> str | None:
-        """Return the text of a prompt in this shape; None if the template refuses it."""
+        """Return the prompt as text, its messages arranged as `shape` says; None if the template
+        raises an error for it."""
         return _rendered_again(template, prompt, shape, tools, thinking=False, variables={})
 
     with _blamed():

@@ -174,9 +174,9 @@ def why_whole(family: str, text: Mapping[str, Any], layers: int) -> str:
 
 
 def kv_group(family: str, text: Mapping[str, Any], layers: int) -> tuple[int, str]:
-    """Return how many KV values can share one scale of a quantization, with an empty text. If KV
-    must stay in full precision, return 0 and the reason, as words after a colon. The runner detects
-    further cases."""
+    """Return how many values of the KV cache can share one scale if the cache is quantized, and "".
+    If the cache cannot be quantized, return 0 and the reason, which a message puts after a colon.
+    The runner finds reasons that only the weights show."""
     if why := why_whole(family, text, layers):
         return 0, why
     if text.get("kv_lora_rank"):

@@ -71,11 +71,11 @@ def problem_of(manifest: Manifest, model: ModelId) -> str | None:
     if manifest.model != model:
         return f"it belongs to {manifest.model!r}"
     if len(manifest.files) > MAX_FILES:
-        return f"it lists {len(manifest.files)} files; the limit is {MAX_FILES}"
+        return f"the list has {len(manifest.files)} files; the limit is {MAX_FILES}"
     paths = [entry.path for entry in manifest.files]
     for entry in manifest.files:
         if not belongs(entry.path):
-            return f"it lists {entry.path[:80]!r}, which is not a model file"
+            return f"the list of files has {entry.path[:80]!r}, which is not a model file"
         if len(entry.piece_hashes) != HASH_BYTES * piece_count(entry.size_bytes):
             return f"the hashes of {entry.path} do not match its size"
     if paths != sorted(paths):

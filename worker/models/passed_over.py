@@ -143,7 +143,8 @@ def unfit_folder(names: Collection[str]) -> Unfit | None:
 
 
 def unfit_family(config: Mapping[str, Any], version: str) -> Unfit:
-    """Return why a model of a family that mlx-lm of this version lacks is not listed."""
+    """Return why a model is not listed, if the mlx-lm of this `version` does not support the family
+    that its `config` names."""
     family = str(config.get("model_type"))
     reads = next((what for key, what in _SENSES.items() if key in config), "")
     if reads or _MEDIA.search(family):

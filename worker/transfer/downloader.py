@@ -1,7 +1,8 @@
 """Talks to other nodes' stores and to the disk: fetches the models that this node must hold.
 
-The shell of `worker.transfer.download.Download`, one per wanted model. The loop itself writes
-pieces; a thread hashes whole files and moves models into place. A cancelled attempt leaves its
+Each model has a `worker.transfer.download.Download`, which decides what to fetch from where; this
+module carries it out. The event loop writes pieces to disk; a thread hashes whole files and moves
+complete models into place. A cancelled attempt leaves its
 staging folder, and the next attempt continues there.
 """
 

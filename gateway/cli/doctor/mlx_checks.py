@@ -1,6 +1,7 @@
-"""Talks to MLX and to the BLAS measurements: checks that models can be computed, and how fast.
+"""Talks to a process that imports MLX, and to the file of BLAS measurements: checks that this
+machine can run models, and how fast.
 
-MLX runs in a separate process, because a broken MLX may crash and because only runners import MLX.
+MLX is imported in a separate process, because a broken MLX may crash it.
 The BLAS library matters only if MLX computes on the CPU.
 """
 

@@ -83,7 +83,7 @@ class AnthropicToolUseBody(Closed):
     name: str = Field(min_length=1)
     input: dict[str, Any]
     cache_control: Unused = no_effect("prefixes are cached by their content")
-    caller: Unused = no_effect("only the model calls tools here")
+    caller: Unused = no_effect("in shoal, only the model calls tools")
     toolset_name: Unused = no_effect("about the provider's server tools")
 
 

@@ -75,7 +75,7 @@ class AnthropicOfferedBody(Closed):
     cache_control: Unused = no_effect("prefixes are cached by their content")
     input_examples: Unused = no_effect("templates have no place for them")
     defer_loading: bool | None = honoured("the model sees the tool at once, after the other tools")
-    allowed_callers: Unused = no_effect("only the model calls tools here")
+    allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
     eager_input_streaming: Unused = no_effect("arguments are always sent while they are generated")
 
 

@@ -122,7 +122,7 @@ class ResponsesCustomToolBody(Closed):
         | None
     ) = honoured(_GRAMMAR_EFFECT)
     defer_loading: Unused = no_effect("the model sees every tool from the start")
-    allowed_callers: Unused = no_effect("only the model calls tools here")
+    allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
 
 
 # --- offering -----------------------------------------------------------------------------

@@ -155,7 +155,8 @@ class JobRecords:
             )
 
         def ask(file: RecordsFile) -> dict[tuple[RequestId, int], bool]:
-            """Write the progress, then read the runs that still belong to this runner."""
+            """Write the progress. Return the runs (request, number of the run) that still belong to
+            this job runner, each with whether it must stop."""
             file.write(statements)
             [rows] = file.read([table.mine(runner)])
             return {(request, attempt): bool(stop) for request, attempt, stop in rows}

@@ -68,7 +68,8 @@ class RowMatcher:
 
 
 class GrammarMasks:
-    """Compiles grammars for one model's tokens; equal keys share one compilation."""
+    """Compiles grammars for one model's tokens. A grammar that several requests use is compiled
+    once."""
 
     def __init__(self, path: Path, *, vocabulary: int, eos_token_ids: frozenset[int]) -> None:
         self._vocabulary = vocabulary

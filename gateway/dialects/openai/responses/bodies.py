@@ -83,7 +83,7 @@ class ResponsesFunctionBody(Closed):
         False, why="the model waits for the results of its calls", alias="async"
     )
     defer_loading: Unused = no_effect("the model sees every tool from the start")
-    allowed_callers: Unused = no_effect("only the model calls tools here")
+    allowed_callers: Unused = no_effect("in shoal, only the model calls tools")
     output_schema: Unused = no_effect("templates have no place for it")
 
 

@@ -115,7 +115,7 @@ class ResponsesCallBody(Closed):
         False, why="the official client's name for async"
     )
     namespace: Unused = no_effect("about the provider's own tools")
-    caller: Unused = no_effect("only the model calls tools here")
+    caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
 class ResponsesCallOutputBody(Closed):
@@ -128,7 +128,7 @@ class ResponsesCallOutputBody(Closed):
     status: Unused = no_effect("part of an earlier call")
     name: Unused = no_effect("the call has the name")
     namespace: Unused = no_effect("about the provider's own tools")
-    caller: Unused = no_effect("only the model calls tools here")
+    caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
 class ResponsesThoughtBody(Closed):
@@ -168,7 +168,7 @@ class ResponsesCustomCallBody(Closed):
     id: str | None = None
     status: Unused = no_effect("part of an earlier answer")
     namespace: Unused = no_effect("about the provider's own tools")
-    caller: Unused = no_effect("only the model calls tools here")
+    caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
 class ResponsesCustomOutputBody(Closed):
@@ -180,7 +180,7 @@ class ResponsesCustomOutputBody(Closed):
     id: str | None = None
     status: Unused = no_effect("part of an earlier call")
     name: Unused = no_effect("the call has the name")
-    caller: Unused = no_effect("only the model calls tools here")
+    caller: Unused = no_effect("in shoal, only the model calls tools")
 
 
 class ResponsesForeignItemBody(Closed):
