@@ -40,9 +40,9 @@ def machine_checks(state: NodeState | None) -> Iterator[Finding]:
     given."""
     if sys.platform == "darwin":
         yield mac_sleep_check(mac_sleep(tool_says("/usr/bin/pmset", "-g")))
-        yield _rdma()
+        yield rdma_finding()
     else:
-        yield _linux_sleep()
+        yield linux_sleep()
         synchronized = parse_units(tool_says("timedatectl", "show", "-p", "NTPSynchronized"))
         source = clock_source_check(synchronized[0]["NTPSynchronized"] if synchronized else "")
         if source is not None:
@@ -51,7 +51,8 @@ def machine_checks(state: NodeState | None) -> Iterator[Finding]:
         yield bridge_check(bridge_loops(state.thunderbolt), state.names)
 
 
-def _rdma() -> Finding:
+def rdma_finding() -> Finding:
+    """Check whether this Mac can use JACCL."""
     status = tool_says("rdma_ctl", "status")
     if not status:
         return rdma_check(None, (), (), None)
@@ -75,7 +76,8 @@ def addressed_interfaces() -> frozenset[str]:
     )
 
 
-def _linux_sleep() -> Finding:
+def linux_sleep() -> Finding:
+    """Check whether this machine goes to sleep by itself."""
     properties = "Id,LoadState,UnitFileState"
     targets = parse_units(tool_says("systemctl", "show", "-p", properties, *SLEEP_TARGETS))
     files = [

@@ -14,7 +14,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -264,12 +264,16 @@ def closed_ports(settings: Settings) -> dict[str, str]:
 def free_base_port(settings: Settings) -> int | None:
     """Return a base port such that all ports of a node are free now; None if the search finds
     none."""
+    return next(free_base_ports(settings), None)
+
+
+def free_base_ports(settings: Settings) -> Iterator[int]:
+    """Yield the base ports such that all ports of a node are free now, lowest first."""
     hosts = (settings.http_host, settings.cluster.listen or settings.http_host)
     for base in range(DEFAULT_BASE_PORT + SPAN, HIGHEST_BASE_PORT, SPAN):
         uses = [(hosts[use != "http"], port_of(use, base), row.count) for use, row in PORTS.items()]
         if not any(port_problem(host, p) for host, port, n in uses for p in range(port, port + n)):
-            return base
-    return None
+            yield base
 
 
 def move_command(settings: Settings) -> str:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,9 +88,9 @@ def lab(
     ]
     ending = f"`shoal lab down{at_home(invocation.home)}` stops"
     _refuse_second(folder, ending)
-    _prepare(nodes)
-    _start(nodes, output)
-    formed_s = _wait_formed(nodes)
+    prepare_homes(nodes)
+    start_nodes(nodes, output)
+    formed_s = wait_formed(nodes)
     output.say(f"{count} nodes formed a cluster in {formed_s:.2f} s")
     facts: dict[str, Any] = {
         "nodes": [{"name": node.name, "home": str(node.home), "url": node.url} for node in nodes],
@@ -123,8 +124,11 @@ def _homes(folder: Path) -> list[Path]:
     return sorted(folder.glob("node-*")) if folder.is_dir() else []
 
 
-def _prepare(nodes: list[LabNode]) -> None:
-    """Create a home for each node, with its settings in its own shoal.toml."""
+def prepare_homes(
+    nodes: list[LabNode], *, namespace: str = "lab", more: tuple[str, ...] = ()
+) -> None:
+    """Create a home for each node, with its settings in its own shoal.toml. `more` are lines of its
+    first table."""
     seed = f"127.0.0.1:{port_of('peers', nodes[0].base_port)}"
     for node in nodes:
         first = node is nodes[0]
@@ -136,18 +140,23 @@ def _prepare(nodes: list[LabNode]) -> None:
             "preload = []",
             f"bundled_model = {'true' if first else 'false'}",
             "http_processes = 1",
+            *more,
             "",
             "[cluster]",
-            'namespace = "lab"',
+            f'namespace = "{namespace}"',
             'listen = "127.0.0.1"',
             f"peers = {json.dumps([] if first else [seed])}",
         ]
         config.write_text("\n".join(lines) + "\n")
 
 
-def _start(nodes: list[LabNode], output: Output) -> None:
-    """Start all nodes in parallel. If one does not start, stop the whole lab."""
+def start_nodes(
+    nodes: list[LabNode], output: Output, variables: Mapping[str, str] | None = None
+) -> None:
+    """Start all nodes in parallel, with more environment `variables`. If one does not start, stop
+    all of them. An interrupt ends the children that start them."""
     quiet = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")}
+    quiet |= variables or {}
     code = "import sys; from gateway.cli.app import main; sys.exit(main())"
     children = [
         subprocess.Popen(
@@ -160,6 +169,27 @@ def _start(nodes: list[LabNode], output: Output) -> None:
         )
         for node in nodes
     ]
+    try:
+        failed = _first_failure(nodes, children, output)
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    if failed:
+        for node in nodes:
+            take_down(node.home, output)
+        raise CliError(
+            "cannot start the lab",
+            details=failed,
+            remedy="if a port is in use, move the whole lab with `--base-port N`",
+        )
+
+
+def _first_failure(
+    nodes: list[LabNode], children: list[subprocess.Popen[str]], output: Output
+) -> str:
+    """Wait for all children. Return the message of the first that failed; empty if none did."""
     failed = ""
     for node, child in zip(nodes, children, strict=True):
         try:
@@ -173,17 +203,10 @@ def _start(nodes: list[LabNode], output: Output) -> None:
             failed = failed or f"{node.name}: {problem}"
         else:
             output.detail(f"{node.name} is up at {node.url}")
-    if failed:
-        for node in nodes:
-            _take_down(node.home, output)
-        raise CliError(
-            "cannot start the lab",
-            details=failed,
-            remedy="if a port is in use, move the whole lab with `--base-port N`",
-        )
+    return failed
 
 
-def _wait_formed(nodes: list[LabNode]) -> float:
+def wait_formed(nodes: list[LabNode]) -> float:
     """Wait until all nodes know one leader. Return the seconds since the last switchboard started.
     Raises CliError."""
     ends_at = time.time() + FORM_S
@@ -280,12 +303,12 @@ def _place(nodes: list[LabNode], model: str, output: Output) -> dict[str, Any]:
 
 def _down(folder: Path, output: Output) -> None:
     homes = _homes(folder)
-    ended = [home.name for home in homes if _take_down(home, output)]
+    ended = [home.name for home in homes if take_down(home, output)]
     output.document({"ended": ended})
     output.say(f"stopped {', '.join(ended)}" if ended else "no lab is running")
 
 
-def _take_down(home: Path, output: Output) -> bool:
+def take_down(home: Path, output: Output) -> bool:
     """Stop a node of the lab. Return whether it was running."""
     settings = load_settings(home=home)
     supervisor = Supervisor(settings.endpoints.supervisor)
