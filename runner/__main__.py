@@ -1,6 +1,7 @@
-"""Talks to the settings: composes the process of one runner slot.
+"""Talks to the settings: composes the process of one runner slot, or of one measurement.
 
-python -P -m runner        (supervisord sets SHOAL_SLOT to the two digits of the slot)
+python -P -m runner                    (supervisord sets SHOAL_SLOT to the slot's two digits)
+python -P -m runner selftest NAME      (`shoal selftest` starts it and reads its output)
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ THRASHING_CHECK = "MLX_ENABLE_CACHE_THRASHING_CHECK"
 """With this environment variable, MLX raises in the middle of a step if shapes change more often
 than its CUDA caches allow. We turn it off, because a slow runner is better than a dead one. A value
 exported by the user is kept."""
+SELFTEST_BYTES = 2 << 30
+"""Memory limit of an engine that is measured; the measured models need a tenth of it."""
 
 
 def load_engine(
@@ -129,6 +132,17 @@ def engine_bytes() -> int | None:
     return None if device is None else device.taken_bytes()
 
 
+def measure_for_selftest(name: str) -> int:
+    """Run one measurement of `shoal selftest`; return the exit code."""
+    from runner.mlx.engine import load_engine as load
+    from runner.mlx.selftest import run_measurement
+
+    os.environ.setdefault(THRASHING_CHECK, "0")
+    return run_measurement(
+        name, lambda path, kv: load(path, memory_limit_bytes=SELFTEST_BYTES, kv=kv)
+    )
+
+
 def main() -> int:
     """Serve one slot; return an exit code of `runner.lifecycle`."""
     settings = load_settings()
@@ -156,7 +170,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    exit_code = main()
+    exit_code = measure_for_selftest(sys.argv[2]) if sys.argv[1:2] == ["selftest"] else main()
     sys.stderr.flush()
     # Not sys.exit: a wedged device would hold up the interpreter's own end.
     os._exit(exit_code)

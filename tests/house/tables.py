@@ -48,6 +48,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "master.pool",
     "runner.mlx.kv",
     "runner.mlx.sampling",
+    "runner.mlx.selftest",
     "runner.schedule",
     "runner.text",
     "runner.text.grammar",
