@@ -84,6 +84,8 @@ VERBS: Mapping[str, Verb | Group] = {
                      "verbs.monitor.timeline"),
     "capture": Verb("Save the state and logs of each node to one file.", "verbs.node.capture"),
     "doctor": Verb("Check the node and its machine for problems.", "doctor.doctor", here=True),
+    "selftest": Verb("Check shoal on this machine, in a temporary home.", "selftest.selftest",
+                     here=True),
     "bench": Verb("Measure tokens per second and latencies.", "verbs.models.bench"),
     "verify": Verb("Verify model files; without a model, the cluster.",
                    "verbs.cluster.verify"),

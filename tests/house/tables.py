@@ -17,6 +17,8 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.control",
     "gateway.control.captures",
     "gateway.control.pulling",
+    "gateway.cli.selftest",
+    "gateway.cli.selftest.verdicts",
     "gateway.view",
     "gateway.view.watch",
     "gateway.dialects.anthropic",
@@ -78,6 +80,7 @@ names from such a module, and those of a room by that room's own door.
 
 LOADS: Mapping[str, tuple[str, ...]] = {
     "bus.wire.ids": (),
+    "gateway.cli.selftest.verdicts": ("pydantic",),
     "bus.wire.kv": ("pydantic",),
     "bus.models.lora": (),
     "bus.wire.accelerators": ("pydantic",),

@@ -1,0 +1,76 @@
+"""Compares greedy tokens with those of a reference.
+
+Pure. Two correct computations may round differently, for example because a batch has another shape.
+So tokens may differ at a near tie: there the reference's likeliest token is ahead of the other one
+by at most `gap_of` the precision. Later tokens follow a different text and are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+GAPS: Mapping[str, float] = {"float32": 0.02}
+"""Largest gap of a near tie, in nats. NVIDIA's float32 products round to 10 bits."""
+GAP_16_BITS = 0.25
+
+Steps = Sequence[Sequence[Sequence[float]]]
+"""For each token the likeliest tokens as [token, logprob], likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAgreement:
+    """The comparison of some rows: `compared` tokens, of which `equal` are equal. `ties` are the
+    gaps of rows that differ at a near tie, `wrong` those of rows that differ beyond it."""
+
+    rows: int
+    compared: int
+    equal: int
+    ties: tuple[float, ...]
+    wrong: tuple[float, ...]
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether no row is wrong, and half of all tokens were compared before a tie."""
+        return not self.wrong and 2 * self.equal >= self.compared
+
+
+def gap_of(precision: str) -> float:
+    """Return the largest gap of a near tie for a precision such as "float32"."""
+    return GAPS.get(precision, GAP_16_BITS)
+
+
+def agreement(rows: Iterable[tuple[Sequence[int], Steps]], gap: float) -> TokenAgreement:
+    """Compare rows of tokens with the steps of the reference. A row that is shorter than its
+    reference is wrong from its end on."""
+    count = compared = equal = 0
+    ties: list[float] = []
+    wrong: list[float] = []
+    for tokens, steps in rows:
+        count, compared = count + 1, compared + len(steps)
+        at = next((n for n, step in enumerate(steps) if _token(tokens, n) != step[0][0]), None)
+        equal += len(steps) if at is None else at
+        if at is not None:
+            behind = behind_by(_token(tokens, at), steps[at])
+            (ties if behind <= gap else wrong).append(behind)
+    return TokenAgreement(count, compared, equal, tuple(ties), tuple(wrong))
+
+
+def behind_by(token: int | None, step: Sequence[Sequence[float]]) -> float:
+    """Return by how many nats a token is behind the likeliest; infinite if it is not listed."""
+    own = next((logprob for listed, logprob in step if listed == token), float("-inf"))
+    return step[0][1] - own
+
+
+def agreement_words(result: TokenAgreement, gap: float) -> str:
+    """Return the comparison and its rule as text."""
+    ties = f", {len(result.ties)} near ties" if result.ties else ""
+    wrong = f", {len(result.wrong)} rows differ" if result.wrong else ""
+    return (
+        f"{result.rows} rows, {result.equal} of {result.compared} tokens equal{ties}{wrong} "
+        f"(rule: equal, or a first difference within {gap:g} nats)"
+    )
+
+
+def _token(tokens: Sequence[int], at: int) -> int | None:
+    return tokens[at] if at < len(tokens) else None
