@@ -100,9 +100,9 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
@@ -131,7 +131,7 @@ prove-fuzz: $(READY)
 
 # files of nodes that another target runs whole
 ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz \
-	mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets soak templates two_nodes
+	mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets selftest soak templates two_nodes
 
 prove-nodes: $(READY)
 	$(PROVE) tests/processes $(ELSEWHERE:%=--ignore=tests/processes/test_%.py) -m "proof and nodes"
@@ -168,6 +168,9 @@ prove-kv: $(READY)
 	rm -f prove-results/kv.jsonl
 	$(PROVE) tests/runner/mlx/test_kv_widths.py tests/runner/mlx/test_kv_windows.py tests/runner/test_group_kv.py; \
 	said=$$?; $(BIN)/python -m tests.harness.prove_table kv; exit $$said
+
+prove-selftest: $(READY)
+	$(PROVE) tests/processes/test_selftest.py
 
 prove-folders: $(READY)
 	rm -f prove-results/folders.jsonl
