@@ -21,6 +21,7 @@ from gateway.cli.selftest.verdicts import (
     Bill,
     SelftestLine,
     bill_lines,
+    judged,
     not_applicable,
 )
 from gateway.cli.verbs.node.down import until
@@ -28,7 +29,7 @@ from gateway.cli.verbs.node.down import until
 MODEL = "selftest-memory"
 LEAST_DISK_BYTES = 2_000_000_000
 PROMPT = "one two three four five six seven eight nine ten eleven twelve " * 60
-MADE_S, LISTED_S, READ_S = 120.0, 60.0, 180.0
+MADE_S, LISTED_S, READ_S = 120.0, 60.0, 120.0
 LOOK_S = 0.25
 SETTLE_S = 2.5
 """Readings come once a second; the last one must follow the work."""
@@ -67,21 +68,23 @@ def memory_lines(site: SelftestSite) -> Iterator[SelftestLine]:
         text = f"only {free / 1e9:.1f} GB of memory are free"
         yield not_applicable(("memory", "peak"), text)
         return
-    peak = Peak()
+    peak, trouble, prompt_tokens, instance = Peak(), None, 0, None
     with ThreadPoolExecutor(1) as pool:
-        placed = pool.submit(place, api, MODEL, 1)
-        _watch(site.node().api, placed, peak)
-        instance = placed.result()
-        answered = pool.submit(_read_prompt, api)
-        _watch(site.node().api, answered, peak)
-        prompt_tokens = answered.result()
-    context_tokens = int(instance.context_tokens or rank["context_tokens"])
+        try:
+            placed = pool.submit(place, api, MODEL, 1)
+            _watch(site.node().api, placed, peak)
+            instance = placed.result()
+            answered = pool.submit(_read_prompt, api)
+            _watch(site.node().api, answered, peak)
+            prompt_tokens = answered.result()
+        except CliError as error:
+            trouble = error
     yield from bill_lines(
         Bill(
             need_bytes=rank["need_bytes"],
             weights_bytes=rank["weights_bytes"],
             kv_bytes=rank["kv_bytes"],
-            context_tokens=context_tokens,
+            context_tokens=rank["context_tokens"],
             device_bytes=peak.device,
             process_bytes=peak.process,
             loaded_bytes=peak.loaded,
@@ -89,7 +92,10 @@ def memory_lines(site: SelftestSite) -> Iterator[SelftestLine]:
             kv_tokens=prompt_tokens,
         )
     )
-    unload(api, str(instance.instance))
+    if trouble is not None:
+        yield judged(("memory", "prompt"), False, trouble.message, trouble.remedy or LOGS)
+    elif instance is not None:
+        unload(api, str(instance.instance))
 
 
 def _bill(api: NodeApi) -> dict[str, Any] | None:

@@ -21,8 +21,8 @@ GOOD_KV = (0.8, 1.25)
 @dataclass(frozen=True, slots=True)
 class Bill:
     """The bill of a model and its measured memory, in bytes. `kv_bytes` is the bill's KV for
-    `context_tokens`. `device_bytes` is MLX's peak, `process_bytes` the largest seen memory of the
-    process. `kv_measured_bytes` was in use for `kv_tokens` tokens."""
+    `context_tokens`; `device_bytes` is MLX's peak, `process_bytes` the largest seen memory of the
+    process. `kv_measured_bytes` was in use for `kv_tokens` tokens; 0 tokens: the prompt was not read."""
 
     need_bytes: int
     weights_bytes: int
@@ -42,7 +42,7 @@ class Bill:
 
 
 def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
-    """Compare the peak with the whole bill, and the weights with their term."""
+    """Compare the peak with the whole bill, and weights and KV with their terms."""
     share = bill.peak_bytes / max(1, bill.need_bytes)
     text = (
         f"peak {_mb(bill.peak_bytes)} (MLX {_mb(bill.device_bytes)}, process "
@@ -62,6 +62,8 @@ def bill_lines(bill: Bill) -> Iterator[SelftestLine]:
     }
     is_good = LEAST_SHARE <= share <= 1.0
     yield judged(("memory", "peak"), is_good, text, advice, figures)
+    if not bill.kv_tokens:
+        return
     ratio = bill.loaded_bytes / max(1, bill.weights_bytes)
     text = f"{_mb(bill.loaded_bytes)} loaded, {_mb(bill.weights_bytes)} in the bill (rule: 2%)"
     figures = {"loaded_bytes": bill.loaded_bytes, "bill_bytes": bill.weights_bytes}

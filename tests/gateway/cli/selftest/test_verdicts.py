@@ -171,6 +171,10 @@ def test_memory_fails_if_the_bill_is_half_or_double_or_exceeded(
     assert outcomes(bill_lines(bill(**changes)))[part] == "failed"
 
 
+def test_a_prompt_that_was_not_read_is_judged_by_its_peak_alone() -> None:
+    assert outcomes(bill_lines(bill(kv_tokens=0, process_bytes=1_200))) == {"peak": "failed"}
+
+
 NODE = {
     "memory_total_bytes": 16 * 10**9,
     "memory_available_bytes": 8 * 10**9,
