@@ -22,7 +22,7 @@ GOOD_KV = (0.8, 1.25)
 class Bill:
     """The bill of a model and its measured memory, in bytes. `kv_bytes` is the bill's KV for
     `context_tokens`; `device_bytes` is MLX's peak, `process_bytes` the largest seen memory of the
-    process. `kv_measured_bytes` was in use for `kv_tokens` tokens; 0 tokens: the prompt was not read."""
+    process. `kv_measured_bytes` was in use for `kv_tokens` tokens; 0: the prompt was not read."""
 
     need_bytes: int
     weights_bytes: int
