@@ -124,7 +124,7 @@ def below(home: Path) -> list[str]:
     """The command lines of the processes whose home is in a folder."""
     lines: list[str] = []
     for process in psutil.process_iter(["cmdline", "environ"]):
-        environ = process.info["environ"] or {}
+        environ: dict[str, str] = process.info["environ"] or {}
         if environ.get("SHOAL_HOME", "").startswith(str(home)):
             lines.append(" ".join(process.info["cmdline"] or ()))
     return lines

@@ -69,16 +69,19 @@ def memory_lines(site: SelftestSite) -> Iterator[SelftestLine]:
         yield not_applicable(("memory", "peak"), text)
         return
     peak, trouble, prompt_tokens, instance = Peak(), None, 0, None
-    with ThreadPoolExecutor(1) as pool:
-        try:
-            placed = pool.submit(place, api, MODEL, 1)
-            _watch(site.node().api, placed, peak)
-            instance = placed.result()
-            answered = pool.submit(_read_prompt, api)
-            _watch(site.node().api, answered, peak)
-            prompt_tokens = answered.result()
-        except CliError as error:
-            trouble = error
+    pool = ThreadPoolExecutor(1)
+    try:
+        placed = pool.submit(place, api, MODEL, 1)
+        _watch(site.node().api, placed, peak)
+        instance = placed.result()
+        answered = pool.submit(_read_prompt, api)
+        _watch(site.node().api, answered, peak)
+        prompt_tokens = answered.result()
+    except CliError as error:
+        trouble = error
+    finally:
+        # after an interrupt the open request ends with its node
+        pool.shutdown(wait=False, cancel_futures=True)
     yield from bill_lines(
         Bill(
             need_bytes=rank["need_bytes"],
