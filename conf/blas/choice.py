@@ -36,10 +36,17 @@ KERNELS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A library with `cblas_sgemm`; `kind` decides which variables configure it."""
+    """A library with `cblas_sgemm`; `kind` decides which variables configure it. `source` is the
+    library that this one forwards to; empty if it forwards to none."""
 
     path: str
     kind: Literal["openblas", "mkl"]
+    source: str = ""
+
+    @property
+    def file(self) -> str:
+        """Return the path of the library that multiplies."""
+        return self.source or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +90,7 @@ def told(choice: Choice) -> str:
     name = "MKL" if choice.library.kind == "mkl" else "OpenBLAS"
     one_row = ", one row by sgemv" if choice.one_row == "sgemv" else ""
     exp = ", fused exp" if choice.fused_exp else ""
-    return f"{name} ({choice.library.path.rpartition('/')[2]}), {kernels}{threads}{one_row}{exp}"
+    return f"{name} ({choice.library.file.rpartition('/')[2]}), {kernels}{threads}{one_row}{exp}"
 
 
 def told_gains(choice: Choice) -> str:
@@ -113,10 +120,9 @@ def choose(
     """Return the best choice; None if nothing was measured.
 
     With "exact" one row uses `cblas_sgemm`, as many rows do. Several threads are chosen only if
-    they change no bit. Another library than the first is chosen only if a row has the same bits
-    alone and among others; some libraries compute a single row differently. With "fast" one row
-    uses `cblas_sgemv` if that is faster and `can_interpose`. A given number of `threads` is used
-    unchanged.
+    they change no bit. If a row has the same bits alone and among others with the first library, no
+    library is chosen that lacks this. With "fast" one row uses `cblas_sgemv` if that is faster and
+    `can_interpose`. A given number of `threads` is used unchanged.
     """
     if not measured:
         return None
@@ -139,7 +145,8 @@ def _allowed(
     parity: Parity,
     threads: int | Literal["auto"],
 ) -> bool:
-    if parity == "exact" and candidate.library != measured[0].library and not candidate.even:
+    base = measured[0]
+    if parity == "exact" and candidate.library != base.library and base.even > candidate.even:
         return False
     if threads == "auto":
         return candidate.steady or candidate.threads == 1 or parity == "fast"

@@ -1,38 +1,27 @@
 """Talks to the compilers: compiles files that runners preload beside a library.
 
 `ONE_ROW` sends one row to `cblas_sgemv`; `exponential()` is MLX's own `exp`, compiled for this
-processor. Every runner loads these files as code. Their folder is therefore private to this user,
-and their names contain a hash of their inputs. A file that another user could have written is
-refused. All of the user's homes share the folder, also with other versions of shoal: a file is
-deleted only after half a year without use.
+processor. `preloads` says where the files are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import shutil
-import stat
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from conf.blas.libraries import processor
+from conf.blas.preloads import NoInterposer, placed, private_file, remove_unused
 
 HERE = Path(__file__).parent
 COMPILE_S = 20.0
-UNUSED_S = 180 * 86400.0
 INSTALL_HINT = "install a C compiler (gcc, clang), then run `shoal down` and `shoal up`"
-
-
-class NoInterposer(Exception):
-    """A library to preload cannot be compiled or used; `args[0]` is the reason, `args[1]` the
-    remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +74,7 @@ def exponential() -> Interposer | None:
 def interposer_in(folder: Path, wanted: Interposer) -> Path | None:
     """Return the compiled file; None if it does not exist. Raises NoInterposer if another user
     could have written it."""
-    path = folder / wanted.file_name
-    if not path.exists():
-        return None
-    for place, is_kind in ((folder, stat.S_ISDIR), (path, stat.S_ISREG)):
-        status = place.lstat()
-        if not is_kind(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-            raise NoInterposer(f"{place} is not private to this user", f"remove {place}")
-    return path
+    return private_file(folder, wanted.file_name)
 
 
 def make_interposer(folder: Path, wanted: Interposer) -> Path:
@@ -105,7 +87,7 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     compiler = next(filter(None, map(shutil.which, wanted.compilers)), None)
     if compiler is None:
         raise NoInterposer(f"no {wanted.language} compiler is installed", INSTALL_HINT)
-    _remove_unused(folder, wanted.name)
+    remove_unused(folder, wanted.name)
     draft = folder / f"{wanted.name}-draft-{os.getpid()}.so"
     command = [compiler, "-o", str(draft), str(wanted.source), *wanted.options]
     try:
@@ -117,22 +99,4 @@ def make_interposer(folder: Path, wanted: Interposer) -> Path:
     if done.returncode != 0:
         last_line = (done.stderr.strip().splitlines() or ["it failed without a message"])[-1]
         raise NoInterposer(f"{compiler}: {last_line[:200]}", INSTALL_HINT)
-    draft.chmod(0o600)
-    os.replace(draft, folder / wanted.file_name)
-    made = interposer_in(folder, wanted)
-    if made is None:
-        raise NoInterposer(f"a file written to {folder} has disappeared", f"check {folder}")
-    return made
-
-
-def note_use(path: Path) -> None:
-    """Record that a node starts with a file, so that it is not deleted as unused."""
-    with contextlib.suppress(OSError):
-        os.utime(path)
-
-
-def _remove_unused(folder: Path, name: str) -> None:
-    for old in folder.glob(f"{name}-*"):
-        with contextlib.suppress(OSError):
-            if old.stat().st_mtime < time.time() - UNUSED_S:
-                old.unlink()
+    return placed(draft, folder, wanted.file_name)

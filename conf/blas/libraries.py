@@ -1,15 +1,19 @@
 """Talks to the disk: finds libraries with `cblas_sgemm`, and the abilities of the processor.
 
-OpenBLAS comes from the system, MKL from the package `mkl` of this environment (the extra `mkl`).
-`runner.blas` may name another library.
+OpenBLAS comes from the system and from the package scipy-openblas32 of this environment, MKL from
+the package `mkl` (an extra). `runner.blas` may name another library. The package's functions have a
+prefix; a small library made here forwards to them (`forwarding`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
+import mmap
 import os
+import platform
 import shutil
 import sys
 from collections.abc import Sequence
@@ -18,6 +22,8 @@ from pathlib import Path
 from bus.process.tools import asked
 from bus.wire.errors import ConfigError
 from conf.blas.choice import Library
+from conf.blas.forwarding import MACHINES, NAMES, PREFIX, forwarding_library
+from conf.blas.preloads import note_use, private_file, remove_unused, written_file
 
 SONAME = "libopenblas.so.0"
 FOLDERS = (
@@ -25,13 +31,19 @@ FOLDERS = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
     "/usr/lib64", "/usr/lib", "/usr/local/lib",
 )  # fmt: skip
-INSTALL_HINT = "install libopenblas0-pthread (Debian, Ubuntu) or openblas (Fedora, Arch)"
+PACKAGE = "scipy_openblas32"
+FORWARDER = "openblas"
+"""The first part of the name of a library that forwards to another."""
+INSTALL_HINT = (
+    "`pip install scipy-openblas32`, or install libopenblas0-pthread (Debian, Ubuntu) or openblas "
+    "(Fedora, Arch); then `shoal restart`"
+)
 
 
-def find_libraries(wanted: str) -> list[Library]:
+def find_libraries(wanted: str, preloads: Path) -> list[Library]:
     """Return the libraries that may be preloaded; none on other systems than Linux. The first is
-    used if nothing could be measured. `wanted` is `runner.blas`. Raises ConfigError if `wanted`
-    names no file."""
+    used if nothing could be measured. `wanted` is `runner.blas`; `preloads` is the folder of files
+    that are made for runners. Raises ConfigError if `wanted` names no file."""
     if not sys.platform.startswith("linux") or wanted == "off":
         return []
     if wanted != "auto":
@@ -41,13 +53,52 @@ def find_libraries(wanted: str) -> list[Library]:
             )
         return [Library(wanted, "mkl" if "mkl" in Path(wanted).name else "openblas")]
     libraries = [Library(str(path), "openblas") for path in (find_openblas(),) if path is not None]
+    libraries += [_forwarded(path, preloads) for path in (find_package(),) if path is not None]
     return libraries + [Library(str(path), "mkl") for path in (_find_mkl(),) if path is not None]
+
+
+def make_forwarders(libraries: Sequence[Library]) -> None:
+    """Write the libraries that forward to another and do not exist yet. Raises NoInterposer."""
+    for library in libraries:
+        path = Path(library.path)
+        if library.source and private_file(path.parent, path.name) is None:
+            names = _names_in(Path(library.source))
+            content = forwarding_library(library.source, names, platform.machine())
+            remove_unused(path.parent, FORWARDER)
+            written_file(path.parent, path.name, content)
+        if library.source:
+            note_use(path)
 
 
 def find_openblas() -> Path | None:
     """Return the path of the system's OpenBLAS, or None."""
     paths = (Path(folder) / SONAME for folder in FOLDERS)
     return next((path for path in paths if path.exists()), None) or _from_loader()
+
+
+def find_package() -> Path | None:
+    """Return the library of the package scipy-openblas32; None if it is not installed, or made for
+    another machine."""
+    spec = importlib.util.find_spec(PACKAGE)
+    places = (spec.submodule_search_locations or ()) if spec else ()
+    paths = (Path(place) / "lib" / "libscipy_openblas.so" for place in places)
+    path = next((path for path in paths if path.is_file()), None)
+    return path if platform.machine() in MACHINES else None
+
+
+def _forwarded(library: Path, preloads: Path) -> Library:
+    """Return the library that forwards to `library`; it may not exist yet."""
+    code = Path(__file__).with_name("forwarding.py").read_bytes()
+    inputs = f"{library} {_identity(str(library))} {platform.machine()}"
+    name = f"{FORWARDER}-{hashlib.sha256(code + inputs.encode()).hexdigest()[:16]}.so"
+    return Library(str(preloads / name), "openblas", str(library))
+
+
+def _names_in(library: Path) -> list[str]:
+    """Return the functions that a library has with the prefix. A jump to any other would end each
+    runner at its start."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return [name for name in NAMES if text.find(f"\0{PREFIX}{name}\0".encode()) >= 0]
 
 
 def usable_cores() -> int:
@@ -75,7 +126,7 @@ def fingerprint(libraries: Sequence[Library], kernels: Sequence[str], cores: int
     model, flags = processor()
     probe = Path(__file__).with_name("probe.py").read_text()
     files = [
-        (library.path, os.path.realpath(library.path), *_identity(library.path))
+        (library.path, os.path.realpath(library.file), *_identity(library.file))
         for library in libraries
     ]
     text = json.dumps([model, sorted(flags), cores, files, kernels, probe])

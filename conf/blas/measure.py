@@ -37,13 +37,18 @@ from conf.blas.choice import (
 from conf.blas.interposer import (
     ONE_ROW,
     Interposer,
-    NoInterposer,
     exponential,
     interposer_in,
     make_interposer,
-    note_use,
 )
-from conf.blas.libraries import find_libraries, fingerprint, processor, usable_cores
+from conf.blas.libraries import (
+    find_libraries,
+    fingerprint,
+    make_forwarders,
+    processor,
+    usable_cores,
+)
+from conf.blas.preloads import NoInterposer, note_use
 from conf.settings import Settings
 
 PROBE = Path(__file__).with_name("probe.py")
@@ -83,7 +88,13 @@ class Outcome:
 def prepared_blas(settings: Settings) -> Outcome:
     """Return the choice for runners. Measures the libraries and compiles the interposers if that
     was not done yet. Raises ConfigError if `runner.blas` names no file."""
-    libraries = find_libraries(settings.runner.blas)
+    libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
+    try:
+        make_forwarders(libraries)
+    except NoInterposer as problem:
+        libraries = [library for library in libraries if not library.source]
+        if not libraries:
+            return Outcome(trouble=problem.args[0], remedy=problem.args[1])
     if not libraries:
         return Outcome()
     file = _table_file(settings, libraries)
@@ -98,7 +109,7 @@ def prepared_blas(settings: Settings) -> Outcome:
 
 def known_blas(settings: Settings) -> Outcome:
     """Return the same as `prepared_blas`, but measure and compile nothing."""
-    libraries = find_libraries(settings.runner.blas)
+    libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
     if not libraries:
         return Outcome()
     table = _remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
@@ -174,7 +185,7 @@ def measure(
             own = own or str(report["kernels"])
             measured += [_row(library, kernels, count, row) for count, row in _rows(report)]
     if not measured:
-        return Table(trouble="every library computed wrong products on this machine")
+        return Table(trouble="no library computes right products on this machine")
     if not calm:
         return Table(tuple(row for row in measured if row.threads == 1), BUSY)
     return Table(tuple(measured))

@@ -16,8 +16,8 @@ import httpx
 import psutil
 
 from conf.blas.choice import Choice, variables
-from conf.blas.libraries import find_libraries
 from tests.bench.load import Job, Timing, run
+from tests.harness.blas_of_tests import libraries_here
 from tests.harness.nodes import ROOT, Node, eventually
 from tests.harness.ports import free_port
 
@@ -36,7 +36,7 @@ class Contestant(Protocol):
 
 def environment() -> dict[str, str]:
     """What mlx-lm runs with: OpenBLAS on one thread, where it is found."""
-    found = find_libraries("auto")[:1]
+    found = libraries_here()[:1]
     blas = variables(Choice(found[0])) if found else {}
     return {**os.environ, **blas, "HF_HUB_OFFLINE": "1"}
 

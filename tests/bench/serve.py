@@ -18,11 +18,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from conf.blas.libraries import find_libraries
 from tests.bench.contestants import Contestant, MlxServer, Raw, Shoal, cpu_s, peak_bytes
 from tests.bench.load import Job, median_of, summary
 from tests.bench.models import endless_tiny, random_qwen3
 from tests.bench.targets import FAST, PLAIN, SHOAL, verdicts
+from tests.harness.blas_of_tests import libraries_here
 from tests.harness.nodes import ROOT
 
 SENTENCE = "the fish swims in a shoal and the shoal moves as one over the deep blue sea"
@@ -123,7 +123,7 @@ def main() -> int:
 def other_nodes(models: dict[str, Path]) -> dict[str, Callable[[], Contestant]]:
     """Nodes that multiply otherwise: with `runner.parity` "fast", and with what was the default
     before anything was measured: OpenBLAS by itself on one thread."""
-    found = find_libraries("auto")[:1]
+    found = libraries_here()[:1]
     if not found:
         return {}
     plain = {"SHOAL_RUNNER__BLAS": found[0].path, "SHOAL_RUNNER__BLAS_THREADS": "1"}

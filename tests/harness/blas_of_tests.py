@@ -7,19 +7,33 @@ environment, so that what a test starts finds what a user's processes find.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from conf.blas.choice import Library
+from conf.blas.libraries import find_libraries, make_forwarders
 from conf.blas.measure import prepared_blas
 from conf.settings import load_settings
 
 NAMES = "TESTS_BLAS"
 """The variable that holds the names of the others."""
+
+
+@functools.cache
+def libraries_here() -> list[Library]:
+    """Return the libraries that may be preloaded here, in a folder of this process."""
+    folder = tempfile.mkdtemp(prefix="shoal-preloads-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    libraries = find_libraries("auto", Path(folder))
+    make_forwarders(libraries)
+    return libraries
 
 
 @functools.cache

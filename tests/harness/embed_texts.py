@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from conf.blas.libraries import find_openblas
+from conf.blas.choice import Choice, variables
 from runner.mlx.embedding import EmbeddingEngine
 from runner.text import EmbeddingInputs
+from tests.harness.blas_of_tests import libraries_here
 
 ROOT = Path(__file__).parents[2]
 Vectors = np.ndarray[Any, np.dtype[np.float32]]
@@ -41,8 +42,8 @@ def fast_blas() -> dict[str, str] | None:
     """The variables that preload OpenBLAS on Linux; None where there is none."""
     if not sys.platform.startswith("linux"):
         return {}
-    found = find_openblas()
-    return None if found is None else {"LD_PRELOAD": str(found), "OPENBLAS_NUM_THREADS": "1"}
+    found = libraries_here()
+    return variables(Choice(found[0])) if found else None
 
 
 def vectors_apart(folder: Path, texts: Sequence[str], variables: dict[str, str]) -> Vectors:

@@ -11,11 +11,11 @@ import psutil
 import pytest
 
 from conf.blas.interposer import ONE_ROW
-from conf.blas.libraries import find_libraries
 from conf.settings import load_settings
+from tests.harness.blas_of_tests import libraries_here
 from tests.harness.nodes import Node, running_node, shoal
 
-FOUND = find_libraries("auto")
+FOUND = libraries_here()
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux") or not FOUND, reason="OpenBLAS is missing"
 )

@@ -72,8 +72,9 @@ def blas(settings: Settings, _running: bool) -> Finding:
         return Finding("BLAS", "ok", "MLX's own BLAS (runner.blas = off); prompts are slow")
     outcome, runner = known_blas(settings), settings.runner
     if outcome.choice is None:
-        text = "OpenBLAS is missing; without it prompts are about 40 times slower"
-        return Finding("BLAS", "warn", text, INSTALL_HINT)
+        text = outcome.trouble or "OpenBLAS is missing"
+        text += "; without a BLAS library prompts are about 40 times slower"
+        return Finding("BLAS", "warn", text, outcome.remedy or INSTALL_HINT)
     text = told(outcome.choice)
     other = "fast" if runner.parity == "exact" else "exact"
     rival = choose(outcome.table.measured, other, runner.blas_threads)

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from conf.blas.choice import Choice, variables
 from conf.blas.interposer import (
     ONE_ROW,
-    NoInterposer,
     exponential,
     interposer_in,
     make_interposer,
 )
-from conf.blas.libraries import find_libraries
+from conf.blas.preloads import NoInterposer
+from tests.harness.blas_of_tests import libraries_here
 
 ROOT = Path(__file__).resolve().parents[3]
-FOUND = find_libraries("auto")
+FOUND = libraries_here()
 needs_both = pytest.mark.skipif(
     not FOUND or not any(map(shutil.which, ONE_ROW.compilers)),
     reason="needs OpenBLAS and a C compiler",

@@ -18,9 +18,10 @@ import pytest
 
 from conf.blas import measure as measuring
 from conf.blas.choice import Choice, variables
-from conf.blas.libraries import find_libraries, usable_cores
+from conf.blas.libraries import usable_cores
 from conf.blas.measure import measure
 from tests.bench.models import endless_tiny, random_qwen3
+from tests.harness.blas_of_tests import libraries_here
 from tests.harness.variants import mostly_proof
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,7 +47,7 @@ for rows, length in ((1, 48), (1, 301), (1, 640), (16, 24)):
     found.append([said, digest.hexdigest()])
 print(json.dumps(found))
 """
-FOUND = find_libraries("auto")[:1]
+FOUND = libraries_here()[:1]
 
 
 def said(model: Path, told: dict[str, str]) -> object:
