@@ -72,10 +72,10 @@ LAUNCHED_BY = "SHOAL_LAUNCHED_BY"
 API_KEY, API_KEYS = "SHOAL_API_KEY", f"{PREFIX}API_KEYS"
 """Environment variables of the key that a command sends, and of the keys that a node accepts."""
 NOT_SETTINGS = frozenset(
-    {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", API_KEY, LAUNCHED_BY}
+    {"SHOAL_HOME", "SHOAL_SLOT", "SHOAL_URL", "SHOAL_CA", "SHOAL_OVERLAY", API_KEY, LAUNCHED_BY}
 )
-"""Variables with our prefix that are not settings: the home, a runner's slot, the CLI's target, its
-certificate authority and key, and the program that started the node."""
+"""Variables with our prefix that are not settings: the home, a runner's slot and overlay, the CLI's
+target, certificate authority and key, and the program that started the node."""
 FOREIGN_PREFIXES = ("SHOAL_TEST_", "SHOAL_BENCH_", "SHOAL_PROVE")
 FEWEST_VOTERS = 3
 """With fewer voters than this, no majority survives the loss of a node."""

@@ -68,6 +68,7 @@ VARIABLES: Mapping[str, str] = {
     "SHOAL_API_KEY": "the API key that `shoal` sends",
     "SHOAL_HOME": "the node's home, like `--home`",
     "SHOAL_LAUNCHED_BY": "what started the node, for its card",
+    "SHOAL_OVERLAY": "set for runners: a file with newer variables for BLAS",
     "SHOAL_SLOT": "set for a runner: its slot",
     "SHOAL_CA": "certificates that `shoal` trusts at an https address, like `--ca`",
     "SHOAL_URL": "the node that `shoal` calls, like `--url`",

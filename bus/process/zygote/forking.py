@@ -26,6 +26,7 @@ from supervisor.states import SupervisorStates
 
 from bus.process.logs import Log
 from bus.process.zygote.loaded import LoadedCode
+from bus.process.zygote.overlay import overlaid
 from bus.process.zygote.service import become, reset_signals
 
 INTERPRETER = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
@@ -129,4 +130,4 @@ class ForkingOptions(ServerOptions):
             become(way.package, argv, env)
         if way.why:
             Log(node="", process=argv[-1]).info("started by exec, not by a fork", why=way.why)
-        return super().execve(filename, argv, env)
+        return super().execve(filename, argv, overlaid(env))
