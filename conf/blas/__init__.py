@@ -10,6 +10,8 @@ use this room.
 from conf.blas.choice import Choice, choose, told, told_gains
 from conf.blas.libraries import INSTALL_HINT, usable_cores
 from conf.blas.measure import Outcome, known_blas, prepared_blas
+from conf.blas.runners import publish_blas
+from conf.blas.table import told_measurement
 
 __all__ = [
     "INSTALL_HINT",
@@ -18,7 +20,9 @@ __all__ = [
     "choose",
     "known_blas",
     "prepared_blas",
+    "publish_blas",
     "told",
     "told_gains",
+    "told_measurement",
     "usable_cores",
 ]

@@ -3,6 +3,10 @@
 Pure. A measurement covers one library with one set of kernels and one number of threads. The choice
 is always a measured one. It differs from the default only if it is clearly faster. The default, the
 library's own kernels on one thread, also runs if nothing could be measured.
+
+A measured time is a range (`spans`). A rival is compared by the lower bound of its speed, so that a
+lucky run does not win. The choice in force stays while its range overlaps that of the best rival.
+So two measurements of a quiet machine do not change the kernels.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
+
+from conf.blas.spans import TimeRange
 
 Parity = Literal["exact", "fast"]
 
@@ -54,15 +60,15 @@ class Measured:
     """The measurement of one library with one set of kernels and a number of threads.
 
     `kernels` is "" if the library chose its own. `seconds` maps a number of rows to the time of one
-    product; `sgemv_s` is the time of one row through `cblas_sgemv`. `steady`: the products equal
+    product; `sgemv` is the time of one row through `cblas_sgemv`. `steady`: the products equal
     those of one thread, bit for bit. `even`: a row has the same bits alone and among other rows.
     """
 
     library: Library
     kernels: str
     threads: int
-    seconds: Mapping[int, float]
-    sgemv_s: float
+    seconds: Mapping[int, TimeRange]
+    sgemv: TimeRange
     steady: bool
     even: bool
 
@@ -116,27 +122,48 @@ def choose(
     threads: int | Literal["auto"] = "auto",
     *,
     can_interpose: bool = True,
+    in_force: Choice | None = None,
 ) -> Choice | None:
     """Return the best choice; None if nothing was measured.
 
     With "exact" one row uses `cblas_sgemm`, as many rows do. Several threads are chosen only if
     they change no bit. If a row has the same bits alone and among others with the first library, no
     library is chosen that lacks this. With "fast" one row uses `cblas_sgemv` if that is faster and
-    `can_interpose`. A given number of `threads` is used unchanged.
+    `can_interpose`. A given number of `threads` is used unchanged. `in_force` is an earlier choice
+    with the same arguments, from another measurement.
     """
     if not measured:
         return None
     base = measured[0]
     rivals = [candidate for candidate in measured if _allowed(candidate, measured, parity, threads)]
-    best, best_choice = 1.0, None
+    best: _Way | None = None
+    held: _Way | None = None
     for rival in sorted(rivals, key=lambda candidate: candidate.threads):
-        for choice in _ways(rival, base, with_sgemv=parity == "fast" and can_interpose):
-            speed = _speed(choice)
-            if best_choice is None or speed > best * CLEARLY:
-                best, best_choice = speed, choice
-    if best_choice is None or threads == "auto":
-        return best_choice
-    return replace(best_choice, threads=threads)
+        for way in _ways(rival, base, with_sgemv=parity == "fast" and can_interpose):
+            if best is None or way.least > best.least * CLEARLY:
+                best = way
+            if in_force is not None and _same(way.choice, in_force, threads):
+                held = way
+    if best is None:
+        return None
+    choice = best.choice if held is None or best.least > held.most else held.choice
+    return choice if threads == "auto" else replace(choice, threads=threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A candidate: `least` and `most` bound its weighted speed, relative to the first library on
+    one thread."""
+
+    choice: Choice
+    least: float
+    most: float
+
+
+def _same(choice: Choice, earlier: Choice, threads: int | Literal["auto"]) -> bool:
+    same_threads = threads != "auto" or choice.threads == earlier.threads
+    ways = [(c.library, c.kernels, c.one_row) for c in (choice, earlier)]
+    return same_threads and ways[0] == ways[1]
 
 
 def _allowed(
@@ -155,18 +182,26 @@ def _allowed(
     )
 
 
-def _ways(row: Measured, base: Measured, *, with_sgemv: bool) -> list[Choice]:
-    plain = {count: base.seconds[count] / row.seconds[count] for count in WEIGHTS}
-    ways = [Choice(row.library, row.kernels, row.threads, "sgemm", tuple(plain.items()))]
+def _ways(row: Measured, base: Measured, *, with_sgemv: bool) -> list[_Way]:
+    ways = [_way(row, base, "sgemm", row.seconds)]
     if with_sgemv:
-        gains = tuple({**plain, 1: base.seconds[1] / row.sgemv_s}.items())
-        ways.append(Choice(row.library, row.kernels, row.threads, "sgemv", gains))
+        ways.append(_way(row, base, "sgemv", {**row.seconds, 1: row.sgemv}))
     return ways
 
 
-def _speed(choice: Choice) -> float:
-    """Return the weighted speed of a choice relative to one thread of the first library."""
-    return prod(gain ** WEIGHTS[rows] for rows, gain in choice.gains)
+def _way(
+    row: Measured,
+    base: Measured,
+    one_row: Literal["sgemm", "sgemv"],
+    spans: Mapping[int, TimeRange],
+) -> _Way:
+    plain_s = {rows: base.seconds[rows].median_s for rows in WEIGHTS}
+    gains = tuple((rows, plain_s[rows] / spans[rows].median_s) for rows in WEIGHTS)
+    return _Way(
+        Choice(row.library, row.kernels, row.threads, one_row, gains),
+        prod((plain_s[rows] / spans[rows].high_s) ** WEIGHTS[rows] for rows in WEIGHTS),
+        prod((plain_s[rows] / spans[rows].low_s) ** WEIGHTS[rows] for rows in WEIGHTS),
+    )
 
 
 def kernel_variables(library: Library, kernels: str, threads: int) -> dict[str, str]:

@@ -1,28 +1,28 @@
-"""Talks to child processes and the disk: measures the libraries once, and stores the table.
+"""Talks to child processes and the disk: measures the libraries, and stores the table.
 
-A table is valid for this processor, its cores and the libraries' files; all homes of the user share
-it. Each start chooses from it by the settings. If the measurement failed, runners get the first
-library with its own kernels on one thread. If other work on the machine disturbed the measurement,
-only the figures for a single thread are used. In both cases the outcome says what went wrong, and a
-node that starts an hour later measures again.
+A table is valid for this processor, its cores and the libraries' files; all homes of the user
+share it. Each start chooses from it by the settings. Products that other programs disturbed do not
+count (`probe`). If too few are left, the table has `trouble` and lacks those figures. A node then
+measures again while it is idle (`__main__`), and so does a start ten minutes later. If nothing
+could be measured, runners get the first library with its own kernels on one thread.
+
+A choice from a table without trouble is in force: a later measurement must be clearly better to
+replace it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from conf.blas.choice import (
     Choice,
@@ -49,45 +49,52 @@ from conf.blas.libraries import (
     usable_cores,
 )
 from conf.blas.preloads import NoInterposer, note_use
+from conf.blas.spans import span_of
+from conf.blas.table import (
+    Table,
+    age_s,
+    alone,
+    better_table,
+    in_force,
+    put_in_force,
+    remember,
+    remembered,
+)
 from conf.settings import Settings
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 8.0
 """Longest time for the whole measurement, which takes about 0.3 s for each set of kernels."""
-CALM = 0.8
-"""A measurement counts as undisturbed if its process had a core for this share of the time."""
-QUICK_S = 0.8
-"""A disturbed measurement is repeated if it took at most this long."""
-BELIEVED_S = 3600.0
-"""A table with `trouble` (its measurement failed or was disturbed) is measured again after this
-time."""
+PROBE_S = 1.5
+"""Longest time for which one probe times products."""
+MANY_SHARE = 0.6
+"""The share of the time that is left for measuring several threads; the rest is for one thread."""
+STOLEN = 0.05
+"""If a hypervisor took a larger share of the cores, a measurement has trouble. The times of single
+products do not show it."""
+BELIEVED_S = 600.0
+"""A start measures again if the table has `trouble` and is older than this."""
 WRONG_HINT = "`runner.parity = exact` does not use the interposer"
-BUSY = "the machine was too busy to measure more than one thread"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The measurements; `trouble` says why some are missing."""
-
-    measured: tuple[Measured, ...] = ()
-    trouble: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The choice for runners (None if nothing is preloaded), and their variables. `trouble` says
-    why the settings could not be followed, `remedy` what to do."""
+    why the settings could not be followed, `remedy` what to do. `repeats`: the node measures again
+    while it is idle."""
 
     choice: Choice | None = None
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
     trouble: str = ""
     remedy: str = ""
     table: Table = field(default_factory=Table)
+    repeats: bool = False
 
 
-def prepared_blas(settings: Settings) -> Outcome:
+def prepared_blas(settings: Settings, *, believed_s: float = BELIEVED_S) -> Outcome:
     """Return the choice for runners. Measures the libraries and compiles the interposers if that
-    was not done yet. Raises ConfigError if `runner.blas` names no file."""
+    was not done yet. Measures again if the table has trouble and is older than `believed_s`. Raises
+    ConfigError if `runner.blas` names no file."""
     libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
     try:
         make_forwarders(libraries)
@@ -98,13 +105,16 @@ def prepared_blas(settings: Settings) -> Outcome:
     if not libraries:
         return Outcome()
     file = _table_file(settings, libraries)
-    with _alone(file):
-        table = _remembered(file)
-        if table is None:
-            table = measure(libraries, _kernels(settings), usable_cores())
-            _remember(file, table)
+    with alone(file):
+        table = remembered(file)
+        if table is None or (table.trouble and age_s(file) >= believed_s):
+            table = better_table(table, measure(libraries, _kernels(settings), usable_cores()))
+            remember(file, table)
     folder = settings.paths.preloads
-    return _outcome(settings, libraries, table, partial(_prepared, folder))
+    outcome = _outcome(settings, libraries, table, partial(_prepared, folder))
+    if outcome.choice is not None and table.measured and not outcome.trouble:
+        put_in_force(settings.paths.measured, _key(settings), outcome.choice)
+    return outcome
 
 
 def known_blas(settings: Settings) -> Outcome:
@@ -112,7 +122,7 @@ def known_blas(settings: Settings) -> Outcome:
     libraries = find_libraries(settings.runner.blas, settings.paths.preloads)
     if not libraries:
         return Outcome()
-    table = _remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
+    table = remembered(_table_file(settings, libraries)) or Table(trouble="not measured yet")
     folder = settings.paths.preloads
     return _outcome(
         settings, libraries, table, lambda wanted, _choice: interposer_in(folder, wanted)
@@ -125,24 +135,31 @@ def _outcome(
     table: Table,
     interposer: Callable[[Interposer, Choice], Path | None],
 ) -> Outcome:
-    choice, trouble, remedy = _chosen(settings, libraries, table), table.trouble, ""
+    again = (
+        f"to measure again now, remove {_table_file(settings, libraries)} and run `shoal restart`"
+    )
+    if not table.is_right:
+        return Outcome(None, {}, table.trouble, again, table)
+    choice = _chosen(settings, libraries, table)
     exp = _exponential(choice, interposer)
     before = [str(exp)] if exp is not None else []
+    if choice.one_row == "sgemv":
+        try:
+            path = interposer(ONE_ROW, choice)
+            if path is None:
+                raise NoInterposer("the interposer is not compiled", "`shoal up` compiles it")
+            before.append(str(path))
+        except NoInterposer as problem:
+            plain = _chosen(settings, libraries, table, can_interpose=False)
+            plain = replace(plain, fused_exp=exp is not None)
+            trouble = f"one row uses cblas_sgemm: {problem.args[0]}"
+            outcome = Outcome(plain, variables(plain, *before), trouble, problem.args[1], table)
+            return replace(outcome, repeats=bool(table.trouble))
     choice = replace(choice, fused_exp=exp is not None)
-    if trouble:
-        remedy = f"to measure again, remove {_table_file(settings, libraries)} and run `shoal up`"
-    if choice.one_row == "sgemm":
-        return Outcome(choice, variables(choice, *before), trouble, remedy, table)
-    try:
-        path = interposer(ONE_ROW, choice)
-        if path is None:
-            raise NoInterposer("the interposer is not compiled", "`shoal up` compiles it")
-        return Outcome(choice, variables(choice, *before, str(path)), trouble, remedy, table)
-    except NoInterposer as problem:
-        plain = _chosen(settings, libraries, table, can_interpose=False)
-        choice = replace(plain, fused_exp=exp is not None)
-        trouble = f"one row uses cblas_sgemm: {problem.args[0]}"
-        return Outcome(choice, variables(choice, *before), trouble, problem.args[1], table)
+    preloaded, remedy = variables(choice, *before), ""
+    if table.trouble:
+        remedy = f"an idle node measures again by itself; {again}"
+    return Outcome(choice, preloaded, table.trouble, remedy, table, repeats=bool(table.trouble))
 
 
 def _exponential(
@@ -167,58 +184,71 @@ def measure(
 ) -> Table:
     """Return the measurements of the libraries with their own kernels, and of OpenBLAS with
     further sets of kernels, too. Libraries that crash or compute wrong products are left out."""
-    end_at = time.monotonic() + deadline_s
-    counts = thread_counts(cores)
+    end_at, counts, stolen = time.monotonic() + deadline_s, thread_counts(cores), StolenTime(cores)
+    probes = [
+        (library, kernels) for library in libraries for kernels in _sets(library, kernel_sets)
+    ]
     measured: list[Measured] = []
-    calm = True
-    for library in libraries:
-        own = ""
-        for kernels in ("", *(kernel_sets if library.kind == "openblas" else ())):
-            if kernels and kernels == own:
-                continue
-            report = _probe_calmly(library, kernels, counts, own, end_at)
-            if time.monotonic() > end_at:
-                return Table(trouble=f"measuring took longer than {deadline_s:g} s")
-            if report is None:
-                continue
-            calm = calm and report["share"] >= CALM
+    waited: list[float] = []
+    figures, late, own = 0, False, ""
+    for number, (library, kernels) in enumerate(probes):
+        own = own if kernels else ""
+        if kernels and kernels == own:
+            continue
+        most_s = min(PROBE_S, max(0.0, end_at - time.monotonic()) / (len(probes) - number))
+        report = _probe(library, kernels, counts, (most_s, own), end_at)
+        late = time.monotonic() > end_at
+        if late:
+            break
+        if report is not None and report["threads"]:
             own = own or str(report["kernels"])
-            measured += [_row(library, kernels, count, row) for count, row in _rows(report)]
-    if not measured:
-        return Table(trouble="no library computes right products on this machine")
-    if not calm:
-        return Table(tuple(row for row in measured if row.threads == 1), BUSY)
-    return Table(tuple(measured))
+            figures += len(report["threads"]) + int(report.get("missed", 0))
+            waited.append(float(report["waited"]))
+            measured += _rows(library, kernels, report["threads"])
+    share = sum(waited) / len(waited) if waited else 0.0
+    trouble = ""
+    if late:
+        trouble = f"measuring took longer than {deadline_s:g} s"
+    elif len(measured) < figures:
+        trouble = f"other programs disturbed {figures - len(measured)} of {figures} measurements"
+    elif not figures:
+        trouble = "no library computes right products on this machine"
+    elif (lost := stolen.share()) > STOLEN:
+        trouble = f"the hypervisor took {lost:.0%} of the cores during the measurement"
+    return Table(tuple(measured), trouble, time.time(), share, is_right=late or bool(figures))
 
 
-def _probe_calmly(
-    library: Library, kernels: str, counts: Sequence[int], own: str, end_at: float
-) -> dict[str, Any] | None:
-    """Return the report of a probe process; run it a second time if the first was disturbed. `own`
-    are the library's own kernels, if known."""
-    began = time.monotonic()
-    report = _probe(library, kernels, counts, own, end_at)
-    if report is None or report["share"] >= CALM or time.monotonic() - began > QUICK_S:
-        return report
-    return _probe(library, kernels, counts, own, end_at)
+def _sets(library: Library, kernel_sets: Sequence[str]) -> tuple[str, ...]:
+    """Return the sets of kernels to measure; "" are the library's own."""
+    return ("", *(kernel_sets if library.kind == "openblas" else ()))
 
 
 def _probe(
-    library: Library, kernels: str, counts: Sequence[int], own: str, end_at: float
+    library: Library, kernels: str, counts: Sequence[int], limits: tuple[float, str], end_at: float
 ) -> dict[str, Any] | None:
-    """Return the report of a probe process; only for one thread if more threads fail."""
+    """Return the report of a probe process; only for one thread if more threads fail. `limits` are
+    the seconds for timing, and the kernels that need no measurement. `missed` in it are the numbers
+    of threads for which the time was too short."""
     many = kernel_variables(library, kernels, counts[-1])
-    report = _run_probe(library.path, many, counts, own, end_at)
+    many_end_at = time.monotonic() + MANY_SHARE * max(0.0, end_at - time.monotonic())
+    report = _run_probe(library.path, many, counts, limits, many_end_at)
     if report is None and counts[-1] > 1:
+        missed = len(counts) - 1 if time.monotonic() >= many_end_at else 0
         alone = kernel_variables(library, kernels, 1)
-        report = _run_probe(library.path, alone, counts[:1], own, end_at)
+        report = _run_probe(library.path, alone, counts[:1], limits, end_at)
+        return None if report is None else {**report, "missed": missed}
     return report
 
 
 def _run_probe(
-    path: str, blas: Mapping[str, str], counts: Sequence[int], own: str, end_at: float
+    path: str,
+    blas: Mapping[str, str],
+    counts: Sequence[int],
+    limits: tuple[float, str],
+    end_at: float,
 ) -> dict[str, Any] | None:
-    command = [sys.executable, "-I", "-S", str(PROBE), path, ",".join(map(str, counts)), own]
+    numbers = ",".join(map(str, counts))
+    command = [sys.executable, "-I", "-S", str(PROBE), path, numbers, *map(str, limits)]
     environment = {**os.environ, "LD_PRELOAD": "", **blas}
     left_s = max(0.0, end_at - time.monotonic())
     try:
@@ -230,14 +260,35 @@ def _run_probe(
         return None
 
 
-def _rows(report: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
-    return [(int(count), row) for count, row in report["threads"].items()]
+def _rows(library: Library, kernels: str, threads: Mapping[str, Any]) -> list[Measured]:
+    """Return the figures of one probe. A number of threads with too few undisturbed products is
+    left out."""
+    measured: list[Measured] = []
+    for count, row in threads.items():
+        spans = {int(rows): span_of(samples) for rows, samples in row["seconds"].items()}
+        seconds = {rows: span for rows, span in spans.items() if span is not None}
+        if len(seconds) == len(spans):
+            sgemv, bits = seconds.pop(0), (bool(row["steady"]), bool(row["even"]))
+            measured.append(Measured(library, kernels, int(count), seconds, sgemv, *bits))
+    return measured
 
 
-def _row(library: Library, kernels: str, threads: int, row: Mapping[str, Any]) -> Measured:
-    seconds = {int(rows): float(taken) for rows, taken in row["seconds"].items()}
-    bits = bool(row["steady"]), bool(row["even"])
-    return Measured(library, kernels, threads, seconds, float(row["sgemv_s"]), *bits)
+class StolenTime:
+    """The time that a hypervisor gave to other machines, from `/proc/stat`, since this was made."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores, self._began_at, self._before_s = cores, time.monotonic(), self._read_s()
+
+    def share(self) -> float:
+        """Return the share of the cores that was stolen; 0 if the system does not report it."""
+        passed_s = max(0.01, time.monotonic() - self._began_at)
+        return (self._read_s() - self._before_s) / (passed_s * self._cores)
+
+    def _read_s(self) -> float:
+        with suppress(OSError, IndexError, ValueError):
+            first = Path("/proc/stat").read_text().partition("\n")[0].split()
+            return int(first[8]) / os.sysconf("SC_CLK_TCK")
+        return 0.0
 
 
 def _chosen(
@@ -245,20 +296,31 @@ def _chosen(
 ) -> Choice:
     runner = settings.runner
     threads = 1 if runner.blas_threads == "auto" else runner.blas_threads
-    return choose(
-        table.measured, runner.parity, runner.blas_threads, can_interpose=can_interpose
-    ) or Choice(libraries[0], threads=threads)
+    choice = choose(
+        table.measured,
+        runner.parity,
+        runner.blas_threads,
+        can_interpose=can_interpose,
+        in_force=in_force(settings.paths.measured).get(_key(settings)),
+    )
+    return choice or Choice(libraries[0], threads=threads)
+
+
+def _key(settings: Settings) -> str:
+    """Return the settings that a choice follows."""
+    runner = settings.runner
+    return f"{runner.blas} {runner.parity} {runner.blas_threads}"
 
 
 def _prepared(folder: Path, wanted: Interposer, choice: Choice) -> Path:
     """Return an interposer; compile and check it if it does not exist. Other nodes that start now
     wait for it. Raises NoInterposer."""
-    with _alone(folder / wanted.file_name):
+    with alone(folder / wanted.file_name):
         ready = interposer_in(folder, wanted)
         if ready is None:
             ready = make_interposer(folder, wanted)
             environment = variables(choice, str(ready))
-            if _run_probe("", environment, (), "", time.monotonic() + DEADLINE_S) is None:
+            if _run_probe("", environment, (), (0.0, ""), time.monotonic() + DEADLINE_S) is None:
                 ready.unlink()
                 raise NoInterposer("products through the interposer are wrong", WRONG_HINT)
     note_use(ready)
@@ -274,32 +336,3 @@ def _kernels(settings: Settings) -> list[str]:
 def _table_file(settings: Settings, libraries: Sequence[Library]) -> Path:
     name = fingerprint(libraries, _kernels(settings), usable_cores())
     return settings.paths.measured / f"blas-{name}.json"
-
-
-@contextmanager
-def _alone(file: Path) -> Generator[None]:
-    """Hold a file's lock, so that other starting nodes do not make the same file."""
-    with open(file.with_suffix(".lock"), "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _remembered(file: Path) -> Table | None:
-    try:
-        table = _adapter().validate_json(file.read_bytes())
-        age_s = time.time() - file.stat().st_mtime
-    except (OSError, ValueError):
-        return None
-    return table if not table.trouble or 0 <= age_s < BELIEVED_S else None
-
-
-def _remember(file: Path, table: Table) -> None:
-    draft = file.with_suffix(".draft")
-    with suppress(OSError):
-        draft.write_bytes(_adapter().dump_json(table))
-        os.replace(draft, file)
-
-
-@cache
-def _adapter() -> TypeAdapter[Table]:
-    return TypeAdapter(Table)

@@ -1,22 +1,27 @@
 """Talks to one BLAS library: measures its products in a process of its own, and checks them.
 
-    python -I -S conf/blas/probe.py LIBRARY THREADS,THREADS... [KERNELS]
+    python -I -S conf/blas/probe.py LIBRARY THREADS,THREADS... [SECONDS [KERNELS]]
 
 It uses only the standard library, so that it starts fast. A library that crashes ends only this
 process. An empty LIBRARY means the preloaded one. Without THREADS the products are checked but not
-timed. If the library chose KERNELS, nothing is measured. Prints one JSON object:
+timed. Timing takes at most about SECONDS. If the library chose KERNELS, nothing is measured.
+
+A product during which a thread of this process waited for a core is *disturbed*. Only the times of
+undisturbed products count, so a busy machine makes the measurement longer, not wrong. Prints one
+JSON object:
 
 - `kernels`, their name; `right`: all products are right
-- `share` of the time that this process had a core
-- `threads`, by number: the time of a product by its rows (`seconds`), and of one row through
-  `cblas_sgemv` (`sgemv_s`). `steady`: the products have the bits of one thread's. `even`: one row
-  has the same bits alone and among others.
+- `waited`: the share of the measurement for which a thread waited for a core, on average
+- `threads`, by number: the undisturbed times of a product by its rows (`seconds`); 0 is one row
+  through `cblas_sgemv`. `steady`: the products have the bits of one thread's. `even`: one row has
+  the same bits alone and among others.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import os
 import sys
 import time
 from array import array
@@ -35,9 +40,13 @@ sum up the rest in another way, which depends on the threads."""
 POOL_BYTES = 32 << 20
 """Size of all weights. Products use them in turn, because a model's weights do not stay in the
 processor's cache."""
-PASSES = 3
-PASSES_S = 0.1
-"""After this time no further pass starts, on a slow or busy machine."""
+SAMPLES = 11
+"""So many undisturbed products are timed."""
+LEAST_SAMPLES = 5
+"""Fewer of them are useless. The products of one thread then count even if they were disturbed."""
+USUAL_S = 2.0
+CALM = 0.02
+"""A product is undisturbed if threads waited for less than this share of its time."""
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 TOLERANCE = 1e-4
 """Allowed error for each term of a sum of products in [-1, 1]."""
@@ -118,29 +127,64 @@ class Products:
         alone = self.product(1, INNER, OUTER)
         return all(self.product(rows, INNER, OUTER)[: len(alone)] == alone for rows in ROWS)
 
-    def seconds(self, rows: int) -> float:
-        """Return the time of a product of `rows` rows; 0: of one row, by `cblas_sgemv`.
+    def seconds(self, rows: int, waits: Waits, most_s: float) -> list[float]:
+        """Return undisturbed times of a product of `rows` rows; 0: of one row, by `cblas_sgemv`.
 
         It is CPU time for one thread, which other work hardly changes, and wall time for several.
+        Takes about `most_s` at most, if other programs disturb it.
         """
         clock = time.thread_time if self._threads == 1 else time.perf_counter
         size = INNER * OUTER
-        count = len(self._pool) // size - 1 if rows <= 1 else max(1, 64 // rows)
-        best, end_at = float("inf"), time.perf_counter() + PASSES_S
-        for _ in range(PASSES):
-            if time.perf_counter() > end_at:
+        calm: list[float] = []
+        disturbed: list[float] = []
+        count, end_at = len(self._pool) // size - 1, time.perf_counter() + most_s
+        self.multiply(rows, 0)
+        for number in range(1, 1 << 16):
+            waited_s, began = waits.total_s(), clock()
+            self.multiply(rows, size * (number % count))
+            took_s, waited_s = clock() - began, waits.total_s() - waited_s
+            (calm if waited_s <= CALM * took_s else disturbed).append(took_s)
+            is_late = number >= LEAST_SAMPLES and time.perf_counter() > end_at
+            if len(calm) == SAMPLES or is_late:
                 break
-            began = clock()
-            for number in range(count):
-                if rows:
-                    self.sgemm(rows, INNER, OUTER, number * size)
-                else:
-                    self.sgemv(INNER, OUTER, number * size)
-            best = min(best, (clock() - began) / count)
-        return best
+        if self._threads == 1 and len(calm) < LEAST_SAMPLES:
+            return calm + disturbed
+        return calm
+
+    def multiply(self, rows: int, weights: int) -> None:
+        """Compute a timed product; 0 rows: of one row, by `cblas_sgemv`."""
+        if rows:
+            self.sgemm(rows, INNER, OUTER, weights)
+        else:
+            self.sgemv(INNER, OUTER, weights)
 
     def _at(self, offset: int) -> ctypes.c_void_p:
         return ctypes.c_void_p(self._address + 4 * offset)
+
+
+class Waits:
+    """The time for which the threads of this process waited for a core. Without Linux's
+    `schedstat` it is the time that the first thread did not compute: OpenBLAS's threads compute
+    while they wait for each other."""
+
+    def __init__(self) -> None:
+        self._files: list[int] = []
+        try:
+            tasks = [f"/proc/self/task/{task}/schedstat" for task in os.listdir("/proc/self/task")]
+            self._files += [os.open(path, os.O_RDONLY) for path in tasks]
+        except OSError:
+            self._files = []
+
+    @property
+    def threads(self) -> int:
+        """Return the number of threads that are observed."""
+        return max(1, len(self._files))
+
+    def total_s(self) -> float:
+        """Return the sum over all threads."""
+        if not self._files:
+            return time.perf_counter() - time.thread_time()
+        return sum(int(os.pread(file, 64, 0).split()[1]) for file in self._files) / 1e9
 
 
 def shapes() -> list[tuple[int, int, int]]:
@@ -151,28 +195,35 @@ def shapes() -> list[tuple[int, int, int]]:
     return timed + uneven + more
 
 
-def main(path: str, counts: list[int], known_kernels: str) -> int:
+def main(path: str, counts: list[int], most_s: float, known_kernels: str) -> int:
     """Print the report; return 1 if a product is wrong."""
     products = Products(path)
     if known_kernels and products.kernels == known_kernels:
-        _print({"kernels": known_kernels, "right": True, "share": 1.0, "threads": {}})
+        _print({"kernels": known_kernels, "right": True, "waited": 0.0, "threads": {}})
         return 0
     products.set_threads(1)
     plain = {shape: products.product(*shape) for shape in shapes()}
     right = all(products.is_right(bits, *shape) for shape, bits in plain.items())
-    began, spent = time.perf_counter(), time.thread_time()
+    if not counts or not right:
+        _print({"kernels": products.kernels, "right": right, "waited": 0.0, "threads": {}})
+        return 0 if right else 1
+    each_s = most_s / (len(counts) * (1 + len(ROWS)))
     table: dict[int, dict[str, object]] = {}
-    for threads in counts if right else ():
+    began = time.perf_counter()
+    products.set_threads(counts[-1])
+    products.multiply(ROWS[-1], 0)  # a library may start its threads only now
+    waits = Waits()
+    waited_s = waits.total_s()
+    for threads in counts:
         products.set_threads(threads)
         table[threads] = {
             "steady": all(products.product(*s) == bits for s, bits in plain.items() if s[0]),
             "even": products.is_even(),
-            "seconds": {rows: products.seconds(rows) for rows in ROWS},
-            "sgemv_s": products.seconds(0),
+            "seconds": {rows: products.seconds(rows, waits, each_s) for rows in (0, *ROWS)},
         }
-    share = (time.thread_time() - spent) / (time.perf_counter() - began)
-    _print({"kernels": products.kernels, "right": right, "share": share, "threads": table})
-    return 0 if right else 1
+    share = (waits.total_s() - waited_s) / (time.perf_counter() - began) / waits.threads
+    _print({"kernels": products.kernels, "right": True, "waited": share, "threads": table})
+    return 0
 
 
 def _print(report: dict[str, object]) -> None:
@@ -181,4 +232,5 @@ def _print(report: dict[str, object]) -> None:
 
 if __name__ == "__main__":
     numbers = [int(count) for count in sys.argv[2].split(",") if count]
-    sys.exit(main(sys.argv[1], numbers, "".join(sys.argv[3:4])))
+    seconds = float(sys.argv[3]) if sys.argv[3:] else USUAL_S
+    sys.exit(main(sys.argv[1], numbers, seconds, "".join(sys.argv[4:5])))

@@ -1,6 +1,7 @@
 """The engine with the BLAS of scipy-openblas32, with another OpenBLAS, and with MLX's own.
 
-    python -m tests.bench.blas_libraries [--system PATH] [--parity exact|fast] [--repeats N] [--own]
+    python -m tests.bench.blas_libraries [--system PATH] [--parity exact|fast] [--repeats N]
+        [--own] [--model NAME]
 
 PATH is an OpenBLAS of the system, such as Debian's `libopenblas.so.0`. Each library is measured and
 chosen as a first start does. Then one process per library loads the same model, and they run the
@@ -120,6 +121,7 @@ def main() -> int:
     parser.add_argument("--parity", default="exact")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--own", action="store_true")
+    parser.add_argument("--model", choices=("bundled", "150 M"), action="append")
     parser.add_argument("--play", type=Path)
     asked = parser.parse_args()
     if asked.play:
@@ -139,8 +141,8 @@ def main() -> int:
             folder.mkdir()
         endless_tiny(folders["bundled"])
         random_qwen3(folders["150 M"], layers=12, hidden=1024)
-        for model, folder in folders.items():
-            compare(model, folder, ways, asked.repeats)
+        for model in asked.model or folders:
+            compare(model, folders[model], ways, asked.repeats)
     load = " ".join(f"{share:.1f}" for share in os.getloadavg())
     sys.stdout.write(f"{now() - began_at:.0f} s on {usable_cores()} cores, load average {load}\n")
     return 0

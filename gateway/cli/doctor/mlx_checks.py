@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 
 from bus.process.tools import asked
-from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains
+from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains, told_measurement
 from conf.settings import Settings
 from gateway.cli.doctor.check import Finding
 from gateway.cli.node import processes
@@ -81,6 +81,8 @@ def blas(settings: Settings, _running: bool) -> Finding:
     if rival is not None:
         text += f"; {runner.parity} {told_gains(outcome.choice)}"
         text += f"; {other} {rival.gains[0][1]:.1f} x at 1 row"
+    if outcome.table.measured_at_s:
+        text += f"; {told_measurement(outcome.table)}"
     if outcome.trouble:
         return Finding("BLAS", "warn", f"{text}; {outcome.trouble}", outcome.remedy)
     return Finding("BLAS", "ok", text)

@@ -12,11 +12,13 @@ from conf.blas.choice import (
     Choice,
     Library,
     Measured,
+    Parity,
     choose,
     kernels_for,
     thread_counts,
     variables,
 )
+from conf.blas.spans import LEAST_SAMPLES, TimeRange, span_of
 
 OPENBLAS, MKL = Library("/lib/libopenblas.so.0", "openblas"), Library("/v/libmkl_rt.so.3", "mkl")
 
@@ -31,8 +33,13 @@ def row(
     even: bool = True,
     library: Library = OPENBLAS,
 ) -> Measured:
-    seconds = {rows: rows / speed for rows in WEIGHTS}
-    return Measured(library, kernels, threads, seconds, 1.0 / (sgemv * speed), steady, even)
+    seconds = {rows: exactly(rows / speed) for rows in WEIGHTS}
+    sgemv_span = exactly(1.0 / (sgemv * speed))
+    return Measured(library, kernels, threads, seconds, sgemv_span, steady, even)
+
+
+def exactly(seconds: float) -> TimeRange:
+    return TimeRange(seconds, seconds, seconds)
 
 
 BASE = row()
@@ -124,6 +131,105 @@ def test_exact_is_never_unsteady_and_fast_is_never_much_slower_than_it(
     for rows, weight in WEIGHTS.items():
         product *= (dict(fast.gains)[rows] / dict(exact.gains)[rows]) ** weight
     assert product > 1 / CLEARLY - 1e-9
+
+
+def ranged(speed: float, share: float, **more: object) -> Measured:
+    """A measurement whose times are uncertain by this share."""
+    made = row(speed, **more)  # type: ignore[arg-type]
+    spans = {
+        rows: TimeRange(span.low_s / (1 + share), span.median_s, span.high_s * (1 + share))
+        for rows, span in made.seconds.items()
+    }
+    return replace(made, seconds=spans)
+
+
+ranged_tables = st.lists(
+    st.builds(
+        ranged,
+        speeds,
+        st.floats(0.0, 0.5),
+        kernels=st.sampled_from(["", "Haswell", "SkylakeX"]),
+        threads=st.sampled_from([1, 2, 8]),
+        sgemv=speeds,
+        steady=st.booleans(),
+        even=st.booleans(),
+        library=st.sampled_from([OPENBLAS, MKL]),
+    ),
+    max_size=12,
+    unique_by=lambda made: (made.library, made.kernels, made.threads),
+).map(
+    lambda rows: [
+        BASE,
+        *(r for r in rows if (r.library, r.kernels, r.threads) != (OPENBLAS, "", 1)),
+    ]
+)
+parities = st.sampled_from(["exact", "fast"])
+
+
+def bounds(choice: Choice, table: list[Measured]) -> tuple[float, float]:
+    """The least and the most weighted speed of a choice."""
+    (made,) = [
+        r for r in table
+        if (r.library, r.kernels, r.threads) == (choice.library, choice.kernels, choice.threads)
+    ]  # fmt: skip
+    spans = made.seconds if choice.one_row == "sgemm" else {**made.seconds, 1: made.sgemv}
+    least = most = 1.0
+    for rows, weight in WEIGHTS.items():
+        base_s = table[0].seconds[rows].median_s
+        least *= (base_s / spans[rows].high_s) ** weight
+        most *= (base_s / spans[rows].low_s) ** weight
+    return least, most
+
+
+@given(ranged_tables, parities)
+def test_a_second_look_at_the_same_measurement_changes_nothing(
+    table: list[Measured], parity: Parity
+) -> None:
+    chosen = choose(table, parity)
+    assert chosen is not None and choose(table, parity, in_force=chosen) == chosen
+
+
+@given(ranged_tables, ranged_tables, parities)
+def test_a_choice_in_force_stays_unless_another_is_better_beyond_both_ranges(
+    before: list[Measured], table: list[Measured], parity: Parity
+) -> None:
+    held, fresh = choose(before, parity), choose(table, parity)
+    assert held is not None and fresh is not None
+    chosen = choose(table, parity, in_force=held)
+    assert chosen is not None
+    same = [chosen.library, chosen.kernels, chosen.threads, chosen.one_row]
+    if same != [held.library, held.kernels, held.threads, held.one_row]:
+        assert chosen == fresh, "what is not in force is what a first measurement would choose"
+    elif chosen != fresh:
+        assert bounds(chosen, table)[1] >= bounds(fresh, table)[0]
+
+
+def test_a_lucky_run_does_not_win() -> None:
+    steady, lucky = ranged(1.2, 0.01, kernels="Haswell"), ranged(1.4, 0.4, kernels="SkylakeX")
+    chosen = choose([BASE, lucky, steady], "exact")
+    assert chosen is not None and chosen.kernels == "Haswell"
+
+
+def test_kernels_in_force_stay_where_a_rival_is_hardly_better() -> None:
+    table = [BASE, ranged(1.20, 0.05, kernels="Haswell"), ranged(1.30, 0.05, kernels="SkylakeX")]
+    fresh = choose(table, "exact")
+    held = choose(table[:2], "exact")
+    kept = choose(table, "exact", in_force=held)
+    assert held is not None and fresh is not None and kept is not None
+    assert (held.kernels, fresh.kernels, kept.kernels) == ("Haswell", "SkylakeX", "Haswell")
+    clearly = [*table[:2], ranged(1.6, 0.02, kernels="SkylakeX")]
+    changed = choose(clearly, "exact", in_force=held)
+    assert changed is not None and changed.kernels == "SkylakeX"
+
+
+@given(st.lists(st.floats(1e-6, 1.0), max_size=40))
+def test_a_range_has_the_median_in_it_and_ignores_the_extremes(samples: list[float]) -> None:
+    span = span_of(samples)
+    assert (span is None) == (len(samples) < LEAST_SAMPLES)
+    if span is not None:
+        ordered = sorted(samples)
+        assert span.low_s <= span.median_s <= span.high_s
+        assert len(samples) < 11 or (span.low_s >= ordered[2] and span.high_s <= ordered[-3])
 
 
 def test_only_kernels_that_the_processor_can_run_are_tried() -> None:

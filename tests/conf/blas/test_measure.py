@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -59,9 +60,13 @@ def built(folder: Path, name: str, body: str, before: str = "") -> Library:
 
 
 @pytest.fixture
-def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests share their machine: no measurement counts as disturbed."""
-    monkeypatch.setattr(measuring, "CALM", 0.0)
+def undisturbed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests share their machine: no product counts as disturbed, and all are small."""
+    probe = tmp_path_factory.mktemp("probe") / "probe.py"
+    text = measuring.PROBE.read_text().replace("CALM = 0.02", "CALM = 1e9")
+    probe.write_text(text.replace("INNER, OUTER = 512, 2048", "INNER, OUTER = 64, 2048"))
+    monkeypatch.setattr(measuring, "PROBE", probe)
+    monkeypatch.setattr(measuring, "STOLEN", 1e9)
     monkeypatch.setattr(measuring, "measure", partial(measure, deadline_s=60.0))
 
 
@@ -98,7 +103,7 @@ def test_what_crashes_or_multiplies_wrongly_is_not_in_the_table(
     table = measure(libraries, [], 1, 60.0)
     assert {one.library for one in table.measured} == {good} and not table.trouble
     (found,) = table.measured
-    assert found.steady and found.seconds[256] > found.seconds[1] > 0
+    assert found.steady and found.seconds[256].low_s > found.seconds[1].high_s > 0
     none = measure(libraries[:3], [], 1, 60.0)
     assert not none.measured and "no library computes right" in none.trouble
 
@@ -144,17 +149,42 @@ def test_a_measurement_is_remembered_until_the_library_is_another_file(
     assert len(asked) == 2
 
 
-def test_a_failed_measurement_is_tried_again_after_an_hour(
+def test_a_disturbed_measurement_is_repeated_by_a_later_start(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
 ) -> None:
     settings = settings_for(here, monkeypatch, built(tmp_path, "good", GOOD))
-    monkeypatch.setattr(measuring, "CALM", 2.0)
-    assert prepared_blas(settings).trouble == measuring.BUSY
-    monkeypatch.setattr(measuring, "CALM", 0.0)
-    assert prepared_blas(settings).trouble == measuring.BUSY
-    (file,) = (here / "measured").glob("*.json")
+    monkeypatch.setattr(measuring, "STOLEN", -1.0)
+    first = prepared_blas(settings)
+    assert first.repeats and "hypervisor" in first.trouble and "by itself" in first.remedy
+    monkeypatch.setattr(measuring, "STOLEN", 1e9)
+    assert prepared_blas(settings).trouble == first.trouble, "a start soon after believes it"
+    (file,) = (here / "measured").glob("blas-*.json")
     os.utime(file, (0, 0))
-    assert not prepared_blas(settings).trouble
+    second = prepared_blas(settings)
+    assert not second.trouble and not second.repeats
+    assert second.table.measured_at_s > first.table.measured_at_s
+
+
+SPIN = "while True: pass"
+
+
+@pytest.mark.skipif(not libraries_here() or not hasattr(os, "sched_setaffinity"), reason="Linux")
+def test_what_a_busy_core_disturbs_is_not_taken_for_a_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two threads and a busy program share one core: each product of two threads waits for it."""
+    cores = os.sched_getaffinity(0)
+    monkeypatch.setattr(measuring, "PROBE_S", 0.3)
+    os.sched_setaffinity(0, {min(cores)})
+    busy = subprocess.Popen([sys.executable, "-I", "-S", "-c", SPIN])
+    try:
+        table = measure(libraries_here()[:1], [], 2, 60.0)
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cores)
+    assert [made.threads for made in table.measured] == [1], "CPU time of one thread is a figure"
+    assert "disturbed 1 of 2" in table.trouble and table.waited > 0.0 and table.is_right
 
 
 def test_off_preloads_nothing_and_a_name_without_a_file_is_refused(tmp_path: Path) -> None:
@@ -168,7 +198,9 @@ def test_off_preloads_nothing_and_a_name_without_a_file_is_refused(tmp_path: Pat
 def test_fast_without_a_compiler_goes_on_and_says_what_is_missing(
     tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: None
 ) -> None:
-    library = built(tmp_path, "slowrow", "if (m == 1) usleep(20000);" + GOOD)
+    library = built(
+        tmp_path, "slowrow", "if (m == 1) for (volatile long i = 0; i < 1000000; i++);" + GOOD
+    )
     settings = settings_for(here, monkeypatch, library, parity="fast", blas_threads=1)
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     outcome = prepared_blas(settings)

@@ -29,7 +29,7 @@ from bus.process.supervisor import Supervisor
 from bus.replica.lost_range import damage_words
 from bus.wire.api_keys import KEYS_LOST_WORDS
 from bus.wire.errors import ShoalError
-from conf.blas import prepared_blas
+from conf.blas import prepared_blas, publish_blas
 from conf.changing import readable_key, write_first
 from conf.paths import damaged_files, make_folders
 from conf.ports import PORTS
@@ -340,7 +340,7 @@ def _configure(settings: Settings, output: Output, beside_python: bool) -> None:
     blas = prepared_blas(settings)
     if blas.trouble:
         output.note(f"BLAS: {blas.trouble}")
-    write_conf(settings, blas=blas.variables, beside_python=beside_python)
+    write_conf(settings, blas=publish_blas(settings, blas), beside_python=beside_python)
 
 
 def _environment(settings: Settings) -> dict[str, str]:

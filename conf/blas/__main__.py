@@ -1,0 +1,35 @@
+"""Measures the BLAS libraries again, if the last measurement had trouble (`python -m conf.blas`).
+
+A node's worker runs this while the node is idle. It runs only when no other program wants a core,
+so that it delays no request. Prints the choice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+from conf.blas.choice import told
+from conf.blas.measure import prepared_blas
+from conf.blas.runners import publish_blas
+from conf.paths import make_folders
+from conf.settings import load_settings
+
+
+def main() -> int:
+    """Measure, and write the variables for the next runners; return 1 if it had trouble again."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    settings = load_settings()
+    make_folders(settings.paths)
+    outcome = prepared_blas(settings, believed_s=0.0)
+    publish_blas(settings, outcome)
+    choice = "none" if outcome.choice is None else told(outcome.choice)
+    sys.stdout.write(f"{choice}{'; ' if outcome.trouble else ''}{outcome.trouble}\n")
+    return 1 if outcome.repeats else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
