@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from bus.process.supervisor import Supervisor
+from bus.process.zygote import OVERLAY_FILE
 from bus.service import Shell, run_service
 from bus.wire.messages.control import FAST_SYNCH
 from conf.addresses import announced_hosts
@@ -28,6 +29,7 @@ NOT_IN_SPECS = {
     *("group_connect_s", "spare", "kv", "metal_fast_synch"),
 }
 """Runner settings that a `RunnerSpec` does not contain."""
+MEASURE_AGAIN = (sys.executable, "-P", "-m", "conf.blas")
 STILL_S = 1.0
 """A weight file that changed less than this many seconds ago may still be growing."""
 
@@ -74,6 +76,8 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         ),
         spare=runner.spare,
         launched_by=os.environ.get(LAUNCHED_BY, ""),
+        measure_again=MEASURE_AGAIN if sys.platform == "linux" else (),
+        runner_variables=settings.paths.state / OVERLAY_FILE,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bus.client import BusClient
@@ -26,6 +27,7 @@ from bus.wire.messages.wire import Message
 from worker.eviction import Evictions, Near, StoreSettings
 from worker.looks import STUCK_S, Looked, Looks
 from worker.machine.awake import KeepAwake
+from worker.machine.blas_repeats import BlasRepeats
 from worker.machine.node_card import free_bytes, machine_facts
 from worker.machine.ports import PortPool
 from worker.machine.rank_addresses import RankAddresses
@@ -74,6 +76,9 @@ class WorkerSettings:
     spare: bool = False
     group_connect_s: float = 20.0
     timing: SlotTiming = USUAL
+    measure_again: tuple[str, ...] = ()
+    """The command that measures the BLAS libraries again."""
+    runner_variables: Path = Path()
 
 
 class Worker:
@@ -99,6 +104,7 @@ class Worker:
         self._verifications = Verifications(client, self._models)
         self._rdma = RdmaWatch(client)
         self._awake = KeepAwake(client.log)
+        self._repeats = BlasRepeats(settings.runner_variables, settings.measure_again, client.log)
         self._announced: tuple[object, ...] = ()
         self._announced_at = -CARD_S
         self._passed_over: frozenset[PassedOver] = frozenset()
@@ -144,6 +150,7 @@ class Worker:
         self._downloads.close()
         self._rdma.close()
         self._awake.release()
+        self._repeats.close()
         self.client.close()
 
     def _slot_control(
@@ -296,7 +303,10 @@ class Worker:
         now = self._reactor.now()
         self._slots.tick(now)
         living = (slot.hello for slot in self.table.slots.values() if slot.life != "free")
-        self._awake.look((hello for hello in living if hello is not None), now)
+        hellos = [hello for hello in living if hello is not None]
+        self._awake.look(hellos, now)
+        if self._repeats.look(hellos, now):
+            self._slots.stop_spares("its BLAS is older than the last measurement")
         self._downloads.tick(now)
         self._pulls.tick(now)
         self._searches.tick()

@@ -10,6 +10,7 @@ import sys
 import psutil
 import pytest
 
+from bus.process.zygote import OVERLAY_FILE, write_variables
 from conf.blas.interposer import ONE_ROW
 from conf.settings import load_settings
 from tests.harness.blas_of_tests import libraries_here
@@ -72,3 +73,17 @@ def test_off_preloads_nothing() -> None:
         assert node.chat("Say hello.", max_tokens=4).status_code == 200
         assert "off" in doctor(node)["found"]
     assert "LD_PRELOAD" not in told
+
+
+@pytest.mark.proof
+def test_a_model_that_is_loaded_after_a_repeated_measurement_uses_its_result() -> None:
+    with running_node(SHOAL_RUNNER__SPARE="false") as node:
+        before = variables(node)
+        file = node.home / "state" / OVERLAY_FILE
+        newer = {"LD_PRELOAD": before["LD_PRELOAD"], "OPENBLAS_THREAD_TIMEOUT": "21"}
+        write_variables(file, newer, repeats=False, files=[])
+        shoal("stop", "shoal-tiny", "--home", str(node.home), env=node.env)
+        assert node.chat("Say hello.", max_tokens=4).status_code == 200
+        after = variables(node)
+    assert "OPENBLAS_THREAD_TIMEOUT" not in before and "OPENBLAS_NUM_THREADS" in before
+    assert after["OPENBLAS_THREAD_TIMEOUT"] == "21" and "OPENBLAS_NUM_THREADS" not in after

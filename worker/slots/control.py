@@ -31,14 +31,14 @@ from bus.wire.messages.control import (
 from bus.wire.messages.gateways import CancelRow, RowCancelled
 from bus.wire.messages.wire import PROTOCOL_MAX, PROTOCOL_MIN, Message
 from worker.machine.ability import Ability
-from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, Tell
+from worker.slots.actions import Action, AssignSlot, SeatRank, StartSlot, StopSlot, Tell
 from worker.slots.admission import NodeInventory, SlotTiming
 from worker.slots.beside import SlotNotes
 from worker.slots.diagnoses import OpenQuestions, SuspectStacks
 from worker.slots.executor import Executor, identity_of
 from worker.slots.facts import Reported, ended_report, exit_fact, slot_report
 from worker.slots.processes import GROUP, RunnerWaits
-from worker.slots.reconcile import instance_slot, is_settled, reconcile, silent_ones
+from worker.slots.reconcile import WAITING, instance_slot, is_settled, reconcile, silent_ones
 from worker.slots.table import Gone, Slot, SlotTable
 
 REAPED_S, RESTLESS_S = 0.1, 2.0
@@ -298,6 +298,12 @@ class SlotControl:
             self._do(action, now)
         if any(isinstance(action, AssignSlot) for action in due):
             self._reactor.later(0.0, self.reconcile)
+
+    def stop_spares(self, why: str) -> None:
+        """Stop runners that have no task, so that others start in their place."""
+        for slot in list(self.table.slots.values()):
+            if slot.life in WAITING and slot.task is None:
+                self._do(StopSlot(slot.name, why), self._reactor.now())
 
     def _do(self, action: Action, now: float) -> None:
         noted = self.executor.do(action, self.table.slots, now)
