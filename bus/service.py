@@ -35,9 +35,9 @@ from bus.links.traffic import Traffic, open_traffic
 from bus.links.transport import Link
 from bus.process.endpoints import Endpoints
 from bus.process.identity import RoleLock, new_boot
+from bus.process.installation import running_code
 from bus.process.logs import LevelSource, Log, death_note, follow_level, log_strays, story_of
 from bus.process.stalls import StallMeter
-from bus.process.tree import running_code
 from bus.wire.codec import Envelope, decode, encode
 from bus.wire.errors import AlreadyRunning, BadKey, BadMessage, Exposed, WrittenLater
 from bus.wire.ids import NodeId

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from bus.process.identity import TOKEN_FILE, http_token, node_id
+from bus.process.installation import running_code
 from bus.process.logs import Log, death_note, log_strays
-from bus.process.tree import running_code
 from bus.service import (
     EXIT_FAILED,
     EXIT_ROLE_TAKEN,

@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 
 import psutil
 
+from bus.process.installation import command_to_add
 from bus.wire.errors import ShoalError
 
 Format = Literal["speedscope", "flamegraph"]
@@ -66,7 +67,7 @@ def probe(program: str | None = None) -> Capability:
     """
     program = program or find_pyspy()
     if program is None:
-        return Capability(False, "py-spy is not installed; `pip install py-spy`")
+        return Capability(False, f"py-spy is not installed; run `{command_to_add('py-spy')}`")
     try:
         _run([program, "dump", "--json", "--nonblocking", "--pid", str(os.getpid())], 10.0)
     except CaptureFailed as error:

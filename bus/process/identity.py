@@ -25,8 +25,8 @@ from typing import IO, Any, TextIO
 from zlib import crc32
 
 from bus.process.endpoints import Endpoints
+from bus.process.installation import running_code
 from bus.process.logs import Log
-from bus.process.tree import running_code
 from bus.wire.errors import AlreadyRunning, ConfigError, ShoalError
 from bus.wire.ids import Boot, NodeId
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bus.process.installation import command_to_add
 from bus.wire.accelerators import AcceleratorReading, UntoldFigures
 from telemetry.hardware.cards import PCI_VENDORS, has_pci_display
 from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watts_of
@@ -20,10 +21,7 @@ from telemetry.hardware.sensed import Sensed, celsius_of, ratio_of, scaled, watt
 MODULE = "pynvml"
 AGAIN_S = 60.0
 """Seconds before the next attempt to open NVML."""
-NOT_INSTALLED = (
-    "this machine has an NVIDIA GPU, but `nvidia-ml-py` is not installed in shoal's environment: "
-    "run `pip install 'shoal[nvidia]'`"
-)
+PACKAGE = "nvidia-ml-py"
 
 
 class NvidiaCards:
@@ -63,7 +61,10 @@ class NvidiaCards:
         try:
             nvml = self._load()
         except ImportError:
-            return NOT_INSTALLED
+            return (
+                f"this machine has an NVIDIA GPU, but `{PACKAGE}` is not installed in shoal's "
+                f"environment: run `{command_to_add(PACKAGE)}`"
+            )
         try:
             nvml.nvmlInit()
         except nvml.NVMLError as error:

@@ -175,4 +175,4 @@ def test_without_the_extra_that_is_said_and_the_gateway_serves(tmp_path: Path) -
         text=True,
         check=True,
     )
-    assert "pip install 'shoal[otlp]'" in done.stderr and '"level": "error"' in done.stderr
+    assert "install opentelemetry-proto`" in done.stderr and '"level": "error"' in done.stderr

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 DOORED_ROOMS: tuple[str, ...] = (
     "bus.calls",
+    "bus.process.installation",
     "bus.models",
     "bus.models.cards",
     "bus.models.tasks",

@@ -13,9 +13,9 @@ from typing import Any
 
 import psutil
 
+from bus.process.installation import command_to_add, running_code
 from bus.process.interfaces import addresses_up
 from bus.process.tools import asked
-from bus.process.tree import running_code
 from bus.wire.topology import NodeAddress
 from worker.machine import gpu
 
@@ -59,8 +59,8 @@ def cannot_run(missing: str) -> str:
     if not missing:
         return ""
     return (
-        f"cannot run models: {missing} is not installed there ({sys.executable} -m pip install "
-        f"{missing}); run `shoal doctor` there"
+        f"cannot run models: {missing} is not installed there "
+        f"(`{command_to_add(missing)}`); run `shoal doctor` there"
     )
 
 

@@ -12,9 +12,9 @@ from typing import assert_never
 
 from bus.client import BusClient
 from bus.links.transport import Link
+from bus.process.installation import installed_code, running_code
 from bus.process.logs import Log
 from bus.process.supervisor import ProcessRefused
-from bus.process.tree import installed_code, running_code
 from bus.wire.errors import PortTaken, Refusal, Unavailable
 from bus.wire.messages.control import SlotDrain, SlotRefused
 from bus.wire.messages.wire import Message

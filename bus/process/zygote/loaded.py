@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bus.process.tree import PACKAGES, ROOT, SUFFIXES, running_code
+from bus.process.installation import PACKAGES, ROOT, SUFFIXES, running_code
 
 Mark = tuple[int, int, int]
 """Modification time in ns, size, inode."""

@@ -21,8 +21,8 @@ import psutil
 from bus.links.certificates import date_of
 from bus.links.tls_files import read_pair
 from bus.models.tasks import read_clients, read_tasks
+from bus.process.installation import PACKAGES, command_to_add, installed_code, own_installation
 from bus.process.supervisor import Supervisor
-from bus.process.tree import PACKAGES, installed_code
 from bus.replica.lost_range import damage_words
 from bus.wire.errors import ConfigError
 from conf.changing import readable_key
@@ -71,7 +71,8 @@ def _packages(_settings: Settings, _running: bool) -> Finding:
         place = str(Path(where[0]).parent) if where else "nowhere"
         places.setdefault(place, []).append(name)
     if len(places) == 1 and "nowhere" not in places:
-        return Finding("packages", "ok", f"all in {next(iter(places))}")
+        text = f"installed {own_installation().words}; all in {next(iter(places))}"
+        return Finding("packages", "ok", text)
     text = "; ".join(f"{', '.join(names)} in {place}" for place, names in places.items())
     return Finding("packages", "error", text, "install shoal into its own virtual environment")
 
@@ -361,7 +362,7 @@ def _diagnosis(settings: Settings, running: bool) -> Finding:
         return Finding("py-spy", "warn", can["reason"], remedy)
     beside = Path(sys.executable).with_name("py-spy")
     if not beside.exists() and shutil.which("py-spy") is None:
-        return Finding("py-spy", "warn", "not installed", "install it: `pip install py-spy`")
+        return Finding("py-spy", "warn", "not installed", f"run `{command_to_add('py-spy')}`")
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
     if scope.exists() and scope.read_text().strip() not in ("0", "1"):
         diagnostics = f"ptrace_scope is {scope.read_text().strip()}"

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
+from bus.process.installation import pip_line
 from bus.process.tools import asked
 from conf.blas import INSTALL_HINT, choose, known_blas, told, told_gains, told_measurement
 from conf.settings import Settings
@@ -52,8 +53,9 @@ def mlx(_settings: Settings, _running: bool) -> Finding:
     text = f"{here.version} on {here.device}"
     if not here.is_on_gpu and (gpus := asked("nvidia-smi", *NVIDIA_NAMES)):
         build = f"mlx-cuda-13=={here.version}"
+        remove = pip_line("uninstall", "mlx-cpu")
         remedy = (
-            f"install the CUDA build of MLX: pip uninstall mlx-cpu; pip install {build} "
+            f"install the CUDA build of MLX: `{remove}`, then `{pip_line('install', build)}` "
             "(mlx-cuda-12 for a CUDA 12 driver)"
         )
         return Finding("mlx", "warn", f"{text}, although there is a {gpus.splitlines()[0]}", remedy)
@@ -97,8 +99,8 @@ def mlx_here() -> MlxHere:
         trouble = "MLX computed nothing within 60 s"
         return MlxHere(trouble=trouble, remedy="reinstall mlx")
     if done.returncode != 0:
-        package = "mlx" if sys.platform == "darwin" else "'mlx[cpu]'"
-        remedy = f"reinstall it with `pip install --force-reinstall {package}`"
+        package = "mlx" if sys.platform == "darwin" else "mlx[cpu]"
+        remedy = f"reinstall it with `{pip_line('install', '--force-reinstall', package)}`"
         return MlxHere(trouble=processes.last_words(done), remedy=remedy)
     version, device = json.loads(done.stdout.splitlines()[-1])
     return MlxHere(version, device)

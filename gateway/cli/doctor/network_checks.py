@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from bus.links.cluster_key import ClusterKeys
 from bus.links.keyring import read_keys
 from bus.process.endpoints import WILDCARDS, host_of, is_loopback
+from bus.process.installation import command_to_add
 from bus.process.interfaces import addresses_up
 from bus.wire.errors import BadKey
 from bus.wire.messages.peers import PeerReading, PeersReading
@@ -181,7 +182,10 @@ def traces(settings: Settings, _running: bool) -> Finding:
     if not all(importlib.util.find_spec(name) for name in names):
         text = f"otlp.endpoint is {endpoint}, but the extra `otlp` is not installed"
         return Finding(
-            "traces", "error", text, "run `pip install 'shoal[otlp]'`, then `shoal restart`"
+            "traces",
+            "error",
+            text,
+            f"run `{command_to_add('opentelemetry-proto')}`, then `shoal restart`",
         )
     url = urlsplit(endpoint)
     port = url.port or (443 if url.scheme == "https" else 80)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bus.process.tree import installed_code
+from bus.process.installation import installed_code
 from conf.paths import Paths
 from gateway.cli.node.processes import lock_holder
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 from falcon.asgi import Request, Response
 
 from bus.calls import ask_service
-from bus.process.tree import running_code
+from bus.process.installation import DISTRIBUTION, running_code
 from bus.wire.errors import BadMessage, Unavailable
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.control import (
@@ -52,7 +52,7 @@ CODES = {
 }
 """Error codes of telemetry's refusals, by HTTP status."""
 OF_RUNNERS = ("pid", "instance", "generation", "rank", "step", "recorder")
-PACKAGES = ("shoal", "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
+PACKAGES = (DISTRIBUTION, "mlx", "mlx-lm", "pyzmq", "falcon", "gunicorn", "uvloop", "pydantic")
 
 
 @dataclass(frozen=True, slots=True)

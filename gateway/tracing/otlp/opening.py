@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bus.links.collector import HttpCollector
+from bus.process.installation import command_to_add
 from bus.process.logs import Log
 from gateway.tracing.otlp.ended import Count, TraceSink
 from gateway.tracing.otlp.spans import Value
 from gateway.view.options import Options
 
-MISSING = (
-    "otlp.endpoint is set, but traces are not exported: run "
-    "`pip install 'shoal[otlp]'` in shoal's environment, then `shoal restart`"
-)
+PACKAGE = "opentelemetry-proto"
+"""The package of the extra `otlp`."""
 PATH = "/v1/traces"
 ANSWER_S = 10.0
 """Time limit for one answer of a collector."""
@@ -26,7 +25,10 @@ def open_exporter(options: Options, log: Log, count: Count) -> TraceSink | None:
     try:
         from gateway.tracing.otlp.exporter import TraceExporter
     except ImportError:
-        log.error(MISSING)
+        log.error(
+            "otlp.endpoint is set, but traces are not exported: run "
+            f"`{command_to_add(PACKAGE)}`, then `shoal restart`"
+        )
         return None
     collector = trace_collector(options.otlp_endpoint, options.otlp_headers, ANSWER_S)
     resource: dict[str, Value] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bus.process.tree import ROOT
+from bus.process.installation.tree import ROOT
 from bus.process.zygote import LoadedCode
 from bus.process.zygote.forking import ServiceStart, way_of
 from bus.process.zygote.loaded import tree_marks

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from telemetry.hardware.nvidia import AGAIN_S, NOT_INSTALLED, NvidiaCards
+from bus.process.installation.evidence import command_to_add
+from telemetry.hardware.nvidia import AGAIN_S, NvidiaCards
 from telemetry.hardware.sensed import Sensed
 from tests.harness.sensor_files import RADEON, add_card
 
@@ -130,8 +131,8 @@ def test_without_the_package_it_is_said_where_a_gpu_of_nvidias_is(
     assert NvidiaCards(tmp_path).read(0.0) == Sensed()
     add_card(tmp_path, "card0", SPARE)
     (untold,) = NvidiaCards(tmp_path).read(0.0).untold
-    assert (untold.source, untold.why) == ("nvidia", NOT_INSTALLED)
-    assert "pip install 'shoal[nvidia]'" in untold.why
+    assert untold.source == "nvidia" and "`nvidia-ml-py` is not installed" in untold.why
+    assert f"run `{command_to_add('nvidia-ml-py')}`" in untold.why
 
 
 def test_nvml_that_does_not_open_is_said_and_tried_again_after_a_minute(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
+from bus.process.installation.tree import running_code
 from bus.process.logs import Log
-from bus.process.tree import running_code
 from bus.wire.ids import InstanceId, NodeId
 from bus.wire.messages.events import LoadRefused
 from worker.slots import executor

@@ -11,8 +11,8 @@ import typer
 from bus.links.tls_files import read_served
 from bus.process.clock import wall
 from bus.process.endpoints import is_loopback
+from bus.process.installation import installed_code
 from bus.process.supervisor import Status, SupervisedProcess, Supervisor
-from bus.process.tree import installed_code
 from bus.wire.errors import ShoalError
 from bus.wire.instances import Instance
 from bus.wire.messages.readings import ProcessReading, UndoneChange

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from bus.process.endpoints import Endpoints
-from bus.process.tree import running_code
+from bus.process.installation.tree import running_code
 from bus.service import role_lock
 from conf.paths import find_paths
 from gateway.cli.node.code_mix import UNTOLD, describe_mix, mix, running_codes

@@ -14,8 +14,10 @@ from hashlib import blake2b
 from importlib import metadata
 from pathlib import Path
 
+from bus.process.installation.kinds import DISTRIBUTION
+
 PACKAGES = ("bus", "master", "worker", "runner", "gateway", "telemetry", "conf")
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = (".py", ".toml")
 
 
@@ -51,6 +53,6 @@ def tree_of(root: Path) -> str:
 def shoal_version() -> str:
     """Return the installed version; `unknown` if there is none."""
     try:
-        return metadata.version("shoal")
+        return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return "unknown"

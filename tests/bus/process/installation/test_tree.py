@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bus.process.tree import installed_code, running_code, tree_of
+from bus.process.installation.tree import installed_code, running_code, tree_of
 
 
 def write(root: Path, name: str, text: str) -> Path:
