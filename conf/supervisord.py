@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bus.process.installation import own_installation
 from bus.wire.errors import ConfigError
 from conf.paths import HOME_VARIABLE
 from conf.sections import environment_of
@@ -110,6 +111,17 @@ def write_conf(settings: Settings, *, blas: Mapping[str, str], beside_python: bo
         folder.mkdir(exist_ok=True)
         _write(folder / "supervisord.conf", text)
     return path
+
+
+def writes_venv(settings: Settings, *, required: bool) -> bool:
+    """Return whether to write a configuration into this environment, too, for its `supervisorctl`.
+    Without the user's request (`required`) only the default home's node does, and only in a
+    writable environment whose commands the user calls."""
+    prefix = Path(sys.prefix)
+    if sys.prefix == sys.base_prefix or not (prefix / "bin" / "supervisorctl").exists():
+        return False
+    is_users = own_installation().kind in ("clone", "environment") and os.access(prefix, os.W_OK)
+    return required or (is_users and not settings.paths.chosen)
 
 
 def remember_start(settings: Settings) -> None:

@@ -13,6 +13,7 @@ import typer
 
 from bus.hardware.rdma_ports import rdma_ports
 from conf.ports import port_of
+from conf.settings import DEFAULTS_FILE
 from gateway.cli.command import Invocation
 from gateway.cli.node.hostfile_format import (
     BadHostfile,
@@ -33,6 +34,8 @@ PROBE_S = 20.0
 MOST_PROBES = 64
 """Most machines that are checked at the same time, each in its own thread."""
 PORT = port_of("ring", None)
+HOSTFILES = DEFAULTS_FILE.parent / "hostfiles"
+"""Examples of hostfiles."""
 
 
 def hostfile(

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bus.process.installation import Installation, own_installation
 from conf.paths import find_paths
 from gateway.cli.command import Invocation
 from gateway.cli.node import units
@@ -73,6 +74,7 @@ def install(
     ] = True,
 ) -> None:
     """Start the node of this home when the machine starts, and restart the node if it fails."""
+    check_lasting(own_installation())
     made = _plan(invocation, wanted)
     if wanted.dry_run:
         _show(invocation, made, "would write", (*made.before, *made.start))
@@ -123,6 +125,16 @@ def uninstall(
         _run(made.stop, f"cannot stop the service; {path} was not removed")
     path.unlink()
     _done(invocation, made, "removed")
+
+
+def check_lasting(installation: Installation) -> None:
+    """Check that the service's Python will still exist at its next start. Environments of uv's
+    tools, of pipx and of pip keep their path when shoal is upgraded. Raises CliError."""
+    if installation.kind == "temporary":
+        raise CliError(
+            f"shoal was installed {installation.words}, which may be deleted",
+            remedy="install shoal with `uv tool install WHEEL`, then run this again",
+        )
 
 
 def _plan(invocation: Invocation, wanted: ServiceOptions) -> Plan:

@@ -12,11 +12,9 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Generator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -34,7 +32,7 @@ from conf.changing import readable_key, write_first
 from conf.paths import damaged_files, make_folders
 from conf.ports import PORTS
 from conf.settings import API_KEY, API_KEYS, LAUNCHED_BY, Settings, load_settings
-from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf
+from conf.supervisord import SERVICES, remember_start, supervisord_command, write_conf, writes_venv
 from gateway.cli.command import Invocation
 from gateway.cli.node import code_mix, processes
 from gateway.cli.node.node_api import NodeApi, own_api
@@ -324,11 +322,10 @@ def _blocked(settings: Settings) -> dict[str, str]:
 
 
 def _beside_python(settings: Settings, *, required: bool) -> bool:
-    in_venv = sys.prefix != sys.base_prefix
-    has_supervisorctl = (Path(sys.prefix) / "bin" / "supervisorctl").exists()
-    if required and not (in_venv and has_supervisorctl):
+    can = writes_venv(settings, required=required)
+    if required and not can:
         raise CliError("--write-venv-conf needs a virtual environment that holds supervisorctl")
-    return in_venv and has_supervisorctl and (required or not settings.paths.chosen)
+    return can
 
 
 def _configure(settings: Settings, output: Output, beside_python: bool) -> None:

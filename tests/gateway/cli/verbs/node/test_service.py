@@ -18,12 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from bus.process.installation import Installation
 from gateway.cli.app import app
 from gateway.cli.node import units
 from gateway.cli.node.units import Account, NotAUnit, Service, plan
 from gateway.cli.output.errors import CliError
 from gateway.cli.verbs.node import service
-from gateway.cli.verbs.node.service import _check_start  # pyright: ignore[reportPrivateUsage]
+from gateway.cli.verbs.node.service import (
+    _check_start,  # pyright: ignore[reportPrivateUsage]
+    check_lasting,
+)
 from gateway.cli.verbs.node.up import _hold  # pyright: ignore[reportPrivateUsage]
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -269,3 +273,11 @@ def test_a_node_that_runs_already_is_told_from_none_whether_its_api_answers_or_n
         return
     with pytest.raises(CliError, match=refused):
         _check_start(found)
+
+
+def test_no_service_is_installed_from_an_environment_that_may_be_deleted() -> None:
+    temporary = Installation("temporary", "/c/env/bin/python", "/c/env")
+    with pytest.raises(CliError, match="into the cache /c/env, which may be deleted") as raised:
+        check_lasting(temporary)
+    assert "uv tool install" in raised.value.remedy
+    check_lasting(replace(temporary, kind="uv tool"))
