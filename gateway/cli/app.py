@@ -6,6 +6,7 @@ verb's module is loaded when the verb runs.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ with silent_interrupts():
     import typer
     from typer.core import TyperGroup
 
-    from gateway.cli.command import command_of, options
+    from gateway.cli.command import command_of, end_in_words, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ VERBS: Mapping[str, Verb | Group] = {
                       "verbs.cluster.rdma_test"),
     "hostfile": Verb("Check an mlx.launch hostfile.", "verbs.cluster.hostfile", here=True),
     "version": Verb("Print the version of shoal.", "verbs.node.version", here=True),
+    "upgrade": Verb("Show the commands that upgrade shoal.", "verbs.node.version", here=True),
     "card": Group("Read and change a model's card.toml, on all nodes.", {
         "show": Verb("Show a model's settings and the source of each.", "verbs.store.cards"),
         "edit": Verb("Edit the card in your editor.", "verbs.store.cards"),
@@ -281,15 +283,24 @@ def _command(name: str, row: Verb | Group) -> Any:
     return command_of(act, name, is_here=row.here)
 
 
+@functools.wraps(options)
+def _root(ctx: typer.Context, **given: Any) -> None:
+    """Store the shared options. Without a verb, show the overview."""
+    options(ctx, **given)
+    if ctx.invoked_subcommand is None:
+        from gateway.cli.overview import overview
+
+        end_in_words(ctx.obj.output, lambda: overview(ctx.obj))
+
+
 app = typer.Typer(
     cls=Verbs,
-    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
-app.callback()(options)
+app.callback(invoke_without_command=True)(_root)
 
 
 def main() -> None:

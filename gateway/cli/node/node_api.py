@@ -7,15 +7,14 @@ import json
 import os
 import ssl
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
 from bus.process.identity import known_http_token, known_node_id
 from conf.paths import Paths
 from conf.settings import Settings
-from gateway.cli.node.node_state import NodeState, parse_state
-from gateway.cli.node.processes import lock_holder
+from gateway.cli.node.processes import GATEWAY_LOCK, lock_holder
 from gateway.cli.node.trust import own_trust, trust
 from gateway.cli.output.errors import (
     NOT_FOUND,
@@ -27,12 +26,14 @@ from gateway.cli.output.errors import (
     untrusted,
 )
 
+if TYPE_CHECKING:
+    from gateway.cli.node.node_state import NodeState
+
 NO_ROOM_S = 5.0
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
 PUT_TIMEOUT_S = 90.0
 """Deadline of a write. It is long, because every node of the cluster must answer."""
-GATEWAY_LOCK = "gateway.role"
 PLAIN = "text/plain"
 """Content type of errors that the HTTP server itself sends, before any dialect is chosen."""
 SOCKET = "unix://"
@@ -98,6 +99,8 @@ class NodeApi:
 
     def state(self, *, timeout_s: float | None = None) -> NodeState:
         """Return the cluster as the node sees it."""
+        from gateway.cli.node.node_state import parse_state  # half of this module's import time
+
         return parse_state(self.get("/state", timeout_s=timeout_s))
 
     def state_if_it_answers(self, timeout_s: float) -> NodeState | None:

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -26,9 +26,13 @@ from bus.process.identity import known_node_id
 from bus.process.ports import addresses_of, listening, port_owner
 from conf.paths import Paths
 from conf.ports import DEFAULT_BASE_PORT, HIGHEST_BASE_PORT, PORTS, SPAN, port_of
-from conf.settings import Settings
 from gateway.cli.output.errors import NO_NODE, REFUSED, CliError, at_home, no_node_in
 
+if TYPE_CHECKING:
+    from conf.settings import Settings
+
+GATEWAY_LOCK = "gateway.role"
+"""Name of the file that the gateway locks, in the runtime folder."""
 IN_USE = "in use"
 """These words in a port's problem mean that another program uses the port."""
 
