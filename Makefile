@@ -10,6 +10,7 @@
 #   make bench   one table against raw mlx-lm and mlx_lm.server
 #   make prove   the promises at full size (hours; see docs/operations/proving.md)
 #   make down    stop the node
+#   make wheel   the wheel and its tested versions, in dist/
 
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -26,7 +27,7 @@ SIDE_BY_SIDE := --numprocesses logical --dist worksteal
 # compiled modules are kept: each of a node's processes would compile all of its own again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up down test test-fast lint lint-types lint-style lint-pages lint-prose check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
+.PHONY: up down wheel test test-fast lint lint-types lint-style lint-pages lint-prose check house fmt bench prove prove-faults prove-bench prove-soak prove-clients prove-table docs pictures lock clean
 
 $(READY): pyproject.toml requirements.lock
 	@test -n "$(PYTHON)" || { echo "shoal needs Python 3.11 or newer; none found on PATH (set PYTHON=...)"; exit 1; }
@@ -44,6 +45,15 @@ up: $(READY)
 
 down: $(READY)
 	@$(BIN)/shoal down
+
+# without $(READY): whoever installs the wheel needs no environment here
+wheel:
+	@rm -rf build dist/shoal_llm-*.whl
+	@{ command -v uv >/dev/null && uv build --quiet --wheel --out-dir dist .; } \
+		|| $(PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@rm -rf build
+	@sed -n '/^[a-z]/s/ *\\$$//p' requirements.lock > dist/constraints.txt
+	@ls dist/shoal_llm-*.whl dist/constraints.txt
 
 test: $(READY)
 	@$(BIN)/python -m tests.harness.parts $(AGAIN)
@@ -91,7 +101,7 @@ lock:
 			$$wanted -o $${wanted%.in}.txt || exit 1; done
 
 clean:
-	rm -rf $(VENV) build *.egg-info bench-results prove-results .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info bench-results prove-results .pytest_cache .ruff_cache
 
 # --- the promises at full size; each part can be run alone and takes under 45 minutes --------
 
@@ -100,9 +110,13 @@ PROVE := SHOAL_PROVE=1 $(PYTEST) --timeout 2400 -s
 bench: $(READY)
 	$(BIN)/python -m tests.bench.serve
 
-prove: prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
+prove: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-clients prove-fuzz prove-nodes prove-faults prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-soak prove-latency prove-bench bench-cluster prove-table prove-figures
 
-.PHONY: prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
+.PHONY: prove-installs prove-properties prove-sim prove-mutants prove-pool prove-fuzz prove-nodes prove-cluster prove-records prove-secrets prove-parity prove-kv prove-selftest prove-folders prove-latency prove-figures bench-cluster bench-pool
+
+# uv, pipx and pip from PyPI, into empty caches: some 400 MB
+prove-installs: $(READY)
+	$(PROVE) tests/processes/test_installs.py
 
 prove-properties: $(READY)
 	$(PROVE) tests --ignore=tests/processes --ignore=tests/clients --ignore=tests/sim \
@@ -130,7 +144,7 @@ prove-fuzz: $(READY)
 		tests/processes/test_templates.py tests/processes/test_fair_rows.py tests/processes/test_ports.py
 
 # files of nodes that another target runs whole
-ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz \
+ELSEWHERE := churn cluster counts edge failures_remembered fair_rows faults folders fuzz installs \
 	mixed_clusters partition pool_mixed_load pool_rules ports record_kills refused_loads secrets selftest soak templates two_nodes
 
 prove-nodes: $(READY)

@@ -15,6 +15,7 @@ README = (ROOT / "README.md").read_text()
 PRINTED_URL = "http://127.0.0.1:52415"
 ELSEWHERE = {
     "make up": "tests/first_answer.py",
+    "make wheel": "tests/processes/test_installs.py",
     "source .venv/bin/activate": "",
     "shoal pull mlx-community/Qwen3-4B-4bit": "tests/processes/test_pulling.py",
     'shoal run mlx-community/Qwen3-4B-4bit "Tell me a story"': "tests/processes/test_pulling.py",
