@@ -66,6 +66,7 @@ def worker_settings(settings: Settings) -> WorkerSettings:
         weights=weights_settings(settings),
         pulls=PullSettings(
             settings.paths.models,
+            settings.paths.state / "pulls",
             settings.offline,
             float32=_float32(),
             kv=settings.runner.kv,

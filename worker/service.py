@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from bus.replica.state import ClusterState
 from bus.wire.cards import ModelCard, NodeCard, PassedOver
 from bus.wire.codec import Envelope
 from bus.wire.messages.events import NodeJoined
-from bus.wire.messages.gateways import AskSearch
+from bus.wire.messages.gateways import AskSearch, ChangePull
 from bus.wire.messages.readings import CardReading, NodeReading, RunnerReading
 from bus.wire.messages.wire import Message
 from worker.eviction import Evictions, Near, StoreSettings
@@ -184,7 +185,14 @@ class Worker:
             downloads=self._downloads,
         )
         self._searches = Searches(executor.send, offline=settings.pulls.offline)
-        others: dict[type[Message], Callable[[Any, bytes], None]] = {AskSearch: self._searches.ask}
+
+        def change_pull(question: ChangePull, asker: bytes) -> None:
+            self._pulls.changes.ask(question, partial(executor.send, asker))
+
+        others: dict[type[Message], Callable[[Any, bytes], None]] = {
+            AskSearch: self._searches.ask,
+            ChangePull: change_pull,
+        }
         return SlotControl(executor, self._inventory, settings.timing, self._notes, others)
 
     # --- who we are ---

@@ -81,6 +81,9 @@ DELETE_MODEL = TypedCall("delete_model", models.DeleteModel, models.Removal, "ad
 READ_CARD = TypedCall("read_card", models.ReadCard, models.CardOnNode, "admin")
 WRITE_CARD = TypedCall("write_card", models.WriteCard, models.CardOnNode, "admin")
 REMOVE_CARD = TypedCall("remove_card", models.RemoveCard, models.CardOnNode, "admin")
+CANCEL_PULL = TypedCall("pull.cancel", models.CancelPull, models.PullResult, "admin", is_slow=True)
+PAUSE_PULL = TypedCall("pull.pause", models.PausePull, models.PullResult, "admin")
+RESUME_PULL = TypedCall("pull.resume", models.ResumePull, models.PullResult, "admin")
 
 # between the HTTP processes of one node
 STOP_HERE = TypedCall("process.stop", processes.StopHere, Done, "process")

@@ -63,4 +63,5 @@ def damage_words(path: str) -> tuple[str, str]:
 _MADE_ANEW = {
     "term": "with voters, this node does not vote until it has the whole log of a leader",
     "api-keys": "a new one is made from the journal",
+    "pulls": "background pulls do not resume; start them again with `shoal pull`",
 }

@@ -15,8 +15,6 @@ from typing import Any
 from bus.models.lora import no_such_adapter
 from bus.wire import errors
 from bus.wire.cards import PassedOver, not_in_force
-from bus.wire.messages.gateways import SearchRefused
-from bus.wire.messages.readings import PullRefusal, PullState
 from bus.wire.messages.tokens import Failed
 
 OVERLOADED_RETRY_S = 1.0
@@ -81,28 +79,6 @@ REFUSALS: Mapping[errors.RefusalReason, _Row] = {
 
 _PINNED = _Row(507, "no_capacity")  # waiting cannot help: pinned memory is never released
 
-PULL_FAILURES: Mapping[PullRefusal, _Row] = {
-    "bad_name": _Row(400, "invalid_value"),
-    "offline": _Row(409, "offline"),
-    "unauthorized": _Row(502, "hub_unauthorized"),
-    "gated": _Row(502, "hub_gated"),
-    "not_found": _Row(404, "hub_model_not_found"),
-    "no_revision": _Row(404, "hub_revision_not_found"),
-    "rate_limited": _Row(429, "hub_rate_limited", 60.0),
-    "unreachable": _Row(502, "hub_unreachable", UNAVAILABLE_RETRY_S),
-    "unfit": _Row(400, "unsupported"),
-    "conflict": _Row(409, "conflict"),
-    "disk_full": _Row(507, "insufficient_storage"),
-    "no_giver": _Row(503, "model_unavailable", UNAVAILABLE_RETRY_S),
-    "too_large": _Row(507, "model_too_large"),
-    "spoilt": _Row(502, "hub_spoilt"),
-    "changed": _Row(502, "hub_changed"),
-    "busy": _Row(429, "queue_full", UNAVAILABLE_RETRY_S),
-    "broken": _Row(500, "internal_error"),
-}
-"""The status and error code for each reason why a pull failed. None is 401 or 403, because these
-would say that the client's API key for shoal is wrong."""
-
 _OF_LIST = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
 
 FAILURES: Mapping[errors.FailReason, _Row] = {
@@ -126,13 +102,6 @@ def of_refusal(refusal: errors.Refusal) -> HttpFault:
     is_pinned = refusal.reason == "no_capacity" and "pinned" in facts
     row = _PINNED if is_pinned else REFUSALS[refusal.reason]
     return _by_row(row, refusal.message, refusal.field, refusal.retry_after_s, facts)
-
-
-def of_pull(state: PullState | SearchRefused) -> HttpFault:
-    """Return the fault for a failed pull or a failed hub search."""
-    row = PULL_FAILURES[state.reason or "broken"]
-    field = "model" if row.status in (400, 404) else None
-    return _by_row(row, state.message, field, state.retry_after_s, {})
 
 
 def of_failed(failed: Failed) -> HttpFault:

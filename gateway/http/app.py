@@ -12,6 +12,7 @@ from typing import Any, cast
 from falcon.asgi import App
 
 from bus.process.logs import stray_of_loop
+from gateway.control.pulling import answer_pull_changes
 from gateway.http.diagnostics import answer_others
 from gateway.http.middleware import AccessControl, Asgi, ErrorHandlers, Send
 from gateway.http.resources.figures import keep_history
@@ -44,6 +45,7 @@ def _started(service: HttpService) -> None:
     asyncio.get_running_loop().set_exception_handler(stray_of_loop(service.log))
     answer_others(service.parts)
     answer_settings(service.cluster)
+    answer_pull_changes(service.cluster.calls, service.cluster.bus)
     keep_history(service.cluster, service.watch)
     check_calls(service.cluster.calls.names)
 

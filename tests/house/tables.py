@@ -20,6 +20,7 @@ DOORED_ROOMS: tuple[str, ...] = (
     "gateway.control.pulling",
     "gateway.cli.selftest",
     "gateway.cli.selftest.verdicts",
+    "gateway.cli.verbs.store.pulling",
     "gateway.view",
     "gateway.view.watch",
     "gateway.dialects.anthropic",

@@ -18,7 +18,7 @@ import pytest
 
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, Node, answered, eventually, typed
-from tests.harness.pulling import REPOSITORY, tiny
+from tests.harness.pulling import REPOSITORY, is_whole, tiny
 from tests.harness.typed_lines import examples
 from worker.models.files import ORIGIN_FILE
 
@@ -100,37 +100,74 @@ def pulling(node: Node) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.proof
-def test_a_pull_that_was_killed_goes_on_and_the_model_answers(node: Node, hub: HubServer) -> None:
+def test_a_pull_whose_worker_is_killed_goes_on_by_itself_from_the_bytes_on_disk(
+    node: Node, hub: HubServer
+) -> None:
     before = node.http.post(
         "/v1/chat/completions",
         json={"model": REPOSITORY, "messages": [{"role": "user", "content": "hi"}]},
     )
     assert before.status_code == 404 and f"shoal pull {REPOSITORY}" in before.text
     hub.faults.bytes_per_s = 1.5 * MB
-    asked = typed(node, "pull", REPOSITORY)
+    body = {"model": REPOSITORY, "background": True}
+    with node.http.stream("POST", "/models/pull", json=body) as answer:
+        assert any(json.loads(line)["background"] for line in answer.iter_lines())
     eventually(lambda: hub.sent.body_bytes > 0.4 * total_of(hub), 60, "0.4 of it came")
     (process,) = pulling(node)
     worker = process.parent()
     assert worker is not None
-    for one in (asked, process, worker):
+    for one in (process, worker):
         os.kill(one.pid, signal.SIGKILL)
-    asked.communicate(timeout=10)
     assert not (node.home / "data" / "models" / REPOSITORY).exists()
     hub.faults.bytes_per_s = 0.0
+    eventually(lambda: has(node, REPOSITORY), 60, "it came")
+    # what was under way came again: at most a piece of each connection, and what sockets held
+    assert total_of(hub) <= hub.sent.body_bytes < total_of(hub) + 8 * MB
+    assert hub.sent.lists == 2 and is_whole(node)
+    eventually(lambda: not recorded(node), 20, "the record has no pull")
+
+
+@pytest.mark.proof
+def test_pulls_of_a_node_that_is_killed_go_on_once_it_is_up_and_paused_ones_do_not(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories |= {"someone/long": tiny(), "someone/paused": tiny(), "someone/gone": tiny()}
+    size = total_of(hub, "someone/long")
+    hub.faults.bytes_per_s = 0.2 * MB
+    for name in ("someone/paused", "someone/gone"):
+        assert node.shoal("pull", name, "--detach").returncode == 0
+        assert node.shoal("pulls", "pause", name).returncode == 0
+    assert node.shoal("pulls", "cancel", "someone/gone").returncode == 0
+    hub.faults.bytes_per_s = 1.0 * MB
+    hub.forget()
+    assert node.shoal("pull", "someone/long", "--detach").returncode == 0
+    eventually(lambda: hub.sent.body_bytes > 0.4 * size, 60, "0.4 of it came")
+    node.kill()
     time.sleep(1.0)
     came = hub.sent.body_bytes
     hub.forget()
-    done = node.shoal("pull", REPOSITORY)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"pulled {REPOSITORY}" in done.stdout
-    # what was under way came again: at most a piece of each connection, and what sockets held
-    assert hub.sent.body_bytes < total_of(hub) - came + 8 * MB
-    assert hub.sent.body_bytes < total_of(hub)
-    answer = node.shoal("run", REPOSITORY, "What is shoal?", "--temperature", "0")
+    hub.faults.bytes_per_s = 0.0
+    node.up()
+    eventually(lambda: has(node, "someone/long"), 60, "it came")
+    assert hub.sent.body_bytes < size - came + 8 * MB and hub.sent.body_bytes < size
+    rows = json.loads(node.shoal("pulls", "--json").stdout)["pulls"]
+    states = {row["model"]: row["state"] for row in rows}
+    assert states.pop("someone/long") in ("publishing", "done")
+    assert states == {"someone/paused": "paused"}
+    assert node.shoal("pulls", "resume", "someone/paused").returncode == 0
+    eventually(lambda: has(node, "someone/paused"), 60, "it came")
+    answer = node.shoal("run", "someone/long", "What is shoal?", "--temperature", "0")
     assert answer.returncode == 0 and answer.stdout.strip(), answer.stderr
-    again = node.shoal("pull", REPOSITORY, "--json")
-    assert json.loads(again.stdout)["note"] == "it is already on this node"
+
+
+def has(node: Node, model: str) -> bool:
+    """Return whether the disk has the whole model, and no process pulls it."""
+    return (node.home / "data" / "models" / model).exists() and not pulling(node)
+
+
+def recorded(node: Node) -> str:
+    """Return the models in the node's record of background pulls."""
+    return (node.home / "state" / "pulls").read_text().partition(" crc32:")[0].strip("[]")
 
 
 @pytest.mark.proof
@@ -223,7 +260,8 @@ def test_a_dry_run_waits_for_no_turn_and_a_pull_does(node: Node, hub: HubServer)
         eventually(lambda: names[2] in pulls(node), 20, "the third is asked for")
         eventually(lambda: pulls(node).get(names[2]) == "waiting", 20, "it waits for its turn")
         eventually(lambda: coming(node) == set(names[:2]), 20, "the two before it come still")
-        first.send_signal(signal.SIGINT)
+        assert node.shoal("pulls", "cancel", names[0]).returncode == 0
+        assert first.wait(20) == 5
         eventually(lambda: names[2] in coming(node), 30, "its turn came")
         hub.faults.bytes_per_s = 0.0
         assert third.wait(60) == 0
@@ -266,6 +304,15 @@ def test_each_line_of_the_page_runs_as_printed(node: Node) -> None:
     assert f"stands for {OTHER}" in said[0].stderr and "already on this node" in said[1].stdout
 
 
+def test_each_line_about_pulls_runs_as_printed(node: Node, hub: HubServer) -> None:
+    hub.repositories["someone/model"] = tiny()
+    hub.faults.bytes_per_s = 0.1 * MB
+    said = [node.shoal(*shlex.split(line)[1:]) for line in examples("pulls")]
+    assert said and all(one.returncode == 0 for one in said), said
+    assert "someone/model" in said[1].stdout and "deleted" in said[-1].stdout
+    assert not list((node.home / "data" / "models").glob(".pulling/someone--model@*"))
+
+
 def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub: HubServer) -> None:
     missing = {"model": "someone/nothing"}
     ollama = node.http.post("/api/pull", json=missing)
@@ -291,7 +338,7 @@ def test_failures_have_the_status_and_the_words_of_each_dialect(node: Node, hub:
 
 
 @pytest.mark.proof
-def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
+def test_two_who_ask_are_one_work_which_outlives_both_and_can_be_paused(
     node: Node, hub: HubServer
 ) -> None:
     hub.repositories["someone/slow"] = tiny()
@@ -319,11 +366,12 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
             assert kept.returncode
         first.send_signal(signal.SIGINT)
         assert first.wait(20) == 130
-        assert "the downloaded part is kept" in first.communicate()[1]
+        assert "`shoal pulls cancel someone/slow`" in first.communicate()[1]
+        second.send_signal(signal.SIGHUP)  # as a terminal that is closed
+        second.wait(20)
         time.sleep(2.0)
         assert len(pulling(node)) == 1
-        second.send_signal(signal.SIGINT)
-        assert second.wait(20) == 130
+        assert "paused someone/slow" in node.shoal("pulls", "pause", "someone/slow").stdout
         eventually(lambda: not pulling(node), 20, "nothing pulls any more")
     finally:
         for one in (first, second):
@@ -347,6 +395,7 @@ def test_two_who_ask_are_one_work_and_the_last_who_leaves_stops_it(
         "each process of the gateway can have it deleted",
     )
     assert not list(models.glob(".pulling/someone--slow@*"))
+    assert node.shoal("pulls", "cancel", "someone/slow").returncode == 0
 
 
 def _asked_by_two(node: Node) -> Any:

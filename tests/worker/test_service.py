@@ -124,7 +124,7 @@ class House:
             ring_ports=(0, 0),
             plan_ports=(0, 0),
             weights=WeightsSettings(self.folder / "models", self.folder / "hashes"),
-            pulls=PullSettings(self.folder / "models", offline=True),
+            pulls=PullSettings(self.folder / "models", self.folder / "pulls", offline=True),
             store=StoreSettings(self.folder / "models"),
             timing=self.timing,
         )

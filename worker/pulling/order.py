@@ -23,10 +23,12 @@ USUAL_HUB = "https://huggingface.co"
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """`models` is the folder of pulled models. `offline`: no hub is contacted. `float32` and `kv`
-    are how this node loads its models. `hub` is the address of the hub for pulls."""
+    """`models` is the folder of pulled models, `record` the file of background pulls. `offline`: no
+    hub is contacted. `float32` and `kv` are how this node loads its models. `hub` is the address of
+    the hub for pulls."""
 
     models: Path
+    record: Path
     offline: bool = False
     float32: bool = False
     kv: KvKind = "full"

@@ -7,6 +7,7 @@ record of their pieces (`worker.models.files.growing`). The finished model is re
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import shutil
@@ -44,7 +45,7 @@ class Partial:
         self._name = self._folder.name.removesuffix(f"@{listing.commit}")
         sizes = {file.path: file.size_bytes for file in listing.files}
         self._files = GrowingFiles(self._folder, sizes)
-        self._lock = _locked(self._folder, listing)
+        self._lock = _locked(self._folder, listing.model)
 
     def open(self) -> tuple[Mapping[str, bytes], Set[str]]:
         """Create the folder of the partial model, or read what an existing folder has: the pieces
@@ -137,7 +138,22 @@ def sweep_partial(models: Path, now_wall: float) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _locked(folder: Path, listing: HubListing) -> int:
+def delete_partial(models: Path, model: str) -> int:
+    """Delete the partial files of a model, once no process writes them; return their bytes on the
+    disk. Raises OSError, PullFailed."""
+    owner, _, name = model.partition("/")
+    size_bytes = 0
+    for folder in (models / PULLING).glob(f"{glob.escape(f'{owner}--{name}')}@*"):
+        lock = _locked(folder, model)
+        try:
+            size_bytes += sum(path.lstat().st_blocks * 512 for path in folder.rglob("*"))
+            shutil.rmtree(folder)
+        finally:
+            os.close(lock)
+    return size_bytes
+
+
+def _locked(folder: Path, model: str) -> int:
     """Make a folder and lock it until this process ends; return the lock. Raises OSError,
     PullFailed."""
     gives_up_at = time.monotonic() + LOCK_S
@@ -147,8 +163,6 @@ def _locked(folder: Path, listing: HubListing) -> int:
             if (lock := try_lock(folder)) is not None:
                 return lock
         if time.monotonic() > gives_up_at:
-            text = (
-                f"another process on this machine is pulling {listing.model} into the same folder"
-            )
+            text = f"another process on this machine is pulling {model} into the same folder"
             raise PullFailed("conflict", text)
         time.sleep(0.1)

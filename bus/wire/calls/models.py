@@ -1,4 +1,4 @@
-"""Calls about the model files on a node's disk. Pure."""
+"""Calls about the model files on a node's disk, and about pulls to it. Pure."""
 
 from __future__ import annotations
 
@@ -60,3 +60,29 @@ class CardOnNode(Message):
     kept: str = ""
     unknown: str = ""
     done: bool = False
+
+
+class CancelPull(Message):
+    """End the node's pulls of a model and delete its partial files."""
+
+    model: ModelId
+
+
+class PausePull(Message):
+    """Stop the node's pulls of a model until `ResumePull`."""
+
+    model: ModelId
+
+
+class ResumePull(Message):
+    """Continue a pull of the model that failed or was paused."""
+
+    model: ModelId
+
+
+class PullResult(Message):
+    """The result on one node. `why`: the reason why nothing changed; empty if it did.
+    `deleted_bytes`: the size of the deleted partial files."""
+
+    deleted_bytes: int = 0
+    why: str = ""

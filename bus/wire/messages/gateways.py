@@ -1,5 +1,5 @@
 """Calls between gateways of different nodes, and questions of a gateway to its own node's worker:
-search a hub, let a runner end a request.
+search a hub, change a pull, let a runner end a request.
 
 Pure. Gateways use the control plane, which may drop messages, so a call is repeated until it is
 answered (`bus/calls`). A worker's socket drops nothing, so a question to it is sent once.
@@ -137,3 +137,22 @@ class SearchRefused(Message):
     reason: PullRefusal
     message: str
     retry_after_s: float | None = None
+
+
+class ChangePull(Message):
+    """End, pause or resume the node's pulls of a model. `cancel` also deletes the partial files.
+    `resume` needs a paused or failed pull that ran in the background."""
+
+    kind: Literal["change_pull"] = "change_pull"
+    model: ModelId
+    change: Literal["cancel", "pause", "resume"]
+
+
+class PullChanged(Message):
+    """The result of `ChangePull`. `why`: the reason why nothing changed; empty if it did.
+    `deleted_bytes`: the size of the deleted partial files."""
+
+    kind: Literal["pull_changed"] = "pull_changed"
+    model: ModelId
+    deleted_bytes: int = Field(default=0, ge=0)
+    why: str = Field(default="", max_length=400)

@@ -245,12 +245,14 @@ PullRefusal = Literal[
     "spoilt",
     "changed",
     "busy",
+    "paused",
+    "cancelled",
     "broken",
 ]
 """Why a pull (a model's download) failed. `unfit`: the files are not a model that can run.
 `no_giver`: only other nodes were allowed as sources, and none offers the model. `too_large`: no
 nodes of the cluster could hold it in memory. `changed`: the hub's files differ from its list.
-`broken`: this node failed for a reason of its own."""
+`paused` and `cancelled`: a user ended the pull. `broken`: this node failed for a reason of its own."""
 
 
 class PullForecast(Message):
@@ -285,7 +287,9 @@ class PullState(Message):
     waits, if it does. `questions`: the ids of the waiting clients' questions. A failure has
     `reason` and `message`. `forecast`: present while clients hold the pull back before its
     download. `claim`: present from before the first weights are requested until the pull fails or
-    becomes a copy. A pull that waits for another node's pull has the figures of that pull."""
+    becomes a copy. A pull that waits for another node's pull has the figures of that pull.
+    `background`: the node's disk has a record of the pull, so that it continues without clients and
+    after a restart."""
 
     model: ModelId
     phase: PullPhase
@@ -305,6 +309,7 @@ class PullState(Message):
     retry_after_s: float | None = None
     forecast: PullForecast | None = None
     claim: PullClaim | None = None
+    background: bool = False
 
 
 class PullReading(Message):

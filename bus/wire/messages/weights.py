@@ -102,7 +102,8 @@ class PullAsked(Message):
     is new for each waiting client and the same in its repeats. `revision` empty: the newest.
     `holds`: make the forecast (`PullState.forecast`), then wait with the download until a client
     asks without `holds`. `leaves`: the client no longer waits; partial files are kept. `copies`:
-    use only other nodes as sources; no hub is contacted."""
+    use only other nodes as sources; no hub is contacted. `background`: once no client
+    holds the pull, continue it without clients and after a restart."""
 
     kind: Literal["pull_asked"] = "pull_asked"
     question: str = Field(max_length=64)
@@ -112,6 +113,7 @@ class PullAsked(Message):
     leaves: bool = False
     holds: bool = False
     copies: bool = False
+    background: bool = False
 
 
 class VerifyAsked(Message):

@@ -32,6 +32,7 @@ class CliError(ShoalError):
     """A failure that the user can act on, shown without a traceback.
 
     `remedy` says what to do, `details` holds evidence (the end of a log), `code` is the exit code.
+    `error_code` is the code of the node's HTTP error, empty for other failures.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class CliError(ShoalError):
         self.remedy = remedy
         self.details = details
         self.code = code
+        self.error_code = ""
 
 
 def no_node(url: str, why: str) -> CliError:
@@ -77,6 +79,7 @@ LISTED_BY = {
     "model_not_found": "list the models with `shoal ls`",
     "instance_not_found": "list the instances with `shoal ps`",
     "node_not_found": "list the nodes with `shoal nodes`",
+    "pull_not_found": "list the pulls with `shoal pulls`",
     "key_not_found": "list the keys with `shoal apikey ls`",
     "card_not_found": "write one with `shoal card edit MODEL`",
 }
@@ -94,6 +97,8 @@ PULLED_IN_VAIN = {
     "hub_spoilt": (
         "pull again; if it fails again, report it to the hub or to the admin of your proxy"
     ),
+    "pull_paused": "resume it with `shoal pulls resume MODEL`",
+    "pull_cancelled": "the same `shoal pull` starts it again",
     "hub_changed": "pull again; if it fails again, use another revision",
     "model_too_large": "see each node with `--dry-run`, or pull it anyway with `--anyway`",
     "insufficient_storage": (
@@ -109,6 +114,12 @@ remedy."""
 
 def refusal(status: int, message: str, error_code: str = "") -> CliError:
     """Return the CliError for an HTTP error of the node, with remedy and exit code."""
+    error = _refusal(status, message, error_code)
+    error.error_code = error_code
+    return error
+
+
+def _refusal(status: int, message: str, error_code: str) -> CliError:
     if error_code in PULLED_IN_VAIN:
         is_refused = status in (409, 429) or error_code == "model_too_large"
         code = NOT_FOUND if status == 404 else REFUSED if is_refused else FAILED

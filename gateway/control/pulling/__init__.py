@@ -4,6 +4,13 @@ Clients can request a model by a well-known short name; pure code finds its full
 report which node pulls or verifies a model, and its progress.
 """
 
+from gateway.control.pulling.changes import (
+    Change,
+    answer_pull_changes,
+    change_pulls,
+    nodes_pulling,
+    pulls_of,
+)
 from gateway.control.pulling.fit import Fit, Verdict
 from gateway.control.pulling.fitting import Fitting, HeldPull
 from gateway.control.pulling.names import (
@@ -16,13 +23,16 @@ from gateway.control.pulling.names import (
     pull_target,
 )
 from gateway.control.pulling.on_demand import PullsOnDemand, pulling_text
+from gateway.control.pulling.pull_faults import PULL_FAULTS, of_pull
 from gateway.control.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
 from gateway.control.pulling.syncing import AskForCopy, CopyState, copied
 from gateway.control.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
+    "PULL_FAULTS",
     "AskForCopy",
+    "Change",
     "CopyAt",
     "CopyState",
     "Fit",
@@ -33,12 +43,17 @@ __all__ = [
     "SyncPlan",
     "Verdict",
     "Workers",
+    "answer_pull_changes",
+    "change_pulls",
     "copied",
     "demanded_repository",
     "is_revision",
     "known_repository",
     "names_of",
+    "nodes_pulling",
+    "of_pull",
     "pull_target",
     "pulling_text",
+    "pulls_of",
     "sync_plan",
 ]

@@ -55,12 +55,14 @@ class Fitting:
         self._workers = Workers(bus, readings)
 
     async def pull(
-        self, node: NodeId, target: PullTarget, *, anyway: bool
+        self, node: NodeId, target: PullTarget, *, anyway: bool, background: bool = False
     ) -> AsyncGenerator[PullState]:
         """Have a node pull a model, and yield the state of the pull. If the model fits nowhere, the
-        pull fails before weights are downloaded, unless `anyway` is set. Raises OwnerSilent."""
+        pull fails before weights are downloaded, unless `anyway` is set. With `background` the pull
+        continues without this client once the check is done. Raises OwnerSilent."""
         hold = Hold(holds=not anyway)
-        async with contextlib.aclosing(self._workers.pull(node, target, hold)) as states:
+        pulled = self._workers.pull(node, target, hold, background=background)
+        async with contextlib.aclosing(pulled) as states:
             async for state in states:
                 if hold.holds and state.sources:
                     hold.holds = False  # a node of the cluster has it already

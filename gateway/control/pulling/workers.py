@@ -3,7 +3,7 @@ follows the progress of that work.
 
 The control plane may drop messages, so a question (an order to a worker) is repeated while the
 client waits. A worker that restarts continues from the files that it has. When the client stops
-waiting, this module tells the worker to stop.
+waiting, this module tells the worker to stop. Only a pull in the background continues.
 """
 
 from __future__ import annotations
@@ -74,14 +74,21 @@ class Workers:
         return self._follow(node, "pull.asked", lambda: question, self._pulls)
 
     def pull(
-        self, node: NodeId, target: PullTarget, hold: Hold | None = None
+        self,
+        node: NodeId,
+        target: PullTarget,
+        hold: Hold | None = None,
+        *,
+        background: bool = False,
     ) -> AsyncGenerator[PullState]:
-        """Have a node pull a model, and wait while `hold` says so; see `_follow`."""
+        """Have a node pull a model, and wait while `hold` says so; see `_follow`. A pull in the
+        `background` continues when the client stops waiting."""
         question = PullAsked(
             question=new_name("pull"),
             asker=self._bus.speaker.node,
             model=target.model,
             revision=target.revision,
+            background=background,
         )
 
         def question_now() -> PullAsked:
@@ -112,7 +119,7 @@ class Workers:
         """Send a node a question and yield the state of its work until it ends.
 
         Each state is yielded once, and again after `AGAIN_S`. Closing the generator early stops the
-        work, unless other clients wait for it. Raises OwnerSilent.
+        work, unless other clients wait for it or it is in the background. Raises OwnerSilent.
         """
         loop = asyncio.get_running_loop()
         asked_at, received_at, yielded_at, last = loop.time() - ASK_S, loop.time(), 0.0, None

@@ -9,6 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from bus.wire.shares import PRIORITIES
+from gateway.control.pulling import PULL_FAULTS
 from gateway.dialects import faults, to_come
 from gateway.dialects.anthropic import bodies as anthropic_bodies
 from gateway.dialects.ollama import bodies as ollama_bodies
@@ -88,7 +89,7 @@ def test_each_dialects_table_has_every_field(title: str, names: set[str]) -> Non
 
 
 def test_every_error_code_is_on_the_page() -> None:
-    tables = (faults.REFUSALS, faults.FAILURES, faults.PULL_FAILURES)
+    tables = (faults.REFUSALS, faults.FAILURES, PULL_FAULTS)
     codes = {row.code for table in tables for row in table.values()}
     assert codes - _named(PAGE) == set()
 

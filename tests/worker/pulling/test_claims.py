@@ -21,10 +21,10 @@ from bus.wire.messages.readings import PullForecast, PullReading, PullState
 from bus.wire.messages.weights import PullAsked
 from tests.recorded.specimens import least
 from worker.models.local_models import LocalModels
-from worker.pulling import pulls as pulling
+from worker.pulling.active import pulls as pulling
+from worker.pulling.active.pulls import Pulls
 from worker.pulling.claims import OFFERED_S, SETTLE_S, SILENT_S, STALLED_S
 from worker.pulling.order import PullOrder, PullSettings
-from worker.pulling.pulls import Pulls
 from worker.transfer.downloads import Downloads
 
 M = ModelId("o/m")
@@ -135,7 +135,7 @@ class SimNode:
         self.notes: list[str] = []
         self.failure, self.frozen_at = "", cast("float | None", None)
         self.fetches = Fetches(self)
-        found = PullSettings(Path(name), **more)
+        found = PullSettings(Path(name), Path(name, "pulls"), **more)
         downloads = cast(Downloads, self.fetches)
         self.pulls = Pulls(cast(BusClient, self), found, downloads, cast(LocalModels, self.here))
 
@@ -366,7 +366,7 @@ def test_the_next_goes_on_where_the_first_does_not(
         "freezes": f"made no progress for {STALLED_S:g} s",
         "is cut off": f"was silent for {SILENT_S:g} s",
     }
-    left = next(p.standing.left for p in second.pulls._pulls)  # pyright: ignore[reportPrivateUsage]
+    left = next(p.standing.left for p in second.pulls._board.pulls)  # pyright: ignore[reportPrivateUsage]
     assert left == f"node {first.name} {words[end]}"
 
 

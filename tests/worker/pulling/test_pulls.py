@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,14 +18,15 @@ from bus.wire.messages.readings import PullReading, PullState
 from bus.wire.messages.weights import PullAsked
 from tests.recorded.specimens import least
 from worker.models.local_models import LocalModels
-from worker.pulling import pulls as pulling
+from worker.pulling.active import pulls as pulling
+from worker.pulling.active.pull import AT_ONCE, GIVER_S
+from worker.pulling.active.pulls import Pulls
 from worker.pulling.order import PullSettings
-from worker.pulling.pulls import AT_ONCE, GIVER_S, Pulls
 from worker.transfer.downloads import Downloads
 
 ME = NodeId("me")
 M = ModelId("m")
-SETTINGS = PullSettings(models=cast(Any, "/nowhere"))
+SETTINGS = PullSettings(Path("/nowhere"), record=Path("/nowhere/pulls"))
 
 
 class Quiet:

@@ -46,7 +46,7 @@ class Household(House):
             ring_ports=(0, 0),
             plan_ports=(0, 0),
             weights=weights,
-            pulls=PullSettings(models, offline=True),
+            pulls=PullSettings(models, models.parent / "pulls", offline=True),
             store=StoreSettings(models),
         )
         shelf = Weights(Shelf({}, (models,), None, float32=True))

@@ -14,7 +14,7 @@ from gateway.cli.command import Invocation
 from gateway.cli.output.amounts import size, span
 from gateway.cli.output.errors import CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.store.pull import REMARK_S, PaceColumn
+from gateway.cli.verbs.store.pulling import REMARK_S, PaceColumn
 
 ENDED = ("done", "failed")
 MOST_NAMED = 5

@@ -12,7 +12,7 @@ from gateway.cli.node.node_state import NodeState
 from gateway.cli.output.amounts import size
 from gateway.cli.output.errors import FAILED, CliError
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.store.pull import PaceColumn, pace_of
+from gateway.cli.verbs.store.pulling import PaceColumn, pace_of
 
 FETCHED = {
     "pulled": "get the model again with `shoal rm {0}` and `shoal pull {0}`",

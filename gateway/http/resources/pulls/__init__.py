@@ -3,6 +3,13 @@ nodes, edit a card, verify files, and delete fetched models.
 """
 
 from gateway.http.resources.pulls.card import CardBody, ModelCardResource
+from gateway.http.resources.pulls.listing import (
+    PullChangeAnswer,
+    PullChangeBody,
+    PullList,
+    PullOfPath,
+    PullsAnswer,
+)
 from gateway.http.resources.pulls.plan import PullPlan
 from gateway.http.resources.pulls.pull import (
     AddBody,
@@ -44,9 +51,14 @@ __all__ = [
     "ModelToFetch",
     "PullAnswer",
     "PullBody",
+    "PullChangeAnswer",
+    "PullChangeBody",
     "PullEvent",
+    "PullList",
     "PullModel",
+    "PullOfPath",
     "PullPlan",
+    "PullsAnswer",
     "PurgeAnswer",
     "PurgeBody",
     "PurgeStaging",

@@ -11,8 +11,7 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullForecast
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
-from gateway.dialects import faults
+from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict, of_pull
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised
 
@@ -86,7 +85,7 @@ async def plan_of(fitting: Fitting, node: NodeId, target: PullTarget) -> PullPla
     """Return the plan of a pull to a node. Raises HttpFaultRaised if the pull would fail."""
     held = await fitting.forecast(node, target)
     if held.state.phase == "failed":
-        raise HttpFaultRaised(faults.of_pull(held.state))
+        raise HttpFaultRaised(of_pull(held.state))
     return _plan(held, node, target)
 
 

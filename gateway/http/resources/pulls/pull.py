@@ -1,6 +1,7 @@
 """Talks to clients: makes a node pull a model, through Ollama's API or our own.
 
-If the client disconnects, the pull stops, unless other clients wait for the same pull. The received
+If the client disconnects, the pull stops, unless other clients wait for the same pull or it runs in
+the background. The received
 bytes are kept, and the next pull resumes from them. The answer ends once this process lists the
 model.
 """
@@ -19,7 +20,7 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster import Cluster
-from gateway.control.pulling import Fitting, PullTarget, pull_target
+from gateway.control.pulling import Fitting, PullTarget, of_pull, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
@@ -38,7 +39,8 @@ NAME_CHARACTERS = 400
 class PullBody(Closed):
     """`POST /models/pull`: `to` is a node, by id or name; by default this node. `dry_run` only
     answers with the plan and whether the model would fit. `anyway` pulls a model even if no nodes
-    can hold it in memory."""
+    can hold it in memory. `background`: the pull continues if the client disconnects, and after a
+    restart of its node."""
 
     model: str = Field(min_length=1, max_length=NAME_CHARACTERS)
     revision: str = Field(default="", max_length=200)
@@ -46,6 +48,7 @@ class PullBody(Closed):
     stream: bool = True
     dry_run: bool = False
     anyway: bool = False
+    background: bool = False
 
 
 class AddBody(Closed):
@@ -62,7 +65,8 @@ class PullEvent(Closed):
     """A line of the stream of `POST /models/pull`. The line of the last `status` is also the whole
     answer without a stream. `eta_s` is null unless bytes arrive; `sources` are the nodes that send
     the model; `known_as` is the short name of `model`. `unreckoned`: why shoal cannot say whether
-    the model fits into the cluster's memory; in that case the model is pulled anyway."""
+    the model fits into the cluster's memory; in that case the model is pulled anyway. `background`:
+    the pull is recorded, and continues if the client disconnects now."""
 
     status: PullPhase
     model: str
@@ -80,6 +84,7 @@ class PullEvent(Closed):
     sources: list[str]
     note: str
     unreckoned: str
+    background: bool
 
 
 class PullAnswer(RootModel[PullEvent | PullPlan]):
@@ -118,9 +123,7 @@ class ModelToFetch(Resource):
         running = RunningWork(
             req,
             states,
-            Telling(
-                faults.of_pull, endpoint.line, endpoint.error_line, endpoint.streams, listed=listed
-            ),
+            Telling(of_pull, endpoint.line, endpoint.error_line, endpoint.streams, listed=listed),
         )
         if not request.stream:
             await running.whole()
@@ -182,9 +185,9 @@ async def answer_pull(cluster: Cluster, req: Request, resp: Response, body: Pull
         plan = await plan_of(_fitting(cluster), node, target)
         resp.data = json_bytes(plan.model_dump(mode="json"))
         return
-    states = _fitting(cluster).pull(node, target, anyway=body.anyway)
+    states = _fitting(cluster).pull(node, target, anyway=body.anyway, background=body.background)
     listed = partial(_listed, cluster, target)
-    telling = Telling(faults.of_pull, render, error_line, listed=listed)
+    telling = Telling(of_pull, render, error_line, listed=listed)
     running = RunningWork(req, states, telling)
     if body.stream:
         await running.stream(resp)
@@ -225,4 +228,5 @@ def _event(state: PullState, node: NodeId, target: PullTarget) -> PullEvent:
         sources=list(state.sources),
         note=state.note,
         unreckoned="" if state.forecast is None else state.forecast.why,
+        background=state.background,
     )

@@ -17,7 +17,7 @@ from bus.wire.messages.gateways import (
     SearchRefused,
 )
 from gateway.cluster import Cluster
-from gateway.dialects import faults
+from gateway.control.pulling import of_pull
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
@@ -97,7 +97,7 @@ async def _search(cluster: Cluster, question: AskSearch) -> SearchFound:
         text = f"the worker of this node sent an unknown answer: {error}"
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text)) from None
     if isinstance(answer, SearchRefused):
-        raise HttpFaultRaised(faults.of_pull(answer))
+        raise HttpFaultRaised(of_pull(answer))
     if not isinstance(answer, SearchFound):
         text = "the worker of this node sent an unknown answer; check that it has the same version"
         raise HttpFaultRaised(HttpFault(502, "worker_unknown", text))

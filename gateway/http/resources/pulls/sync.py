@@ -28,6 +28,7 @@ from gateway.control.pulling import (
     SyncPlan,
     Workers,
     copied,
+    of_pull,
     sync_plan,
 )
 from gateway.dialects import faults
@@ -211,7 +212,7 @@ def _refused(field: str, text: str) -> HttpFault:
 
 def _fault(step: _Step) -> HttpFault:
     assert step.failed is not None, "a failed step has a reason"
-    return faults.of_pull(step.failed.model_copy(update={"message": step.message}))
+    return of_pull(step.failed.model_copy(update={"message": step.message}))
 
 
 def _line(step: _Step) -> bytes:

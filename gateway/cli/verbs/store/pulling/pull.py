@@ -1,5 +1,9 @@
-"""Talks to the node's API: `shoal pull` downloads a model from a hub, `shoal quantize` makes a
-smaller model."""
+"""Talks to the node's API: `shoal pull` has a node download a model from a hub, and shows the
+progress.
+
+The pull runs in the background of the node. It continues if the terminal is closed or the user
+presses Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,21 @@ from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
-from rich.progress import DownloadColumn, ProgressColumn, Task, TimeRemainingColumn
+from rich.progress import DownloadColumn, ProgressColumn, Task
 from rich.text import Text
 
 from gateway.cli.command import Invocation
-from gateway.cli.node.node_api import NodeApi
 from gateway.cli.output.amounts import size, span
-from gateway.cli.output.errors import FAILED, NOT_FOUND, CliError
+from gateway.cli.output.errors import USAGE, CliError
 from gateway.cli.output.printable import printable_line
 from gateway.cli.output.terminal import Output
-from gateway.cli.verbs.models.instances import ModelName
-from gateway.cli.verbs.store.pull_plan import show_plan
+from gateway.cli.verbs.store.pulling.plan import show_plan
 
 EVERYWHERE = "all"
 REMARK_S = 10.0
 """Seconds between two lines of progress where no progress bar can be drawn."""
-LOOK_S = 0.25
-LEARN_S = 5.0
-"""How long the HTTP process that answers may take to learn that a quantization began or ended."""
-LISTED_S = 20.0
+PLAN_S = 75.0
+"""The node needs up to a minute for a plan, because the hub may ask it to wait."""
 
 
 def pull(
@@ -53,37 +53,51 @@ def pull(
         bool,
         typer.Option("--anyway", help="Pull the model even if it fits into no node's memory."),
     ] = False,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", help="End once the node has begun; see `shoal pulls`."),
+    ] = False,
 ) -> None:
-    """Download a model from the Hugging Face hub, or copy it from another node. Ctrl-C stops the
-    download; the same command resumes it."""
+    """Download a model from the Hugging Face hub, or copy it from another node. The node continues
+    in the background if you press Ctrl-C or close the terminal; `shoal pulls cancel` ends it."""
     output = invocation.output
     if dry_run:
         if to == EVERYWHERE:
             remedy = "use `--to NODE`, or omit it for this node"
-            raise CliError("--dry-run works for one node only", remedy=remedy, code=2)
-        body = {"model": model, "to": to, "dry_run": True}
-        show_plan(output, cast(dict[str, Any], invocation.api().post("/models/pull", body)))
+            raise CliError("--dry-run works for one node only", remedy=remedy, code=USAGE)
+        if detach:
+            raise CliError("--dry-run pulls nothing", remedy="omit --detach", code=USAGE)
+        show_plan(output, plan_of(invocation, model, to))
         return
     if to == EVERYWHERE:
-        output.document(_to_all(invocation, model, anyway=anyway))
+        output.document(_to_all(invocation, model, anyway=anyway, detach=detach))
         return
-    last = _to_one(invocation, model, to, anyway=anyway)
+    last = pull_to(invocation, model, to, anyway=anyway, detach=detach)
     output.document(last)
-    if not last["note"]:
+    if last["status"] == "done" and not last["note"]:
         output.note(f'try it: `shoal run {last["model"]} "..."`')
 
 
-def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[str, Any]]:
+def plan_of(invocation: Invocation, model: str, to: str | None = None) -> dict[str, Any]:
+    """Return the plan of a pull: its size, and the nodes where the model fits. Raises CliError."""
+    body = {"model": model, "to": to, "dry_run": True}
+    plan = invocation.api().post("/models/pull", body, timeout_s=PLAN_S)
+    return cast(dict[str, Any], plan)
+
+
+def _to_all(
+    invocation: Invocation, model: str, *, anyway: bool, detach: bool
+) -> list[dict[str, Any]]:
     """Pull a model to this node, then have every other node copy it. Return the last event of each
     node. If a node fails, the other nodes continue; raises CliError at the end."""
     state = invocation.state()
     others = sorted((card.name, card.node) for card in state.cards if card.node != state.node)
-    ended = [_to_one(invocation, model, None, anyway=anyway)]
+    ended = [pull_to(invocation, model, None, anyway=anyway, detach=detach)]
     failed: list[str] = []
     for name, node in others:
         invocation.output.note(f"to {name}")
         try:
-            ended.append(_to_one(invocation, model, node, anyway=anyway))
+            ended.append(pull_to(invocation, model, node, anyway=anyway, detach=detach))
         except CliError as error:
             failed.append(f"{name}: {error}")
     if failed:
@@ -91,23 +105,36 @@ def _to_all(invocation: Invocation, model: str, *, anyway: bool) -> list[dict[st
     return ended
 
 
-def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool) -> dict[str, Any]:
-    """Pull a model to one node and show the progress. If `to` is None, pull to the node that
-    answers. Return the last event. Raises CliError."""
+def pull_to(
+    invocation: Invocation,
+    model: str,
+    to: str | None = None,
+    *,
+    anyway: bool = False,
+    detach: bool = False,
+) -> dict[str, Any]:
+    """Have one node pull a model in the background, and show the progress. If `to` is None, that is
+    the node that answers. Return the last event; with `detach`, the first one after the node has
+    begun. Raises CliError."""
     api, output, names = invocation.api(), invocation.output, invocation.state().names
+    body = {"model": model, "to": to, "anyway": anyway, "background": True}
     last: dict[str, Any] = {}
     try:
         with (
-            api.json_lines("/models/pull", {"model": model, "to": to, "anyway": anyway}) as events,
+            api.json_lines("/models/pull", body) as events,
             output.progress(f"pulling {model}", DownloadColumn(), PaceColumn()) as show,
         ):
             remarks = _Remarks(output, names)
             for event in events:
                 if not last and event["known_as"]:
                     output.note(f"{event['known_as']} stands for {event['model']}")
+                if event["background"] and not last.get("background") and not detach:
+                    output.note(_HINT.format(event["model"]))
                 last = event
                 if event["unreckoned"]:
                     output.note(f"pulled without a memory estimate: {event['unreckoned']}")
+                if detach and event["background"]:
+                    break
                 remarks.say(event)
                 show(
                     _words(event, names),
@@ -117,8 +144,30 @@ def _to_one(invocation: Invocation, model: str, to: str | None, *, anyway: bool)
                     total=event["total"] or None,
                 )
     except KeyboardInterrupt:
-        output.note("stopped; the downloaded part is kept, and the same `shoal pull` resumes")
+        output.note(_interrupted(last))
         raise
+    if detach and last.get("background"):
+        output.say(f"{names.get(last['node'], last['node'])} pulls {last['model']}")
+        output.note("see `shoal pulls`")
+        return last
+    return _ended(output, last)
+
+
+_HINT = "Ctrl-C does not end this pull; `shoal pulls cancel {}` does"
+
+
+def _interrupted(last: Mapping[str, Any]) -> str:
+    """Return what becomes of a pull whose command the user interrupts after this event."""
+    if not last:
+        return "interrupted; `shoal pulls` shows whether the node pulls"
+    if last["background"]:
+        cancel = f"`shoal pulls cancel {last['model']}`"
+        return f"the pull continues in the background: see `shoal pulls`, end it with {cancel}"
+    return "stopped before the download began; the same `shoal pull` starts it"
+
+
+def _ended(output: Output, last: dict[str, Any]) -> dict[str, Any]:
+    """Show and return the last event of a pull. Raises CliError if the pull is not done."""
     if last.get("status") != "done":
         raise CliError("the node ended the pull without a reason", remedy="see `shoal logs worker`")
     if last["note"]:
@@ -183,76 +232,3 @@ def _words(event: dict[str, Any], names: Mapping[str, str]) -> str:
         words.append(f"from {', '.join(names.get(source, source) for source in event['sources'])}")
     pace = pace_of(event)
     return ", ".join(words) + (f": {pace}" if pace else "")
-
-
-def quantize(
-    invocation: Invocation,
-    model: ModelName,
-    bits: Annotated[int, typer.Option("--bits", help="Bits per weight: 4, 6 or 8.")] = 4,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Name of the new model; default: MODEL-4bit.")
-    ] = None,
-    group_size: Annotated[
-        int, typer.Option("--group-size", help="Weights per scale: 32, 64 or 128.")
-    ] = 64,
-    on: Annotated[
-        str | None, typer.Option("--on", metavar="NODE", help="The node that quantizes.")
-    ] = None,
-) -> None:
-    """Quantize a model to fewer bits, on a node that has it. Ctrl-C cancels and deletes partial
-    files."""
-    api, output = invocation.api(), invocation.output
-    body = {"model": model, "bits": bits, "name": name, "group_size": group_size, "node": on}
-    begun = cast(dict[str, Any], api.post("/models/quantize", body))
-    made = str(begun["model"])
-    _follow(api, str(begun["instance"]), made, output)
-    card = _wait_listed(api, made)
-    output.document(card)
-    before, after = begun["source_bytes"], card["size_bytes"]
-    output.say(f"made {made} from {begun['source']} ({size(before)} to {size(after)})")
-    output.note(f'try it: `shoal run {made} "..."`')
-
-
-def _follow(api: NodeApi, instance: str, made: str, output: Output) -> None:
-    """Wait until the quantized model is made. An interrupt cancels the work. Raises CliError if it
-    fails."""
-    known_by_at = time.monotonic() + LEARN_S
-    try:
-        with output.progress(f"making {made}", DownloadColumn(), TimeRemainingColumn()) as show:
-            while True:
-                try:
-                    answer = cast(dict[str, Any], api.get(f"/instance/{instance}"))
-                except CliError as problem:
-                    if problem.code != NOT_FOUND:
-                        raise
-                    if time.monotonic() > known_by_at:
-                        return
-                    time.sleep(LOOK_S)
-                    continue
-                known_by_at = 0.0
-                row = answer["instance"]
-                reading = cast(dict[str, Any], answer["reading"] or {})
-                if row["status"] == "failed":
-                    raise CliError(
-                        f"cannot make {made}: {row['why']}", remedy="see `shoal logs`", code=FAILED
-                    )
-                done, total = reading.get("done_bytes", 0), reading.get("total_bytes", 0)
-                words = f"making {made}" + (f": {100 * done // total} %" if total else "")
-                show(words, description="making", completed=done, total=total or None)
-                time.sleep(LOOK_S)
-    except KeyboardInterrupt:
-        output.note("cancelled; its files were deleted")
-        api.delete(f"/instance/{instance}")
-        raise
-
-
-def _wait_listed(api: NodeApi, made: str) -> dict[str, Any]:
-    """Wait until a node lists the new model, then return its model card. Raises CliError."""
-    gives_up_at = time.monotonic() + LISTED_S
-    while time.monotonic() < gives_up_at:
-        card = next((card for name, card in api.state().models.items() if name == made), None)
-        if card is not None:
-            return card.model_dump(mode="json")
-        time.sleep(LOOK_S)
-    text = f"making {made} was cancelled, or no node lists it yet"
-    raise CliError(text, remedy="see `shoal ls` and `shoal logs worker`", code=FAILED)

@@ -1,0 +1,7 @@
+"""Talks to the node's API about pulls: begins one, lists them, and changes them. Other verbs show
+the pace of their own transfers with its column."""
+
+from gateway.cli.verbs.store.pulling.pull import REMARK_S, PaceColumn, pace_of, pull
+from gateway.cli.verbs.store.pulling.pulls import pulls
+
+__all__ = ["REMARK_S", "PaceColumn", "pace_of", "pull", "pulls"]

@@ -1,0 +1,138 @@
+"""`shoal pulls` and `shoal pull`, against a node that answers as told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.cli.app import app
+from tests.harness.node_server import card, serving, state
+
+ROW: dict[str, Any] = {
+    "model": "someone/big", "node": "n1", "name": "attic", "state": "fetching", "background": True,
+    "revision": "abc", "completed": 1_000_000, "total": 4_000_000, "bytes_per_s": 500_000.0,
+    "eta_s": 6.0, "sources": [], "note": "", "code": None, "message": "",
+}  # fmt: skip
+FAILED = {
+    **ROW, "name": "kelp", "state": "failed", "bytes_per_s": 0.0, "eta_s": None,
+    "code": "hub_unreachable", "message": "no route to the hub",
+}  # fmt: skip
+EVENT: dict[str, Any] = {
+    "status": "fetching", "model": "someone/big", "node": "n1", "known_as": "", "hub": "https://hub",
+    "revision": "abc", "digest": "d", "files": 3, "completed": 1, "total": 4, "received_bytes": 1,
+    "bytes_per_s": 0.0, "eta_s": None, "sources": [], "note": "", "unreckoned": "",
+    "background": False,
+}  # fmt: skip
+
+
+class Desk:
+    """A node with one model. `events` are the lines of a pull."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.state = state([card("shoal-tiny", tmp_path)], [])
+        self.pulls: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self.changed: tuple[int, Any] = (200, {})
+        self.asked: list[tuple[str, str, dict[str, Any]]] = []
+        self.home = tmp_path
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        """Answer a request."""
+        self.asked.append((method, path, body))
+        if path == "/state":
+            return 200, self.state
+        if path == "/v1/models":
+            return 200, {"data": [{"id": "shoal-tiny"}]}
+        if path.startswith("/v1/models/"):
+            here = path.endswith("/shoal-tiny")
+            return (200, {}) if here else _refused(404, "model_not_found", "model not found")
+        if path == "/models/pulls":
+            return 200, {"pulls": self.pulls}
+        if path == "/models/pull":
+            return (json.dumps(event) + "\n" for event in self.events)
+        if path.startswith("/models/pulls/"):
+            return self.changed
+        return _refused(404, "model_not_found", f"download it with `shoal pull {body['model']}`")
+
+    def type(self, *words: str, keys: str = "") -> Result:
+        """Run a line of the command line."""
+        with serving(self.answer) as url:
+            line = ["--home", str(self.home), "--url", url, *words]
+            return CliRunner().invoke(app, line, input=keys, env={"NO_COLOR": "1"})
+
+    def bodies(self, path: str) -> list[dict[str, Any]]:
+        """Return the bodies that the node got at a path."""
+        return [body for _, asked, body in self.asked if asked == path]
+
+
+def _refused(status: int, code: str, message: str) -> tuple[int, Mapping[str, Any]]:
+    return status, {"error": {"message": message, "code": code}}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_pulls_are_a_table_with_rate_time_and_error(desk: Desk) -> None:
+    assert "no node pulls a model" in desk.type("pulls").stdout
+    desk.pulls = [ROW, FAILED]
+    shown = desk.type("pulls")
+    head, first, second = shown.stdout.splitlines()
+    assert head.split() == ["model", "node", "state", "done", "of", "rate", "left", "note"]
+    for words in ("someone/big", "attic", "fetching", "1.0 MB", "4.0 MB", "500.0 kB/s", "6 s"):
+        assert words in first, shown.stdout
+    assert "kelp" in second and "no route to the hub" in second
+    assert "`shoal pulls resume someone/big`" in shown.stderr
+    assert json.loads(desk.type("pulls", "--json").stdout) == {"pulls": [ROW, FAILED]}
+
+
+def test_a_pull_is_cancelled_paused_and_resumed(desk: Desk) -> None:
+    result = {"node": "n1", "name": "attic", "deleted_bytes": 5_000_000, "why": ""}
+    desk.changed = 200, {"model": "someone/big", "change": "cancel", "nodes": [result]}
+    done = desk.type("pulls", "cancel", "someone/big", "--node", "attic")
+    assert (
+        done.exit_code == 0 and done.stdout == "cancelled someone/big on attic (5.0 MB deleted)\n"
+    )
+    assert desk.asked[-1][:2] == ("DELETE", "/models/pulls/someone/big?node=attic")
+    result["deleted_bytes"] = 0
+    for act, words in (("pause", "paused"), ("resume", "resumed")):
+        assert desk.type("pulls", act, "someone/big").stdout == f"{words} someone/big on attic\n"
+        assert desk.asked[-1] == ("POST", "/models/pulls/someone/big", {"change": act})
+    failed = {"node": "n2", "name": "kelp", "deleted_bytes": 0, "why": "kelp did not answer"}
+    desk.changed = 200, {"model": "someone/big", "change": "pause", "nodes": [result, failed]}
+    half = desk.type("pulls", "pause", "someone/big")
+    assert half.exit_code == 5 and "kelp did not answer" in half.stderr
+    desk.changed = _refused(404, "pull_not_found", "no node has a pull of 'someone/big'")
+    none = desk.type("pulls", "cancel", "someone/big")
+    assert none.exit_code == 4 and "list the pulls with `shoal pulls`" in none.stderr
+    for words in (("stop", "someone/big"), ("cancel",), ("list", "someone/big")):
+        assert desk.type("pulls", *words).exit_code == 2
+
+
+def test_a_detached_pull_ends_once_the_node_has_recorded_it(desk: Desk) -> None:
+    begun = {**EVENT, "background": True}
+    desk.events = [EVENT, begun, {"error": {"message": "never read", "status": 500}}]
+    done = desk.type("pull", "someone/big", "--detach")
+    assert done.exit_code == 0 and done.stdout == "desk pulls someone/big\n", done.output
+    assert "see `shoal pulls`" in done.stderr
+    assert desk.bodies("/models/pull")[-1]["background"] is True
+    told = desk.type("pull", "someone/big", "--detach", "--json")
+    assert json.loads(told.stdout) == begun
+    assert desk.type("pull", "someone/big", "--detach", "--dry-run").exit_code == 2
+
+
+def test_a_pull_says_once_that_it_continues_without_the_terminal(desk: Desk) -> None:
+    begun = {**EVENT, "background": True}
+    desk.events = [EVENT, begun, {**begun, "completed": 2}, {**EVENT, "status": "done"}]
+    done = desk.type("pull", "someone/big")
+    assert done.exit_code == 0 and "pulled someone/big" in done.stdout
+    assert done.stderr.count("`shoal pulls cancel someone/big`") == 1
+    desk.events = [begun, {"error": {"message": "it was paused", "code": "pull_paused"}}]
+    paused = desk.type("pull", "someone/big")
+    assert paused.exit_code == 1 and "`shoal pulls resume MODEL`" in paused.stderr
