@@ -19,6 +19,7 @@ import pytest
 from tests.harness.hub import Faults, HubServer, files_of
 from tests.harness.nodes import MODEL, Node, answered, eventually, typed
 from tests.harness.pulling import REPOSITORY, is_whole, tiny
+from tests.harness.terminals import Terminal
 from tests.harness.typed_lines import examples
 from worker.models.files import ORIGIN_FILE
 
@@ -168,6 +169,21 @@ def has(node: Node, model: str) -> bool:
 def recorded(node: Node) -> str:
     """Return the models in the node's record of background pulls."""
     return (node.home / "state" / "pulls").read_text().partition(" crc32:")[0].strip("[]")
+
+
+def test_run_offers_a_model_that_no_node_has_pulls_it_and_answers(
+    node: Node, hub: HubServer
+) -> None:
+    hub.repositories["someone/offered"] = tiny()
+    with Terminal(node, "run", "someone/offered", "hi", "--temperature", "0") as terminal:
+        shown = terminal.read_to("[y/n]")
+        assert "no node has someone/offered" in shown and "it fits now" in shown
+        assert "tokens/s, a prediction" in shown and weights_sent(hub) == 0
+        terminal.write("y\n")
+        terminal.read_to("pulled someone/offered")
+        assert terminal.wait() == 0
+    answer = terminal.shown.rpartition("pulled someone/offered")[2]
+    assert len(answer.splitlines()) > 1, terminal.shown
 
 
 @pytest.mark.proof

@@ -115,6 +115,7 @@ def run(
     Piped input is added to the prompt: `cat notes.txt | shoal run MODEL "Summarise this:"`.
     """
     question = " ".join(prompt or [])
+    _offer_to_pull(invocation, model)
     if not question and sys.stdin.isatty():
         converse(invocation, model, wishes)
         return
@@ -126,6 +127,11 @@ def run(
     invocation.output.document(_fields(model, reply))
     if reply.stopped:
         raise KeyboardInterrupt
+
+
+def is_terminal() -> bool:
+    """Return whether a user reads the output and can answer a question."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def read_piped(output: Output) -> str:
@@ -150,7 +156,18 @@ def chat(
     wishes: Wishes,
 ) -> None:
     """Chat with a model. /bye ends the chat, Ctrl-C stops an answer."""
-    converse(invocation, model or invocation.settings().default_model, wishes)
+    model = model or invocation.settings().default_model
+    _offer_to_pull(invocation, model)
+    converse(invocation, model, wishes)
+
+
+def _offer_to_pull(invocation: Invocation, model: str) -> None:
+    """On a terminal, offer to pull a model that no node has. Elsewhere the request fails with an
+    error that names `shoal pull`. Raises CliError."""
+    if is_terminal() and not invocation.output.as_json:
+        from gateway.cli.verbs.store.pulling import pull_if_missing
+
+        pull_if_missing(invocation, model)
 
 
 def converse(invocation: Invocation, model: str, wishes: Wishes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from gateway.cli.output.amounts import size
 from gateway.cli.output.terminal import Output
 
+OFFERED = ("to fetch", "disk", "fits", "speed", "why")
 WORDS = {
     "now": "it fits",
     "later": "it fits after other models are evicted",
@@ -33,6 +34,12 @@ def show_plan(output: Output, plan: dict[str, Any]) -> None:
         output.say(plan["why"])
     if plan["fits"] == "never":
         output.note("`shoal pull` refuses this model; use `--anyway` to pull it anyway")
+
+
+def offer_rows(plan: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (label, text) rows for a user who decides whether to pull the model."""
+    rows = [*_rows(plan), ("why", plan["why"])]
+    return [(name, text) for name, text in rows if name in OFFERED and text]
 
 
 def _rows(plan: dict[str, Any]) -> list[tuple[str, str]]:

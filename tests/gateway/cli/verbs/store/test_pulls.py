@@ -1,4 +1,4 @@
-"""`shoal pulls` and `shoal pull`, against a node that answers as told."""
+"""`shoal pulls`, `shoal pull` and the offer of `shoal run`, against a node that answers as told."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gateway.cli.app import app
+from gateway.cli.verbs.models import chat
 from tests.harness.node_server import card, serving, state
 
 ROW: dict[str, Any] = {
@@ -28,14 +29,22 @@ EVENT: dict[str, Any] = {
     "bytes_per_s": 0.0, "eta_s": None, "sources": [], "note": "", "unreckoned": "",
     "background": False,
 }  # fmt: skip
+PLAN: dict[str, Any] = {
+    "model": "someone/big", "node": "n1", "known_as": "", "hub": "https://hub", "revision": "abc",
+    "digest": "d", "files": 3, "total_bytes": 4_000_000, "fetch_bytes": 4_000_000, "sources": [],
+    "note": "", "disk": None, "fits": "now", "why": "", "bill": None,
+    "placement": {"ranks": [{"name": "attic"}, {"name": "kelp"}]}, "tokens_per_s": 41.5,
+    "no_speed": "", "nodes": [], "blocked": {},
+}  # fmt: skip
 
 
 class Desk:
-    """A node with one model. `events` are the lines of a pull."""
+    """A node with one model. `plan` answers a dry run; `events` are the lines of a pull."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.state = state([card("shoal-tiny", tmp_path)], [])
         self.pulls: list[dict[str, Any]] = []
+        self.plan: tuple[int, Any] = (200, PLAN)
         self.events: list[dict[str, Any]] = []
         self.changed: tuple[int, Any] = (200, {})
         self.asked: list[tuple[str, str, dict[str, Any]]] = []
@@ -54,7 +63,8 @@ class Desk:
         if path == "/models/pulls":
             return 200, {"pulls": self.pulls}
         if path == "/models/pull":
-            return (json.dumps(event) + "\n" for event in self.events)
+            lines = (json.dumps(event) + "\n" for event in self.events)
+            return self.plan if body.get("dry_run") else lines
         if path.startswith("/models/pulls/"):
             return self.changed
         return _refused(404, "model_not_found", f"download it with `shoal pull {body['model']}`")
@@ -77,6 +87,11 @@ def _refused(status: int, code: str, message: str) -> tuple[int, Mapping[str, An
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "is_terminal", lambda: True)
 
 
 def test_pulls_are_a_table_with_rate_time_and_error(desk: Desk) -> None:
@@ -136,3 +151,65 @@ def test_a_pull_says_once_that_it_continues_without_the_terminal(desk: Desk) -> 
     desk.events = [begun, {"error": {"message": "it was paused", "code": "pull_paused"}}]
     paused = desk.type("pull", "someone/big")
     assert paused.exit_code == 1 and "`shoal pulls resume MODEL`" in paused.stderr
+
+
+@pytest.mark.usefixtures("terminal")
+def test_run_on_a_terminal_offers_a_missing_model_and_pulls_it(desk: Desk) -> None:
+    desk.events = [{**EVENT, "status": "done", "background": True}]
+    run = desk.type("run", "someone/big", "hi", keys="y\n")
+    for words in (
+        "no node has someone/big", "4.0 MB (3 files at https://hub)", "it fits now: attic, kelp",
+        "41.5 tokens/s, a prediction for one stream", "pulled someone/big",
+    ):  # fmt: skip
+        assert words in run.stdout, run.output
+    assert "Pull it now? [y/n]" in run.stderr
+    assert [body.get("dry_run", False) for body in desk.bodies("/models/pull")] == [True, False]
+    assert desk.asked[-1][1] == "/v1/chat/completions"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_declined_offer_pulls_nothing_and_names_the_command(desk: Desk) -> None:
+    for words in (("run", "someone/big", "hi"), ("run", "someone/big"), ("chat", "someone/big")):
+        declined = desk.type(*words, keys="n\n")
+        assert declined.exit_code == 4 and "`shoal pull someone/big`" in declined.stderr
+    assert all(body["dry_run"] for body in desk.bodies("/models/pull"))
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_model_that_fits_nowhere_is_not_offered(desk: Desk) -> None:
+    desk.plan = 200, {**PLAN, "fits": "never", "why": "it needs 900 GB", "placement": None}
+    refused = desk.type("run", "someone/big", "hi", keys="y\n")
+    assert refused.exit_code == 1 and "it needs 900 GB" in refused.stderr
+    assert "`shoal pull someone/big --anyway`" in refused.stderr
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_slip_suggests_the_model_that_is_there(desk: Desk) -> None:
+    for code, status in (("invalid_value", 400), ("hub_model_not_found", 404)):
+        desk.plan = _refused(status, code, "the hub has no such model")
+        slip = desk.type("run", "shoal-tinny", "hi")
+        assert slip.exit_code == 4 and "did you mean 'shoal-tiny'?" in slip.stderr, slip.output
+        far = desk.type("run", "zzz/zzz", "hi")
+        assert "the hub has no such model" in far.stderr and "did you mean" not in far.stderr
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_hub_that_does_not_answer_is_an_error_with_a_remedy(desk: Desk) -> None:
+    desk.plan = _refused(502, "hub_unreachable", "https://hub did not answer")
+    failed = desk.type("run", "someone/big", "hi")
+    assert failed.exit_code == 1 and "https://hub did not answer" in failed.stderr
+    assert "check that this node can reach the hub" in failed.stderr
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_model_that_is_there_and_json_are_never_asked_about(desk: Desk) -> None:
+    desk.type("run", "shoal-tiny", "hi")
+    refused = desk.type("run", "someone/big", "hi", "--json")
+    assert "`shoal pull someone/big`" in json.loads(refused.stdout)["error"]["message"]
+    assert not desk.bodies("/models/pull")
+
+
+def test_a_pipe_is_never_asked(desk: Desk) -> None:
+    refused = desk.type("run", "someone/big", "hi")
+    assert refused.exit_code == 4 and "`shoal pull someone/big`" in refused.stderr
+    assert not desk.bodies("/models/pull")
