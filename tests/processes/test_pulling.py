@@ -401,7 +401,7 @@ def test_two_who_ask_are_one_work_which_outlives_both_and_can_be_paused(
         "what came is told with why",
     )
     eventually(
-        lambda: "`shoal pull someone/slow` goes on" in node.shoal("show", "someone/slow").stderr,
+        lambda: "`shoal pull someone/slow` resumes it" in node.shoal("show", "someone/slow").stderr,
         20,
         "each process of the gateway tells of what came",
     )
