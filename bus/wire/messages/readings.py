@@ -252,7 +252,7 @@ PullRefusal = Literal[
 """Why a pull (a model's download) failed. `unfit`: the files are not a model that can run.
 `no_giver`: only other nodes were allowed as sources, and none offers the model. `too_large`: no
 nodes of the cluster could hold it in memory. `changed`: the hub's files differ from its list.
-`paused` and `cancelled`: a user ended the pull. `broken`: this node failed for a reason of its own."""
+`paused` and `cancelled`: a user ended the pull. `broken`: this node failed for its own reason."""
 
 
 class PullForecast(Message):
