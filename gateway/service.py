@@ -2,9 +2,9 @@
 HTTP.
 
 The process is built after the fork, in lifespan startup, because neither an event loop nor a ZeroMQ
-context survives a fork. It has four facades, and each resource names those that it needs: `cluster`
-(nodes, models, commands), `parts` (what answers requests), `records` (what is stored), and `watch`
-(streams of what happens).
+context survives a fork. It has four facades, and each resource names the facades that it needs.
+They are `cluster` (nodes, models, commands), `parts` (dispatcher, clients, tasks), `records` (the
+stored data of requests), and `watch` (streams of snapshots and events).
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class ServiceHandle:
         self.application: Application | None = None
         """The ASGI application of this process; the job runner sends it the requests of jobs."""
         self.on_start: Callable[[HttpService], None] | None = None
-        """What registers answers to calls, once the service has started."""
+        """Called once the service has started, to register answers to calls."""
         self._service: HttpService | None = None
 
     @property

@@ -24,10 +24,11 @@ from bus.client import BusClient
 from bus.wire.errors import Refusal
 from bus.wire.ids import ModelId, RequestId
 from bus.wire.topics import reading_topic
-from gateway.control.pulling import PullsOnDemand, of_pull, pulling_text
+from gateway.control.pulling import PullsOnDemand, pulling_text
 from gateway.dialects.faults import HttpFault
 from gateway.requests.catalog import ModelCatalog, not_loaded
 from gateway.requests.placement_check import PlacementCheck
+from gateway.requests.pull_faults import of_pull
 from gateway.requests.request import ClientRequest
 from gateway.requests.waiting_queue import (
     FULL_S,

@@ -119,8 +119,9 @@ class CostModel:
         return self.prefill.seconds(groups)
 
     def tokens_within(self, limit_s: float, *, least: int, most: int, depth: int = 0) -> int:
-        """Return how many tokens a chunk can have to take at most `limit_s`, if `depth` tokens of
-        its prompt are already in the KV cache: a multiple of `CHUNK_STEP`, but at least `least`."""
+        """Return how many tokens a chunk of a prompt can have to take at most `limit_s`: a multiple
+        of `CHUNK_STEP`, but at least `least`. `depth` tokens of the prompt are already in the KV
+        cache."""
         fixed_s = self.prefill_s(GroupSize(0, depth))
         token_s = self.prefill_s(GroupSize(1, depth)) - fixed_s
         steps = int((limit_s - fixed_s) / token_s / CHUNK_STEP + 1e-9)

@@ -23,14 +23,12 @@ from gateway.control.pulling.names import (
     pull_target,
 )
 from gateway.control.pulling.on_demand import PullsOnDemand, pulling_text
-from gateway.control.pulling.pull_faults import PULL_FAULTS, of_pull
 from gateway.control.pulling.sync_plan import CopyAt, SyncPlan, sync_plan
 from gateway.control.pulling.syncing import AskForCopy, CopyState, copied
 from gateway.control.pulling.workers import Workers
 
 __all__ = [
     "KNOWN_NAMES",
-    "PULL_FAULTS",
     "AskForCopy",
     "Change",
     "CopyAt",
@@ -51,7 +49,6 @@ __all__ = [
     "known_repository",
     "names_of",
     "nodes_pulling",
-    "of_pull",
     "pull_target",
     "pulling_text",
     "pulls_of",

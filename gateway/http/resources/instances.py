@@ -221,7 +221,6 @@ def known_nodes(cluster: Cluster, names: list[str], *, field: str) -> tuple[Node
 
 
 def _names(cluster: Cluster) -> dict[NodeId, str]:
-    """Return the names of the cluster's nodes."""
     called = {node.node: node.name for node in cluster.bus.state.nodes.values()}
     return called | {card.node: card.name for card in cluster.readings.cards(cluster.reactor.now())}
 

@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
@@ -96,7 +96,8 @@ def write_random_model(
     model_class, arguments_class = model_classes(config=dict(settings))
     model = model_class(arguments_class.from_dict(dict(settings)))
     mx.eval(model.parameters())
-    weights = {name: _as_stored(name, value) for name, value in tree_flatten(model.parameters())}
+    parameters = cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))
+    weights = {name: _as_stored(name, value) for name, value in parameters}
     mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
     for name in TOKENIZER_FILES if tokenizer_of is not None else ():
         shutil.copyfile(Path(str(tokenizer_of)) / name, folder / name)

@@ -9,7 +9,6 @@ import pytest
 from pydantic import BaseModel
 
 from bus.wire.shares import PRIORITIES
-from gateway.control.pulling import PULL_FAULTS
 from gateway.dialects import faults, to_come
 from gateway.dialects.anthropic import bodies as anthropic_bodies
 from gateway.dialects.ollama import bodies as ollama_bodies
@@ -17,6 +16,7 @@ from gateway.dialects.openai import bodies as openai_bodies
 from gateway.dialects.openai.responses import bodies as responses_bodies
 from gateway.dialects.openai.responses import items as responses_items
 from gateway.dialects.prompts import bodies as prompts_bodies
+from gateway.requests.pull_faults import PULL_FAULTS
 
 FOLDER = Path(__file__).parents[3] / "docs/operations"
 PAGE = (FOLDER / "http-api.md").read_text()

@@ -20,7 +20,6 @@ from gateway.control.pulling import (
     change_pulls,
     known_repository,
     nodes_pulling,
-    of_pull,
     pulls_of,
 )
 from gateway.dialects.body import Closed
@@ -28,6 +27,7 @@ from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.callers import key_behind
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.resources.pulls.target import node_named
+from gateway.requests.pull_faults import of_pull
 
 NOTICED_S, LOOK_S = 2.0, 0.05
 """How long to wait for the first report of a new pull."""

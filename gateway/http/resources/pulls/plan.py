@@ -11,9 +11,10 @@ from typing import Any
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullForecast
 from bus.wire.messages.weights import DISK_MARGIN_BYTES
-from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict, of_pull
+from gateway.control.pulling import Fit, Fitting, HeldPull, PullTarget, Verdict
 from gateway.dialects.body import Closed
 from gateway.dialects.faults import HttpFaultRaised
+from gateway.requests.pull_faults import of_pull
 
 
 class PullDisk(Closed):

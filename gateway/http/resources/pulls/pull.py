@@ -20,7 +20,7 @@ from bus.wire.errors import BadRequest
 from bus.wire.ids import NodeId
 from bus.wire.messages.readings import PullPhase, PullState
 from gateway.cluster import Cluster
-from gateway.control.pulling import Fitting, PullTarget, of_pull, pull_target
+from gateway.control.pulling import Fitting, PullTarget, pull_target
 from gateway.dialects import api_table, dialect, faults
 from gateway.dialects.body import Closed
 from gateway.dialects.encode import json_bytes
@@ -31,6 +31,7 @@ from gateway.http.resources.pulls.plan import PullPlan, plan_of
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.target import node_named
 from gateway.requests.catalog import ModelCatalog
+from gateway.requests.pull_faults import of_pull
 
 NOTICED_S, NOTICED_LOOK_S = 10.0, 0.05
 NAME_CHARACTERS = 400

@@ -17,11 +17,11 @@ from bus.wire.messages.gateways import (
     SearchRefused,
 )
 from gateway.cluster import Cluster
-from gateway.control.pulling import of_pull
 from gateway.dialects.body import Closed, bad_field
 from gateway.dialects.faults import HttpFault, HttpFaultRaised
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import number_of
+from gateway.requests.pull_faults import of_pull
 
 ANSWER_S = 90.0
 """A worker answers, or gives up, within this many seconds."""

@@ -28,7 +28,6 @@ from gateway.control.pulling import (
     SyncPlan,
     Workers,
     copied,
-    of_pull,
     sync_plan,
 )
 from gateway.dialects import faults
@@ -39,6 +38,7 @@ from gateway.http.middleware import Resource
 from gateway.http.resources.pulls.running import RunningWork, Telling, error_line
 from gateway.http.resources.pulls.store import ALL
 from gateway.http.resources.pulls.target import node_named
+from gateway.requests.pull_faults import of_pull
 
 MOST_MODELS = 256
 LISTED_S, LISTED_LOOK_S = 10.0, 0.05

@@ -10,8 +10,8 @@ from bus.wire.errors import Refusal
 from bus.wire.ids import CommandId, ModelId, NodeId
 from bus.wire.messages.commands import Acknowledged, CommandRefused
 from bus.wire.messages.readings import PullForecast, PullState
-from gateway.control.pulling import of_pull
 from gateway.control.pulling.fit import Fit, fit_of, refused_pull, too_late, unreckoned
+from gateway.requests.pull_faults import of_pull
 
 N1 = NodeId("n1")
 NODES = [{"node": "n0", "need_bytes": 1}, {"node": "n1", "need_bytes": 2}]
