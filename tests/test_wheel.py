@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bus.process.installation import DISTRIBUTION, PACKAGES, version_of
+from tests.harness.built_wheel import built_wheel
 from tests.harness.commands import ROOT
-from tests.harness.wheels import built_wheel
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 NOT_AT_RUN_TIME = ("conf/tiny/README.md", "conf/docker/Dockerfile", "conf/docker/compose.yml")

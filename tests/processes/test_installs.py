@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 
 from conf.paths import find_paths
+from tests.harness.built_wheel import copied_tree
 from tests.harness.downloads import CountingProxy
 from tests.harness.endings import end, living
 from tests.harness.nodes import free_base_port
-from tests.harness.wheels import copied_tree
 
 pytestmark = [pytest.mark.proof, pytest.mark.nodes, pytest.mark.timeout(1800)]
 
