@@ -41,6 +41,7 @@ EXAMPLES: Mapping[str, Any] = {
     "size_bytes": 1_000_000,
     "path": "/v1/completions",
     "allowCloudFallback": True,
+    "change": "pause",
     "body": {"model": "shoal-tiny", "prompt": "Once upon a time"},
 }
 """Example values of fields, for the forms of `/docs`."""

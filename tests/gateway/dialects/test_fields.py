@@ -35,7 +35,7 @@ from gateway.http.resources.access import api_keys
 from gateway.http.resources.figures import traces
 from gateway.http.resources.jobs import submit
 from gateway.http.resources.pool import leases, pool
-from gateway.http.resources.pulls import card, pull, store, sync, verify
+from gateway.http.resources.pulls import card, listing, pull, store, sync, verify
 from gateway.http.resources.tools import web
 from gateway.http.settings import SettingsBody
 from gateway.http.settings import resource as settings_resource
@@ -63,6 +63,7 @@ OURS: dict[type[BaseModel], tuple[Any, type[BaseModel] | None]] = {
     pull.PullBody: (pull, None),
     pull.AddBody: (pull, None),
     sync.SyncBody: (sync, None),
+    listing.PullChangeBody: (listing, None),
     verify.VerifyBody: (verify, None),
     card.CardBody: (card, card.CardBody),
     store.DownloadBody: (store, None),

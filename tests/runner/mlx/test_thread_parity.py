@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from conf.blas import measure as measuring
 from conf.blas.choice import Choice, variables
 from conf.blas.libraries import usable_cores
 from conf.blas.measure import measure
@@ -61,9 +60,8 @@ def said(model: Path, told: dict[str, str]) -> object:
 @pytest.mark.skipif(not FOUND or usable_cores() < 2, reason="needs OpenBLAS and two cores")
 @pytest.mark.parametrize("make", mostly_proof([endless_tiny, random_qwen3], [endless_tiny]))
 def test_logits_and_greedy_text_are_the_same_on_every_number_of_threads(
-    tmp_path: Path, make: Callable[[Path], Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: Callable[[Path], Path]
 ) -> None:
-    monkeypatch.setattr(measuring, "CALM", 0.0)
     table = measure(FOUND, [], usable_cores(), 60.0)
     steady = [one.threads for one in table.measured if one.steady]
     model = make(tmp_path / "model")

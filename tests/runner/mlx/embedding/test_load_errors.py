@@ -92,7 +92,7 @@ ENCODERS: dict[str, tuple[Breaks, str]] = {
     "quantized": (config(quantization={"bits": 4, "group_size": 32}), "quantized"),
     "unknown module": (modules(TRANSFORMER, POOLING, OTHER), r"module LSTM \(2_LSTM\)"),
     "no pooling": (modules(TRANSFORMER, NORMALISE), "Transformer, Pooling is supported"),
-    "modules no list": (text("modules.json", "{}"), "lists no transformer"),
+    "modules no list": (text("modules.json", "{}"), "must list a transformer"),
     "a module elsewhere": (modules(TRANSFORMER, {**POOLING, "path": "../x"}), "not a folder of"),
     "pooling missing": (lambda f: shutil.rmtree(f / "1_Pooling"), "1_Pooling/config.json is mi"),
     "pooling unknown": (
