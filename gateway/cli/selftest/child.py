@@ -39,10 +39,10 @@ def measured_by(
             remedy="close other programs and try again, then report it",
         ) from error
     finally:
-        if child.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        # its group may outlive it: a compiler of kernels runs beside the measurement
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
     if child.returncode != 0:
         last = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         raise CliError(f"the measurement {name} failed: {last}", remedy=REMEDY)

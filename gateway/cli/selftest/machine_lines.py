@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from bus.process.installation import DISTRIBUTION
 from bus.wire.accelerators import HardwareReading
 from conf.blas import known_blas
 from gateway.cli.doctor.machine_checks import linux_sleep
@@ -36,7 +37,7 @@ from gateway.cli.selftest.verdicts import (
 )
 from gateway.cli.verbs.node.down import until
 
-PACKAGES = ("shoal", "mlx", "mlx-lm", "transformers", "tokenizers", "numpy")
+PACKAGES = (DISTRIBUTION, "mlx", "mlx-lm", "transformers", "tokenizers", "numpy")
 TOOL_S = 30.0
 READING_S = 20.0
 AWAKE_S = 15.0

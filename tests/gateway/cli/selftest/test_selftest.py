@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import os
@@ -11,11 +12,14 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 import pytest
 
+from gateway.cli.selftest.child import measured_by
+from gateway.cli.selftest.machine_lines import PACKAGES
 from gateway.cli.selftest.selftest import NAMES, Checks
 from gateway.cli.selftest.site import SelftestSite
 from tests.harness.commands import CODE, ROOT, command, forked
@@ -54,6 +58,25 @@ def test_a_chosen_check_writes_a_document_and_leaves_nothing(tmp_path: Path) -> 
     for secret in (socket.gethostname(), getpass.getuser(), str(Path.home()), str(tmp_path)):
         assert f'"{secret}"' not in text and f" {secret} " not in text
     assert "/" not in text.replace("</", "").replace("/s", "")
+
+
+def test_a_process_that_a_measurement_leaves_running_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, left = tmp_path / "python", tmp_path / "left"
+    python.write_text(f"#!/bin/sh\nsleep 60 >&- 2>&- &\necho $! > {left}\necho '{{}}'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert measured_by("draws", {}, dict(os.environ), WAIT_S) == {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        ended = psutil.Process(int(left.read_text()))
+        with contextlib.suppress(psutil.TimeoutExpired):
+            ended.wait(5.0)
+        assert ended.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_version_of_shoal_is_known() -> None:
+    assert version(PACKAGES[0])
 
 
 @pytest.mark.slow
