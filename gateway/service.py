@@ -24,7 +24,7 @@ from bus.process.logs import Log, follow_level
 from bus.process.memory import keep, tidy
 from bus.process.stalls import StallMeter
 from bus.service import stack_sampler
-from bus.wire.calls.processes import OpenRequestsRead, ProblemsRead
+from bus.wire.calls.processes import OpenRequestsRead
 from bus.wire.ids import Boot, RequestId, request_id
 from gateway.access import AskingClients
 from gateway.cluster import Cluster, short_name
@@ -88,7 +88,7 @@ class HttpService:
         self.watch.close()
         self.parts.dispatcher.close()
         self.cluster.close()
-        self.records.log.close()
+        self.records.of_node.close()
         for held in (self.cluster.bus.traffic, self._stalls, self._stack):
             held.close()
 
@@ -124,15 +124,11 @@ def build_service(
         stop=cluster.cancels.cancel_here,
     )
     near.answer(table.READ_OPEN_REQUESTS, lambda _: OpenRequestsRead(requests=dispatcher.rows()))
-    near.answer(
-        table.READ_PROBLEMS,
-        lambda _: ProblemsRead(problems=tuple(records.log.condition.problems)),
-    )
     clients = AskingClients(
         options,
         reactor=reactor,
         near=near,
-        node_records=records.log,
+        node_records=records.of_node,
         keys=cluster.api_keys,
         dispatcher=dispatcher,
         log=log,
@@ -156,7 +152,7 @@ def build_service(
             reactor=reactor,
             log=log,
             metrics=metrics,
-            records=records.log,
+            records=records.of_node,
             models=cluster.catalog,
             clients=clients,
             options=options,

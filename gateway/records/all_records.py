@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bus.calls import NodeCalls, ProcessCalls
+from bus.calls import NodeCalls, ProcessCalls, table
 from bus.links.reactor import Reactor
 from bus.process.logs import Log
+from bus.wire.calls.processes import ProblemsRead
 from bus.wire.ids import Boot, RequestId
 from gateway.records.answers import AnswerRecords
 from gateway.records.conversations import ConversationRecords
@@ -32,12 +33,12 @@ from gateway.view.options import Options
 
 @dataclass(frozen=True, slots=True)
 class AllRecords:
-    """The stored records of this node and, through calls, of all others. `log` is the node's own
-    file with the request log; `job_runner` runs the jobs that this process claims."""
+    """The stored records of this node and, through calls, of all others. `of_node` is the node's
+    own file, with the request log; `job_runner` runs the jobs that this process claims."""
 
     options: Options
     reactor: Reactor
-    log: NodeRecords
+    of_node: NodeRecords
     answers: AnswerRecords
     conversations: ConversationRecords
     traces: TraceRecords
@@ -60,6 +61,9 @@ def open_all(
     """Return the records of a node. `requests` are the open requests of this process, which `stop`
     stops; `application` gets the requests of jobs."""
     of_node = open_records(options, log)
+    near.answer(
+        table.READ_PROBLEMS, lambda _: ProblemsRead(problems=tuple(of_node.condition.problems))
+    )
     answers = AnswerRecords(
         records=of_node,
         bounds=answer_bounds(options),
@@ -74,7 +78,7 @@ def open_all(
     return AllRecords(
         options=options,
         reactor=reactor,
-        log=of_node,
+        of_node=of_node,
         answers=answers,
         conversations=ConversationRecords(of_node, answers, calls, options.node),
         traces=TraceRecords(of_node, calls, options.node),

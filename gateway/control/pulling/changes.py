@@ -10,7 +10,7 @@ from typing import Literal
 from bus.calls import Gathered, NodeCalls, ask_service, table
 from bus.client import BusClient
 from bus.wire.calls.models import CancelPull, PausePull, PullResult, ResumePull
-from bus.wire.errors import BadMessage, Unavailable
+from bus.wire.errors import BadMessage, OwnerSilent, Unavailable
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.gateways import ChangePull, PullChanged
 from bus.wire.messages.readings import PullReading, PullState
@@ -28,14 +28,18 @@ def answer_pull_changes(calls: NodeCalls, bus: BusClient) -> None:
     """Let the gateways of all nodes change the pulls of this node."""
 
     async def ask_worker(model: ModelId, change: Change) -> PullResult:
-        """Return the worker's answer. Raises Unavailable."""
+        """Return the worker's answer. Raises OwnerSilent."""
         question = ChangePull(model=model, change=change)
         try:
             answer = await ask_service(bus, bus.endpoints.worker, question, ANSWER_S)
+        except Unavailable:
+            owner = f"the worker of node {calls.node}"
+            raise OwnerSilent(owner, ANSWER_S, "see `shoal nodes`") from None
         except BadMessage as error:
-            raise Unavailable(f"the worker sent an unknown answer: {error}") from None
+            return PullResult(deleted_bytes=0, why=f"the worker sent an unknown answer: {error}")
         if not isinstance(answer, PullChanged):
-            raise Unavailable("the worker sent an unknown answer; check that its version is this")
+            why = "the worker sent an unknown answer; check that it has the same version"
+            return PullResult(deleted_bytes=0, why=why)
         return PullResult(deleted_bytes=answer.deleted_bytes, why=answer.why)
 
     calls.answer(table.CANCEL_PULL, lambda call: ask_worker(call.model, "cancel"))
@@ -47,7 +51,7 @@ async def change_pulls(
     calls: NodeCalls, nodes: list[NodeId], model: ModelId, change: Change, *, key: str
 ) -> Gathered[PullResult]:
     """Change the pulls of a model on these nodes. `key` is the API key of the client
-    (`NodeCalls.ask`). Raises Unavailable if this node's own worker does not answer."""
+    (`NodeCalls.ask`). Raises OwnerSilent if this node's own worker does not answer."""
     match change:
         case "cancel":
             call = CancelPull(model=model)

@@ -265,7 +265,7 @@ class HealthResource(Resource):
         mine = next((reading for reading, _ in readings.nodes(now) if reading.node == own), None)
         problems = [
             *_problems(cluster, parts),
-            *records.log.condition.problems,
+            *records.of_node.condition.problems,
             *([": ".join(KEYS_LOST_WORDS)] if keys_were_lost(cluster.api_keys.book.keys) else ()),
             *grave_problems(mine),
         ]

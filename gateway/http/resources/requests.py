@@ -12,10 +12,9 @@ from falcon.asgi import Request, Response
 from typing_extensions import TypedDict
 
 from gateway.dialects.encode import Dump
-from gateway.dialects.faults import HttpFaultRaised, records_unavailable
 from gateway.http.middleware import Resource, answer_json
 from gateway.http.query import is_yes, number_of
-from gateway.records import RecentQuery, RecordsUnavailable, RequestRow, StatsTold
+from gateway.records import RecentQuery, RequestRow, StatsTold
 
 LIMIT, MOST = 50, 1000
 WINDOW_S = 3600.0
@@ -49,10 +48,7 @@ class RecentRequests(Resource):
             errors_only=is_yes(req, "errors_only"),
             since_s=None if since is None else number_of(req, "since", 0.0, least=0.0, most=1e11),
         )
-        try:
-            rows = await records.log.recent(query)
-        except RecordsUnavailable as error:
-            raise _unavailable(error) from None
+        rows = await records.of_node.recent(query)
         answer: RecentAnswer = {"node": records.options.node, "requests": rows}
         answer_json(resp, answer)
 
@@ -65,13 +61,6 @@ class RequestStats(Resource):
         of them, by model, and by client. 503 if they cannot be read."""
         records = self.records
         window_s = number_of(req, "window_s", WINDOW_S, least=1.0, most=MOST_WINDOW_S)
-        try:
-            stats = await records.log.stats(window_s)
-        except RecordsUnavailable as error:
-            raise _unavailable(error) from None
+        stats = await records.of_node.stats(window_s)
         answer: StatsAnswer = {"node": records.options.node, **stats}
         answer_json(resp, answer)
-
-
-def _unavailable(error: RecordsUnavailable) -> HttpFaultRaised:
-    return HttpFaultRaised(records_unavailable(str(error)))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from bus.wire.errors import BadMessage, OwnerSilent, Unavailable
 from bus.wire.ids import ModelId, NodeId
 from bus.wire.messages.readings import PullReading, PullState
-from gateway.control.pulling import nodes_pulling, pulls_of
+from gateway.control.pulling import answer_pull_changes, change_pulls, nodes_pulling, pulls_of
+from gateway.control.pulling import changes as pull_changes
+from tests.harness.called_nodes import CalledNodes
 
 M = ModelId("someone/model")
 
@@ -43,3 +50,24 @@ def test_running_and_recorded_pulls_can_be_changed_and_ended_ones_cannot() -> No
     listed = pulls_of([reading(node, pull) for node, pull in pulls])
     assert nodes_pulling(M, listed) == ["paused", "running"]
     assert nodes_pulling(ModelId("x/y"), listed) == []
+
+
+def changed_by(answer: Exception, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Change a pull of this node, whose worker answers so."""
+
+    async def ask(*_: Any) -> Any:
+        raise answer
+
+    monkeypatch.setattr(pull_changes, "ask_service", ask)
+    calls = CalledNodes("n1")["n1"]
+    bus: Any = SimpleNamespace(endpoints=SimpleNamespace(worker="w"))
+    answer_pull_changes(calls, bus)
+    return asyncio.run(change_pulls(calls, [NodeId("n1")], M, "pause", key="")).replies["n1"]
+
+
+def test_a_silent_worker_and_one_of_another_version_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(OwnerSilent, match="the worker of node n1 did not answer within 25 s"):
+        changed_by(Unavailable("no answer"), monkeypatch)
+    assert "unknown answer: kind" in changed_by(BadMessage("kind"), monkeypatch).why
