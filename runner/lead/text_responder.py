@@ -26,7 +26,8 @@ from runner.text import Answer, PreparedRequest, ReadPrompt, TextThread, TextWor
 class TextResponder:
     """The `Responder` of a generative model.
 
-    `works` is set when the tokenizer is loaded. `ask_ranks` is called with a traced request that
+    `works` (the loaded tokenizer with all that reads and writes text) is None until it is loaded.
+    `ask_ranks` is called with a traced request that
     ended or was handed back, so that its ranks report their spans.
     """
 

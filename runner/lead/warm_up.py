@@ -71,4 +71,5 @@ class WarmUp:
             model=self._model,
             prompt=TokensPrompt(token_ids=tokens),
         )
-        return PreparedRequest(request, tokens, makes, frozenset(), (PreparedChoice(0, 0),))
+        choices = (PreparedChoice(0, 0),)
+        return PreparedRequest(request, tokens, makes, frozenset(), choices, is_kept=False)

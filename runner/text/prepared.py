@@ -72,7 +72,7 @@ class PreparedRequest:
     holds: a finished grammar must be able to end. `opening` is the initial state of each choice's
     text; `reads_thinking` and `reads_tools` say whether thinking and tool-call markup in the output
     are parsed. `limit` is None if thinking is unlimited. `unheeded` are the paths of fields that
-    have no effect with this model.
+    have no effect with this model. If `is_kept` is False, no KV of this request becomes a prefix.
     """
 
     request: GenerationRequest
@@ -87,6 +87,7 @@ class PreparedRequest:
     reads_tools: bool = False
     limit: ThinkingLimit | None = None
     unheeded: tuple[str, ...] = ()
+    is_kept: bool = True
 
     @property
     def request_id(self) -> RequestId:

@@ -48,6 +48,12 @@ def test_what_prefill_costs_is_known_when_the_runner_is_ready(
         assert loop.scheduler.prefill_s(tokens) == pytest.approx(real_s, rel=0.2)
 
 
+def test_the_warm_up_leaves_no_prefix_in_memory() -> None:
+    loop = Loop(facts())
+    assert warm(loop) == len(LENGTHS)
+    assert loop.scheduler.load().prefix_bytes == 0
+
+
 def test_a_slow_model_is_not_kept_from_being_ready() -> None:
     costs = StepCosts(prefill_token_s=0.01)
     loop = Loop(facts(), costs=costs)
