@@ -392,8 +392,11 @@ def _free_slot(table: SlotTable, taken: set[str]) -> str | None:
 
 
 def instance_slot(table: SlotTable, instance: InstanceId) -> Slot | None:
-    """Return the slot of an instance's highest rank here, in its latest generation; None without
-    one."""
-    living = [slot for slot in table.slots.values() if slot.life != "free"]
-    ranks = [(s.task, s.name) for s in living if s.task and s.task.instance == instance]
-    return table.slots[max(ranks)[1]] if ranks else None
+    """Return the slot of an instance's lowest rank here, in its latest generation; None without
+    one. Rank 0 schedules the requests, so it knows most about them."""
+    ranks = [
+        (-slot.task.generation, slot.task.rank, slot.name)
+        for slot in table.slots.values()
+        if slot.life != "free" and slot.task and slot.task.instance == instance
+    ]
+    return table.slots[min(ranks)[2]] if ranks else None

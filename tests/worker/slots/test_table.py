@@ -11,7 +11,7 @@ from worker.slots.actions import GiveSpec, KillSlot, Task
 from worker.slots.admission import USUAL, NodeInventory
 from worker.slots.diagnoses import PATIENCE_S, OpenQuestions
 from worker.slots.facts import Reported, exit_fact
-from worker.slots.reconcile import reconcile
+from worker.slots.reconcile import instance_slot, reconcile
 from worker.slots.table import Gone, Seen, Slot, SlotTable
 
 NODE = NodeId("n1")
@@ -47,6 +47,18 @@ def test_a_late_hello_does_not_turn_a_life_back() -> None:
     table.take_hello(hello("idle"), 3.0)
     slot = table.slots["00"]
     assert (slot.life, slot.heard_at, slot.task) == ("ready", 3.0, TASK)
+
+
+def test_the_runner_that_is_asked_is_the_lowest_rank_of_the_latest_generation() -> None:
+    name = TASK.instance
+    tasks = (Task(name, 2, 1), Task(name, 1, 0), Task(name, 2, 0), Task(InstanceId("x"), 3, 0))
+    table = SlotTable()
+    for number, task in enumerate(tasks):
+        slot = f"{number:02}"
+        table.slots[slot] = Slot(slot, life="ready", pid=7, task=task)
+    found = instance_slot(table, name)
+    assert found is not None and found.task == Task(name, 2, 0)
+    assert instance_slot(table, InstanceId("gone")) is None
 
 
 def test_a_new_boot_in_a_slot_means_that_the_old_process_is_gone() -> None:
