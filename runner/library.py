@@ -14,6 +14,7 @@ This module imports MLX, so the thread that owns MLX must import it.
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -117,6 +118,26 @@ def _stand_ins() -> Generator[None]:
             del sys.modules[name]
 
 
+@contextmanager
+def own_limit() -> Generator[None]:
+    """Within the context, a limit above the hard limit becomes the hard limit. On import mlx-lm
+    asks for up to 4096 open files, which would fail where fewer are allowed."""
+    set_limit = resource.setrlimit
+
+    def set_allowed(which: int, limits: tuple[int, int]) -> None:
+        try:
+            set_limit(which, limits)
+        except (ValueError, OSError):
+            _, hard = resource.getrlimit(which)
+            set_limit(which, (hard, hard))
+
+    resource.setrlimit = set_allowed
+    try:
+        yield
+    finally:
+        resource.setrlimit = set_limit
+
+
 def _import_light() -> None:
     """Import mlx-lm with stand-ins for its two slow libraries. If it imports other names from them,
     import it normally."""
@@ -130,9 +151,10 @@ def _import_light() -> None:
                 del sys.modules[name]
 
 
-_import_light()
+with own_limit():
+    _import_light()
+    from mlx_lm import tokenizer_utils, utils
 
-from mlx_lm import tokenizer_utils, utils  # noqa: E402
 from mlx_lm.models.cache import CacheList, KVCache, make_prompt_cache  # noqa: E402
 from mlx_lm.utils import (  # noqa: E402
     MODEL_REMAPPING,

@@ -3,14 +3,23 @@ them, and mlx-lm with them."""
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from runner.library import own_limit
 
 ROOT = Path(__file__).resolve().parents[4]
 SERVED = """
 import sys
 from pathlib import Path
+
+import pytest
+
+from runner.library import own_limit
 import runner.__main__
 from runner.mlx.engine import load_engine
 from runner.text import ModelTokenizer, Text, import_libraries
@@ -66,3 +75,22 @@ def test_a_runner_of_the_bundled_model_has_neither_library() -> None:
 
 def test_a_name_that_was_stood_in_for_is_the_librarys_own_when_it_is_needed() -> None:
     run(NEEDED)
+
+
+def test_a_low_limit_on_open_files_does_not_prevent_the_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_to: list[tuple[int, int]] = []
+
+    def refuse_more(_which: int, limits: tuple[int, int]) -> None:
+        if limits[1] > 1024:
+            raise ValueError("not allowed to raise maximum limit")
+        set_to.append(limits)
+
+    monkeypatch.setattr(resource, "setrlimit", refuse_more)
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (256, 1024))
+    with own_limit():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 4096))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 1024))
+    assert set_to == [(1024, 1024), (512, 1024)]
+    assert resource.setrlimit is refuse_more
