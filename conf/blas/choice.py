@@ -4,9 +4,11 @@ Pure. A measurement covers one library with one set of kernels and one number of
 is always a measured one. It differs from the default only if it is clearly faster. The default, the
 library's own kernels on one thread, also runs if nothing could be measured.
 
-A measured time is a range (`spans`). A rival is compared by the lower bound of its speed, so that a
-lucky run does not win. The choice in force stays while its range overlaps that of the best rival.
-So two measurements of a quiet machine do not change the kernels.
+A measured time is a range (`spans`). A rival must exceed the best so far by the lower bound of its
+own speed, and the best counts with its median. So neither a lucky run of the rival nor an unlucky
+one of the best decides, and of equally fast libraries the first is chosen. The choice in force
+stays while its range overlaps that of the best rival. So two measurements of a quiet machine do not
+change the kernels.
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ def choose(
     held: _Way | None = None
     for rival in sorted(rivals, key=lambda candidate: candidate.threads):
         for way in _ways(rival, base, with_sgemv=parity == "fast" and can_interpose):
-            if best is None or way.least > best.least * CLEARLY:
+            if best is None or way.least > best.middle * CLEARLY:
                 best = way
             if in_force is not None and _same(way.choice, in_force, threads):
                 held = way
@@ -153,10 +155,11 @@ def choose(
 @dataclass(frozen=True, slots=True)
 class _Way:
     """A candidate: `least` and `most` bound its weighted speed, relative to the first library on
-    one thread."""
+    one thread; `middle` is the speed by the medians."""
 
     choice: Choice
     least: float
+    middle: float
     most: float
 
 
@@ -200,6 +203,7 @@ def _way(
     return _Way(
         Choice(row.library, row.kernels, row.threads, one_row, gains),
         prod((plain_s[rows] / spans[rows].high_s) ** WEIGHTS[rows] for rows in WEIGHTS),
+        prod(gain ** WEIGHTS[rows] for rows, gain in gains),
         prod((plain_s[rows] / spans[rows].low_s) ** WEIGHTS[rows] for rows in WEIGHTS),
     )
 
