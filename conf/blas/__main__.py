@@ -18,7 +18,8 @@ from conf.settings import load_settings
 
 
 def main() -> int:
-    """Measure, and write the variables for the next runners; return 1 if it had trouble again."""
+    """Measure the libraries, and write the environment variables of runners that start later.
+    Return 1 if other programs disturbed the measurement again."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -89,7 +89,8 @@ class Answers:
         self.waiting[key] = (answer, since_at)
 
     def ripe(self, standing: LogSafety, now: float) -> list[tuple[bytes, Acknowledged]]:
-        """Remove and return the replies that can be sent now, each with its safety."""
+        """Remove and return the replies that can be sent now, each with the durability of its
+        entry."""
         ripe: list[tuple[bytes, Acknowledged]] = []
         for key, (answer, since_at) in list(self.waiting.items()):
             worth = standing.worth(answer.index, now - since_at)

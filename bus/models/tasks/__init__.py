@@ -1,7 +1,8 @@
 """Two files that an operator writes next to `shoal.toml`: `tasks.toml` and `clients.toml`.
 
-`tasks.toml` defines providers, and names that several models can answer. `clients.toml` holds the
-profiles of clients. Pure. A file is accepted or refused as a whole.
+`tasks.toml` defines providers (other servers), and tasks: names for which the operator lists
+several models, any of which can answer. `clients.toml` holds the profiles of clients. Pure. A
+file is accepted or refused as a whole.
 """
 
 from bus.models.tasks.clients import (

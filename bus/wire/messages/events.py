@@ -339,8 +339,9 @@ EventBody = Annotated[
 
 
 class Event(Message):
-    """One entry of the log. `index` grows by one. `fact` names the origin of a fact, so that
-    repeats are recognised. `command_id` names the command that caused the event. `at_s` is the
+    """One entry of the log. `index` grows by one. If a service other than the
+    leader witnessed the change, `fact` identifies its report, so that the same report sent again is
+    not applied twice. `command_id` names the command that caused the event. `at_s` is the
     leader's wall clock, for people only. `holder` is the leader that wrote the event: (term,
     holder, index) identifies one entry of one log."""
 

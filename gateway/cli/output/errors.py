@@ -93,7 +93,9 @@ PULLED_IN_VAIN = {
     "hub_model_not_found": "search for it at https://huggingface.co/models?library=mlx",
     "hub_revision_not_found": "omit the revision to get the newest",
     "hub_rate_limited": f"wait, then try again; {AGAIN}",
-    "hub_unreachable": f"check that this node can reach the hub, then try again; {AGAIN}",
+    "hub_unreachable": (
+        f"check that this node can reach the model hub (huggingface.co), then try again; {AGAIN}"
+    ),
     "hub_spoilt": (
         "pull again; if it fails again, report it to the hub or to the admin of your proxy"
     ),

@@ -198,7 +198,7 @@ def test_a_hub_that_does_not_answer_is_an_error_with_a_remedy(desk: Desk) -> Non
     desk.plan = _refused(502, "hub_unreachable", "https://hub did not answer")
     failed = desk.type("run", "someone/big", "hi")
     assert failed.exit_code == 1 and "https://hub did not answer" in failed.stderr
-    assert "check that this node can reach the hub" in failed.stderr
+    assert "check that this node can reach the model hub" in failed.stderr
 
 
 @pytest.mark.usefixtures("terminal")

@@ -68,7 +68,7 @@ def test_nothing_found_and_what_the_hub_refuses_are_said(tmp_path: Path) -> None
     )
     for status, code, exit_code, words in (
         (429, "hub_rate_limited", 5, "wait, then try again"),
-        (502, "hub_unreachable", 1, "this node can reach the hub"),
+        (502, "hub_unreachable", 1, "this node can reach the model hub"),
         (502, "hub_unauthorized", 1, "then try again"),
         (409, "offline", 5, "offline = false"),
     ):
