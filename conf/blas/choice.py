@@ -4,11 +4,12 @@ Pure. A measurement covers one library with one set of kernels and one number of
 is always a measured one. It differs from the default only if it is clearly faster. The default, the
 library's own kernels on one thread, also runs if nothing could be measured.
 
-A measured time is a range (`spans`). A rival must exceed the best so far by the lower bound of its
-own speed, and the best counts with its median. So neither a lucky run of the rival nor an unlucky
-one of the best decides, and of equally fast libraries the first is chosen. The choice in force
-stays while its range overlaps that of the best rival. So two measurements of a quiet machine do not
-change the kernels.
+A measured time is a range (`spans`). A rival is compared by the lower bound of its speed, so that a
+lucky run does not win. More threads, or `cblas_sgemv`, must exceed the median of the best so far;
+another library or other kernels must exceed its upper bound, because two processes with the same
+library can differ in speed by a tenth. So of about equally fast libraries the first is chosen. The
+choice in force stays while its range overlaps that of the best rival. So two measurements of a
+quiet machine do not change the kernels.
 """
 
 from __future__ import annotations
@@ -140,9 +141,11 @@ def choose(
     rivals = [candidate for candidate in measured if _allowed(candidate, measured, parity, threads)]
     best: _Way | None = None
     held: _Way | None = None
-    for rival in sorted(rivals, key=lambda candidate: candidate.threads):
+    for rival in sorted(
+        rivals, key=lambda candidate: (_is_other(candidate, base), candidate.threads)
+    ):
         for way in _ways(rival, base, with_sgemv=parity == "fast" and can_interpose):
-            if best is None or way.least > best.middle * CLEARLY:
+            if best is None or _beats(way, best):
                 best = way
             if in_force is not None and _same(way.choice, in_force, threads):
                 held = way
@@ -161,6 +164,16 @@ class _Way:
     least: float
     middle: float
     most: float
+
+
+def _is_other(one: Measured | Choice, other: Measured | Choice) -> bool:
+    """Return whether the library or its kernels differ."""
+    return (one.library, one.kernels) != (other.library, other.kernels)
+
+
+def _beats(rival: _Way, best: _Way) -> bool:
+    other = _is_other(rival.choice, best.choice)
+    return rival.least > CLEARLY * (best.most if other else best.middle)
 
 
 def _same(choice: Choice, earlier: Choice, threads: int | Literal["auto"]) -> bool:

@@ -64,8 +64,11 @@ from conf.settings import Settings
 
 PROBE = Path(__file__).with_name("probe.py")
 DEADLINE_S = 8.0
-"""Longest time for the whole measurement, which takes about 0.3 s for each set of kernels."""
-PROBE_S = 1.5
+"""Longest time for the whole measurement, which takes about 1 s for each set of kernels."""
+ROUNDS = 3
+"""Each library is measured so many times, in turn. The speed of a machine drifts, by up to 40 % in
+some virtual machines, so libraries that are measured once would be compared at different speeds."""
+PROBE_S = 0.5
 """Longest time for which one probe times products."""
 MANY_SHARE = 0.6
 """The share of the time that is left for measuring several threads; the rest is for one thread."""
@@ -185,26 +188,29 @@ def measure(
     """Return the measurements of the libraries with their own kernels, and of OpenBLAS with
     further sets of kernels, too. Libraries that crash or compute wrong products are left out."""
     end_at, counts, stolen = time.monotonic() + deadline_s, thread_counts(cores), StolenTime(cores)
-    probes = [
+    probes = ROUNDS * [
         (library, kernels) for library in libraries for kernels in _sets(library, kernel_sets)
     ]
-    measured: list[Measured] = []
+    samples: dict[tuple[Library, str], dict[str, Any]] = {}
+    own: dict[Library, str] = {}
     waited: list[float] = []
-    figures, late, own = 0, False, ""
+    late, missed = False, 0
     for number, (library, kernels) in enumerate(probes):
-        own = own if kernels else ""
-        if kernels and kernels == own:
+        same = own.get(library, "")
+        if kernels and kernels == same:
             continue
         most_s = min(PROBE_S, max(0.0, end_at - time.monotonic()) / (len(probes) - number))
-        report = _probe(library, kernels, counts, (most_s, own), end_at)
+        report = _probe(library, kernels, counts, (most_s, same), end_at)
         late = time.monotonic() > end_at
         if late:
             break
         if report is not None and report["threads"]:
-            own = own or str(report["kernels"])
-            figures += len(report["threads"]) + int(report.get("missed", 0))
+            own.setdefault(library, str(report["kernels"]))
             waited.append(float(report["waited"]))
-            measured += _rows(library, kernels, report["threads"])
+            missed = max(missed, int(report.get("missed", 0)))
+            _add(samples.setdefault((library, kernels), {}), report["threads"])
+    measured = [row for probe, threads in samples.items() for row in _rows(*probe, threads)]
+    figures = missed + sum(len(threads) for threads in samples.values())
     share = sum(waited) / len(waited) if waited else 0.0
     trouble = ""
     if late:
@@ -258,6 +264,16 @@ def _run_probe(
         return json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
+
+
+def _add(into: dict[str, Any], report: Mapping[str, Any]) -> None:
+    """Add the figures of a further round."""
+    for count, row in report.items():
+        known = into.setdefault(count, {"steady": True, "even": True, "seconds": {}})
+        for name in ("steady", "even"):
+            known[name] = known[name] and row[name]
+        for rows, seconds in row["seconds"].items():
+            known["seconds"].setdefault(rows, []).append(seconds)
 
 
 def _rows(library: Library, kernels: str, threads: Mapping[str, Any]) -> list[Measured]:

@@ -40,7 +40,7 @@ sum up the rest in another way, which depends on the threads."""
 POOL_BYTES = 32 << 20
 """Size of all weights. Products use them in turn, because a model's weights do not stay in the
 processor's cache."""
-SAMPLES = 11
+SAMPLES = 5
 """So many undisturbed products are timed."""
 LEAST_SAMPLES = 5
 """Fewer of them are useless. The products of one thread then count even if they were disturbed."""

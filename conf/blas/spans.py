@@ -13,23 +13,26 @@ LEAST_SAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The time of one product: the median of the samples, and the range of the true median with
-    about 95 % confidence."""
+    """The time of one product: the median of all samples, and the range in which the true median
+    lies with about 95 % confidence, as far as the rounds show the drift of the machine's speed."""
 
     low_s: float
     median_s: float
     high_s: float
 
 
-def span_of(samples: Sequence[float]) -> TimeRange | None:
-    """Return the range of the median, by ranks; None if there are too few samples.
+def span_of(rounds: Sequence[Sequence[float]]) -> TimeRange | None:
+    """Return the range of the median; None if there are too few samples.
 
-    No distribution is assumed, because delays are not normal. With fewer than 9 samples the range
-    is that of all samples.
+    `rounds` are samples that were taken at different times. The range is that of all samples by
+    ranks, which assumes no distribution, because delays are not normal; with fewer than 9 samples
+    it reaches over all of them. It is extended to the median of each round.
     """
-    count = len(samples)
+    ordered = sorted(sample for samples in rounds for sample in samples)
+    count = len(ordered)
     if count < LEAST_SAMPLES:
         return None
-    ordered = sorted(samples)
     rank = max(0, int((count - 1.96 * sqrt(count)) / 2))
-    return TimeRange(ordered[rank], median(ordered), ordered[count - 1 - rank])
+    medians = [median(samples) for samples in rounds if samples]
+    low_s, high_s = min(ordered[rank], *medians), max(ordered[count - 1 - rank], *medians)
+    return TimeRange(low_s, median(ordered), high_s)

@@ -55,20 +55,29 @@ class CountingProxy:
         self._loop.stop()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        host, _, port = head.split()[1].decode().rpartition(":")
+        writers = [writer]
         try:
-            far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        except OSError:
-            writer.write(b"HTTP/1.1 502 unreachable\r\n\r\n")
-            writer.close()
-            return
-        writer.write(b"HTTP/1.1 200 connected\r\n\r\n")
-        with contextlib.suppress(asyncio.CancelledError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            host, _, port = head.split()[1].decode().rpartition(":")
+            try:
+                far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            except OSError:
+                writer.write(b"HTTP/1.1 502 unreachable\r\n\r\n")
+                return
+            writers.append(far_writer)
+            writer.write(b"HTTP/1.1 200 connected\r\n\r\n")
             await asyncio.gather(
                 self._copy(reader, far_writer, counted=False),
                 self._copy(far_reader, writer, counted=True),
             )
+        except (asyncio.CancelledError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            for each in writers:
+                each.close()
+            for each in writers:
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
 
     async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool

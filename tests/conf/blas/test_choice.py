@@ -217,25 +217,31 @@ def test_an_unlucky_run_does_not_lose_to_an_equally_fast_rival() -> None:
 
 
 def test_kernels_in_force_stay_where_a_rival_is_hardly_better() -> None:
-    table = [BASE, ranged(1.20, 0.10, kernels="Haswell"), ranged(1.36, 0.05, kernels="SkylakeX")]
-    fresh = choose(table, "exact")
-    held = choose(table[:2], "exact")
+    rival = ranged(1.30, 0.05, kernels="Haswell")
+    before = [BASE, ranged(1.60, 0.05, kernels="SkylakeX")]
+    table = [BASE, rival, ranged(1.25, 0.05, kernels="SkylakeX")]
+    held, fresh = choose(before, "exact"), choose(table, "exact")
     kept = choose(table, "exact", in_force=held)
     assert held is not None and fresh is not None and kept is not None
-    assert (held.kernels, fresh.kernels, kept.kernels) == ("Haswell", "SkylakeX", "Haswell")
-    clearly = [*table[:2], ranged(1.6, 0.02, kernels="SkylakeX")]
-    changed = choose(clearly, "exact", in_force=held)
-    assert changed is not None and changed.kernels == "SkylakeX"
+    assert (held.kernels, fresh.kernels, kept.kernels) == ("SkylakeX", "Haswell", "SkylakeX")
+    changed = choose([BASE, ranged(1.6, 0.02, kernels="Haswell"), table[2]], "exact", in_force=held)
+    assert changed is not None and changed.kernels == "Haswell"
 
 
 @given(st.lists(st.floats(1e-6, 1.0), max_size=40))
 def test_a_range_has_the_median_in_it_and_ignores_the_extremes(samples: list[float]) -> None:
-    span = span_of(samples)
+    span = span_of([samples])
     assert (span is None) == (len(samples) < LEAST_SAMPLES)
     if span is not None:
         ordered = sorted(samples)
         assert span.low_s <= span.median_s <= span.high_s
         assert len(samples) < 11 or (span.low_s >= ordered[2] and span.high_s <= ordered[-3])
+
+
+def test_a_range_reaches_to_the_median_of_each_round() -> None:
+    rounds = [[1.0] * 3, [2.0] * 9, [4.0] * 3, []]
+    assert span_of(rounds) == TimeRange(1.0, 2.0, 4.0)
+    assert span_of([[1.0] * 2, [2.0] * 2]) is None
 
 
 def test_only_kernels_that_the_processor_can_run_are_tried() -> None:
