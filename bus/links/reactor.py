@@ -14,6 +14,7 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bus.links.transport import READABLE, Change, Frames, Link, Poller, fileno_of
@@ -67,11 +68,11 @@ class Reactor(ABC):
 
     def watch(self, link: Link, on_frames: OnFrames) -> None:
         """Call back with each message of the link."""
-        self._watch(link, lambda: _pass_on(link, on_frames))
+        self._watch(link, partial(_pass_on, link, on_frames))
 
     def watch_from(self, link: Link, on_message: OnMessage) -> None:
         """Call back with each message and its sender, proved by its key (`Link.receive_from`)."""
-        self._watch(link, lambda: _pass_on_from(link, on_message))
+        self._watch(link, partial(_pass_on_from, link, on_message))
 
     def watch_changes(self, link: Link, on_change: Callable[[Change], None]) -> None:
         """Call back when a connection of the link is made or lost."""
