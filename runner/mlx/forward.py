@@ -3,6 +3,7 @@
 """Talks to MLX: the forwards of a step, of prompts and of decoding rows.
 
 Chunks of a group run as one padded batch if the model's KV allows it, else one after the other.
+Where each new shape costs time (`compiles_shapes`), chunks are padded to a power of two.
 Decoding rows share microbatches; if a model's rows cannot share one, each runs alone on its own
 caches. Sampled tokens stay on the device.
 
@@ -25,6 +26,7 @@ from runner.mlx.kv import GroupKV, GroupShape, evaluated
 from runner.mlx.microbatch import Microbatch, microbatch_for, record
 from runner.mlx.model.capabilities import Capabilities, Shape, new_caches, trace_agrees
 from runner.mlx.model.compiled_decode import CompiledDecode
+from runner.mlx.model.device import compiles_shapes
 from runner.mlx.model.last_token_head import LastTokenHead
 from runner.mlx.ranks.comm import Comm
 from runner.mlx.ranks.pipeline_stage import StageModel
@@ -42,7 +44,15 @@ PART_TOKENS = 64
 """Minimum tokens of a part of prompts that a pipeline computes separately; smaller parts are hardly
 faster."""
 
+LEAST_WIDTH = 32
+"""The shortest width to which a chunk is padded."""
+
 Work = tuple[EngineRow, PrefillChunk]
+
+
+def bounded_width(tokens: int) -> int:
+    """Return the next power of two that is at least `tokens`, and at least `LEAST_WIDTH`."""
+    return max(LEAST_WIDTH, 1 << (tokens - 1).bit_length())
 
 
 class Prefill:
@@ -57,14 +67,17 @@ class Prefill:
         adapters: AdapterBank,
         *,
         groups: bool,
+        pads: bool,
     ) -> None:
-        """`groups` says whether chunks of several rows can be one padded batch."""
+        """`groups` says whether chunks of several rows can be one padded batch; `pads`, whether
+        such a batch, also of one row, is as wide as a power of two."""
         self._model = model
         self._head = head
         self._source = source
         self._comm = comm
         self._adapters = adapters
         self._groups = groups
+        self._pads = groups and pads
 
     def compute(self, group: Sequence[Work], pending: PendingStep) -> None:
         """Start the forwards for chunks of prompts. A row whose last chunk is among them gets its
@@ -111,11 +124,11 @@ class Prefill:
         tokens, scores), and the further arrays to evaluate, such as caches."""
         starts = [row.computed for row, _ in part]
         lengths = [chunk.stop - start for (_, chunk), start in zip(part, starts, strict=True)]
-        widest = max(lengths)
+        widest = bounded_width(max(lengths)) if self._pads else max(lengths)
         tokens = np.zeros((len(part), widest), dtype=np.int32)
         for index, ((row, chunk), start) in enumerate(zip(part, starts, strict=True)):
             tokens[index, : lengths[index]] = row.spec.tokens[start : chunk.stop]
-        if len(part) == 1:
+        if [widest] == lengths:
             caches = part[0][0].caches
         else:
             shape = GroupShape(starts, lengths)
@@ -194,7 +207,13 @@ class Forward:
         self._compiled: CompiledDecode | None = None
         self._source = self._new_source()
         self.prompts = Prefill(
-            model, head, self._source, comm, adapters, groups=capabilities.groups
+            model,
+            head,
+            self._source,
+            comm,
+            adapters,
+            groups=capabilities.groups,
+            pads=comm.size == 1 and compiles_shapes(),
         )
         self._microbatches = self._new_microbatches()
 

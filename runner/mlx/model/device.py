@@ -10,6 +10,12 @@ def on_gpu() -> bool:
     return mx.metal.is_available() or mx.cuda.is_available()
 
 
+def compiles_shapes() -> bool:
+    """Return whether MLX prepares code for each new shape of a prompt's attention, as it does on
+    NVIDIA's GPUs. The first use of a shape then takes some 100 ms."""
+    return mx.cuda.is_available()
+
+
 def taken_bytes() -> int:
     """Return MLX's peak memory in bytes, or its current memory including its buffer cache if that
     is more. May be called from any thread."""

@@ -7,6 +7,8 @@ import random
 import pytest
 
 from runner.engine import PrefillChunk
+from runner.mlx import forward
+from runner.mlx.forward import LEAST_WIDTH, bounded_width
 from tests.harness.variants import mostly_proof
 
 MODELS = ["qwen3", "llama", "qwen3_moe", "gemma3_text", "qwen3_next"]
@@ -23,8 +25,34 @@ def same_but_for_near_ties(got: list[int], raw: list[tuple[int, float]]) -> bool
 
 @pytest.mark.parametrize("name", mostly_proof(MODELS, ["qwen3", "gemma3_text", "qwen3_next"]))
 def test_rows_that_join_and_leave_say_what_they_would_say_alone(drive, new_row, raw_greedy, name):
-    chance = random.Random(name)
+    check_rows(drive(name), new_row, raw_greedy, name)
+
+
+@pytest.mark.parametrize("name", mostly_proof(MODELS, ["qwen3"]))
+def test_chunks_padded_to_few_widths_say_the_same(drive, new_row, raw_greedy, name, monkeypatch):
+    widths = []
+
+    def bounded(tokens):
+        widths.append(bounded_width(tokens))
+        return widths[-1]
+
     player = drive(name)
+    prompts = player.engine._forward.prompts
+    monkeypatch.setattr(prompts, "_pads", prompts._groups)
+    monkeypatch.setattr(forward, "bounded_width", bounded)
+    check_rows(player, new_row, raw_greedy, name)
+    assert bool(widths) == prompts._groups and set(widths) <= {32, 64}
+    assert prompts._groups or name != "qwen3"
+
+
+def test_a_bounded_width_is_a_power_of_two_and_less_than_twice_the_chunk():
+    for tokens in range(1, 3000):
+        width = bounded_width(tokens)
+        assert width & (width - 1) == 0 and tokens <= width < max(2 * tokens, LEAST_WIDTH + 1)
+
+
+def check_rows(player, new_row, raw_greedy, name):
+    chance = random.Random(name)
     waiting = [
         new_row([chance.randrange(3, 259) for _ in range(chance.choice((1, 2, 7, 30, 45, 70)))])
         for _ in range(14)
